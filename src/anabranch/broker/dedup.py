@@ -1,0 +1,82 @@
+"""Deduplication of one topic: which (producer name, sequence id) is already there. Pure: no await, no clock.
+
+Two marks per producer name: *pushed* (handed to the log) and *persisted*. An entry covers the sequence ids
+[sequence, highest]; the C++ client does not send `highest`, but its messages have growing ids, so
+`sequence + messages - 1` is never above the real one. Chunks of one message share one sequence id: only the last chunk
+moves the marks, so a half-sent chunked message can be sent again from its start.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+
+from anabranch.model.position import EARLIEST, Position
+
+NAMES_MAX = 10_000
+
+
+class Verdict(Enum):
+    NEW = "new"
+    DUPLICATE = "duplicate"  # already persisted
+    IN_FLIGHT = "in flight"  # pushed, outcome not known yet
+
+
+@dataclass(slots=True)
+class Sequences:
+    """Highest sequence id per producer name."""
+
+    pushed: dict[str, int] = field(default_factory=dict)
+    persisted: dict[str, int] = field(default_factory=dict)
+
+    def judge(self, name: str, sequence: int) -> Verdict:
+        if sequence <= self.persisted.get(name, -1):
+            return Verdict.DUPLICATE
+        if sequence <= self.pushed.get(name, -1):
+            return Verdict.IN_FLIGHT
+        return Verdict.NEW
+
+    def push(self, name: str, highest: int) -> None:
+        if highest > self.pushed.get(name, -1):
+            self.pushed[name] = highest
+
+    def persist(self, name: str, highest: int) -> None:
+        self.push(name, highest)
+        if highest > self.persisted.get(name, -1):
+            # Re-inserting keeps the dict in order of last use: the oldest names are the first to go.
+            self.persisted.pop(name, None)
+            self.persisted[name] = highest
+            if len(self.persisted) > NAMES_MAX:
+                oldest = next(iter(self.persisted))
+                del self.persisted[oldest]
+                self.pushed.pop(oldest, None)
+
+    def forget_pushed(self, name: str) -> None:
+        """After a failed append: what was pushed but not persisted may come again."""
+        if name in self.persisted:
+            self.pushed[name] = self.persisted[name]
+        else:
+            self.pushed.pop(name, None)
+
+    def last(self, name: str) -> int:
+        return self.persisted.get(name, -1)
+
+    def dump(self, upto: Position) -> bytes:
+        return json.dumps({"upto": list(upto), "sequences": self.persisted}, separators=(",", ":")).encode()
+
+    @classmethod
+    def load(cls, blob: bytes | None) -> tuple[Sequences, Position]:
+        """The snapshot and the position up to which it speaks."""
+        if blob is None:
+            return cls(), EARLIEST
+        found = json.loads(blob)
+        sequences = {str(name): int(last) for name, last in found["sequences"].items()}
+        return cls(dict(sequences), dict(sequences)), Position(*found["upto"])
+
+
+def highest_of(sequence: int, highest: int, messages: int) -> int:
+    """Last sequence id an entry covers, from what SEND says of it."""
+    if highest > sequence and highest < 1 << 63:
+        return highest
+    return sequence + max(messages, 1) - 1

@@ -1,0 +1,52 @@
+"""Who owns a background task. Every task in the house is started by a `TaskOwner` and ends with it.
+
+`asyncio.TaskGroup` cancels all siblings when one fails; a broker must not stop serving thousands of topics because one
+background step failed. So an owner logs what a task raised, and its `close` cancels and awaits all that is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class TaskOwner:
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any] | None:
+        """Start `work`; None (and the work is closed unstarted) once the owner is closed."""
+        if self._closed:
+            work.close()
+            return None
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._name}:{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("background task failed", extra={"task": task.get_name()}, exc_info=error)
+
+    async def drain(self, seconds: float) -> None:
+        """Let what runs finish by itself for a while (no new work is refused)."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=seconds)
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
