@@ -40,7 +40,7 @@ soak: $(STAMP)  ## crash soak (KILLS=30) and fuzz (FRAMES=100000) against real b
 	$(PY) -m tests.soak.fuzz --frames $(FRAMES)
 
 demo: $(STAMP)  ## broker, keyed traffic, kill -9 in the middle, audit
-	@$(PY) scripts/demo.py
+	@$(PY) -m scripts.demo
 
 clean:  ## remove everything that can be made again, .venv included
 	rm -rf $(VENV) build dist bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

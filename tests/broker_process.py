@@ -74,18 +74,8 @@ class BrokerProcess:
 
     def start(self, *, ready_within_s: float = 20.0) -> BrokerProcess:
         """Start it and return once both ports accept connections."""
-        assert self._process is None, "already started"
-        command = [sys.executable, "-m", "anabranch", "standalone", "--data", str(self.data), "--host", HOST]
-        command += ["--port", str(self.port), "--http-port", str(self.http_port), *self._arguments]
         began = time.monotonic()
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
-            )
+        self.launch()
         try:
             for port in (self.port, self.http_port):
                 self._wait_listening(port, began + ready_within_s)
@@ -95,8 +85,22 @@ class BrokerProcess:
         self.started_in_s = time.monotonic() - began
         return self
 
+    def launch(self) -> None:
+        """Start it without waiting for anything."""
+        assert self._process is None, "already started"
+        command = [sys.executable, "-m", "anabranch", "standalone", "--data", str(self.data), "--host", HOST]
+        command += ["--port", str(self.port), "--http-port", str(self.http_port), *self._arguments]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **self._environment},
+            )
+
     def kill9(self) -> None:
-        """SIGKILL, as a power cut for the process; absent is fine."""
+        """SIGKILL: the process gets no chance to say goodbye. Absent is fine."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
