@@ -1,0 +1,1 @@
+"""Small versioned records shared by all nodes: one port, several backends, one contract (tests/integration)."""
