@@ -219,10 +219,10 @@ async def test_session_keys_vanish_with_it(store: MetadataStore) -> None:
     await store.put("/live/b", b"1", expected=ABSENT)
     found = await store.get("/live/a")
     assert found is not None and found.ephemeral
-    assert not session.is_lost
+    lost_before = session.is_lost
     await session.close()
     await asyncio.wait_for(session.wait_lost(), 1)
-    assert session.is_lost
+    assert (lost_before, session.is_lost) == (False, True)
     assert await store.children("/live") == ["b"]
     with pytest.raises(SessionLost):
         await store.put("/live/a", b"2", expected=ABSENT, session=session)

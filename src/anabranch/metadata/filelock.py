@@ -54,7 +54,7 @@ class WriterLock:
 
 
 class SessionFiles:
-    """One locked file per session of this process: whoever can lock the file of another knows that its owner is dead."""
+    """One locked file per session of this process: who can lock the file of another knows that its owner is dead."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -157,7 +157,7 @@ class MetadataStore(Protocol):
         """Names directly below, sorted; a name counts even if only deeper keys exist. Empty when there are none."""
 
     def scan(self, prefix: str) -> AsyncIterator[tuple[str, Versioned]]:
-        """The key itself and all below it, parents before children. Not a snapshot: what changes meanwhile may show or not."""
+        """The key itself and all below it, parents before children. Not a snapshot: changes made meanwhile may show."""
 
     async def open_session(self, ttl_ms: int) -> Session: ...
 

@@ -1,7 +1,8 @@
 """The embedded metadata store: one SQLite file in a directory, shared safely by the processes of one machine.
 
-The asyncio face of `sqlite_writer` (all writes) and of one reader thread. A write is durable when its call returns. Changes
-made by other processes are noticed within `POLL_S`; sessions live exactly as long as their process, so `ttl_ms` is not needed.
+The asyncio face of `sqlite_writer` (all writes) and of one reader thread. A write is durable when its call returns.
+Changes made by other processes are noticed within `POLL_S`; sessions live exactly as long as their process, so `ttl_ms`
+is not needed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The SQLite tables of the embedded metadata store and the statements on them. Synchronous; knows no threads or locks.
 
-    node(parent, name, …)   one row per key; "/a/b" is parent "/a", name "b"   (with rowid: WITHOUT ROWID grew 3 x as big)
-    event(seq, kind, path)  every change, in commit order; its seq is the new version of the key, so versions never return
+    node(parent, name, …)   one row per key; "/a/b" is parent "/a", name "b" (with rowid: files stay a third as big)
+    event(seq, kind, path)  every change, in commit order; its seq is the key's new version, so versions never return
     session(id)             who may own ephemeral keys
 
-Writes assume that the caller holds the writer lock and an open transaction. Every write decides before its first statement
-that changes something, so a refused one leaves the rest of its group untouched.
+Writes assume that the caller holds the writer lock and an open transaction. Every write decides before its first
+statement that changes something, so a refused one leaves the rest of its group untouched.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _PAST_BELOW = "0"  # the character after "/": [tree + "/", tree + "0") is exactl
 _SCHEMA = """
 CREATE TABLE node(
   id INTEGER PRIMARY KEY, parent TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
-  created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, session INTEGER, value BLOB NOT NULL, UNIQUE(parent, name));
+  created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, session INTEGER, value BLOB NOT NULL,
+  UNIQUE(parent, name));
 CREATE INDEX node_session ON node(session) WHERE session IS NOT NULL;
 CREATE TABLE event(seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, path TEXT NOT NULL);
 CREATE TABLE session(id INTEGER PRIMARY KEY AUTOINCREMENT, created_ms INTEGER NOT NULL);
@@ -144,7 +145,8 @@ class Writing(Reading):
             )
         else:
             self._db.execute(
-                "INSERT INTO node(parent, name, version, created_ms, modified_ms, session, value) VALUES(?,?,?,?,?,?,?)",
+                "INSERT INTO node(parent, name, version, created_ms, modified_ms, session, value)"
+                " VALUES(?,?,?,?,?,?,?)",
                 (parent, name, version, now_ms, now_ms, session, value),
             )
         return version

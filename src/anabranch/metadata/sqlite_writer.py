@@ -1,7 +1,8 @@
 """The one thread that writes to an embedded metadata store: it turns queued operations into group commits.
 
-Whatever is queued while one group is being synced becomes the next group: one transaction, one fsync. Commits, checkpoints,
-open and close happen only under the writer lock (see `filelock`). Knows no event loop beyond the `deliver` function.
+Whatever is queued while one group is being synced becomes the next group: one transaction, one fsync. Commits,
+checkpoints, open and close happen only under the writer lock (see `filelock`). Knows no event loop beyond the `deliver`
+function.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Writer:
         self._seen = 0
 
     def open(self) -> Reading:
-        """Open or create the files, reap what dead processes left, start the thread; returns the connection for readers."""
+        """Open or create the files, reap what dead processes left, start the thread; returns what readers use."""
         path = self._folder / "metadata.db"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -148,9 +149,14 @@ class Writer:
             self._sessions.remove(session)
 
     def _checkpoint(self) -> None:
-        if self._wal.stat().st_size > CHECKPOINT_WAL_BYTES:
-            self._table.trim_events()
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        """Move the WAL into the file. What is committed stays committed when this fails; the next group tries again."""
+        try:
+            if self._wal.stat().st_size > CHECKPOINT_WAL_BYTES:
+                self._table.trim_events()
+                self._db.execute("PRAGMA busy_timeout=0")  # a reader in the middle of a page: later, not now
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        except (sqlite3.Error, OSError) as error:
+            log.warning("metadata checkpoint failed", extra={"error": str(error)})
 
     def _finish(self) -> None:
         try:
