@@ -1,0 +1,51 @@
+"""What can be wrong with bytes from a peer. Knows no sockets: whoever catches one closes that one connection."""
+
+from __future__ import annotations
+
+from anabranch.model.errors import Error
+
+
+class ProtocolError(Error):
+    """The peer broke the protocol; the connection cannot go on."""
+
+    code = "protocol"
+
+
+class BadFrame(ProtocolError):
+    """Sizes inside the frame contradict each other."""
+
+    code = "bad-frame"
+
+
+class FrameTooLarge(ProtocolError):
+    """Longer than the agreed limit."""
+
+    code = "frame-too-large"
+
+    def __init__(self, frame_bytes: int, frame_bytes_max: int) -> None:
+        super().__init__(f"frame of {frame_bytes} bytes, at most {frame_bytes_max} are allowed")
+        self.frame_bytes, self.frame_bytes_max = frame_bytes, frame_bytes_max
+
+
+class BadCommand(ProtocolError):
+    """The command does not parse, is unknown, or lacks a required field."""
+
+    code = "bad-command"
+
+
+class BadEntry(ProtocolError):
+    """The bytes after the command are not an entry."""
+
+    code = "bad-entry"
+
+
+class UnsupportedCompression(BadEntry):
+    """The batch is well formed, but only its client can open it."""
+
+    code = "unsupported-compression"
+
+
+class HandshakeError(ProtocolError):
+    """Commands in an order that the handshake does not allow."""
+
+    code = "handshake"

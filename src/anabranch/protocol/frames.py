@@ -1,0 +1,165 @@
+"""From a byte stream to frames. Knows sizes only: what a command says is `commands`, what an entry holds is `entry`.
+
+    | totalSize 4 | commandSize 4 | command | payload … |      totalSize counts everything after itself
+
+The decoder is shaped for `asyncio.BufferedProtocol`: `buffer()` says where to receive, `received(n)` gives the frames
+that are complete now. Bytes arrive in a *scratch* buffer that all connections of one loop may share, because between
+the two calls nothing else runs; what is incomplete at the end is kept aside (less than 16 KiB; an idle connection keeps
+nothing). A larger incomplete frame gets a buffer of its own and is received straight into it.
+
+Ownership: command and payload are views. With `owned` they may be kept; otherwise they are views of the scratch and die
+with the next `buffer()` of any connection that shares it: copy what must live longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple, NoReturn
+
+from anabranch.protocol.errors import BadFrame, FrameTooLarge, ProtocolError
+
+MESSAGE_BYTES_MAX = 5 * 1024 * 1024
+FRAME_OVERHEAD_MAX = 10_240
+SCRATCH_BYTES = 16 * 1024
+OWN_BUFFER_BYTES = 16 * 1024  # an incomplete frame longer than this gets its own buffer
+GROWTH = 4  # an own buffer is at most this many times what has really arrived: a mere promise of bytes costs little
+
+_U32 = Struct(">I")
+_SIZES = Struct(">II")
+
+
+class Frame(NamedTuple):
+    """One frame. `payload` is everything after the command, None when there is nothing."""
+
+    command: memoryview
+    payload: memoryview | None
+    owned: bool
+
+
+class FrameDecoder:
+    """Any chunking of the same bytes gives the same frames, then the same error. After an error it is dead."""
+
+    __slots__ = ("_carry", "_error", "_frame_bytes_max", "_own", "_own_above", "_own_filled", "_own_total", "_scratch")
+
+    def __init__(self, frame_bytes_max: int, scratch: bytearray | None = None) -> None:
+        scratch = bytearray(SCRATCH_BYTES) if scratch is None else scratch
+        assert len(scratch) >= 16, "a scratch buffer must hold at least the sizes of a frame"
+        self._frame_bytes_max = frame_bytes_max
+        self._scratch = memoryview(scratch)
+        self._own_above = min(OWN_BUFFER_BYTES, len(scratch))
+        self._carry = b""  # the beginning of an incomplete small frame
+        self._own: memoryview | None = None  # the beginning of an incomplete large frame …
+        self._own_filled = 0  # … of which so much has arrived …
+        self._own_total = 0  # … and which will be this long
+        self._error: ProtocolError | None = None
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes belong; never empty. Ends the life of views that are not `owned`."""
+        if self._error is not None:
+            raise self._error
+        if self._own is not None:
+            return self._own[self._own_filled :]
+        carry = self._carry
+        if not carry:
+            return self._scratch
+        size = len(carry)
+        self._scratch[:size] = carry
+        return self._scratch[size:]
+
+    def received(self, count: int) -> Iterator[Frame]:
+        """The frames completed by `count` bytes now in `buffer()`; raises ProtocolError after the last sound frame.
+
+        The iterator must be used up before the next `buffer()`; one that is abandoned half-way kills the decoder.
+        """
+        if self._error is not None:
+            raise self._error
+        # Until the iterator has run to its end: what it leaves behind would be overwritten by others.
+        self._error = BadFrame("frames were left undecoded")
+        if self._own is not None:
+            return self._received_own(count)
+        return self._received_scratch(len(self._carry) + count)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
+        """For tests and small tools: bytes in, owned frames out, at the price of a copy."""
+        rest = memoryview(data)
+        while rest.nbytes:
+            room = self.buffer()
+            count = min(room.nbytes, rest.nbytes)
+            room[:count] = rest[:count]
+            rest = rest[count:]
+            for frame in self.received(count):
+                yield frame if frame.owned else _copied(frame)
+
+    def _received_scratch(self, end: int) -> Iterator[Frame]:
+        view = self._scratch
+        limit = self._frame_bytes_max
+        start = 0
+        while end - start >= 8:
+            total, command_bytes = _SIZES.unpack_from(view, start)
+            after = start + 4 + total
+            if total + 4 > limit:
+                self._fail(FrameTooLarge(total + 4, limit))
+            if command_bytes + 4 > total:
+                self._fail(BadFrame(f"command of {command_bytes} bytes in a frame of {total}"))
+            if after > end:
+                break
+            body = start + 8 + command_bytes
+            yield Frame(view[start + 8 : body], view[body:after] if body < after else None, False)
+            start = after
+        self._error = None
+        self._keep(view[start:end])
+
+    def _received_own(self, count: int) -> Iterator[Frame]:
+        own = self._own
+        assert own is not None
+        filled = self._own_filled = self._own_filled + count
+        if filled >= 8:
+            self._check_sizes(own)
+        if filled < self._own_total:
+            if filled == own.nbytes:
+                self._grow(own, filled)
+            self._error = None
+            return
+        self._own = None
+        command_bytes = _U32.unpack_from(own, 4)[0]
+        body = 8 + command_bytes
+        yield Frame(own[8:body], own[body:] if body < own.nbytes else None, True)
+        self._error = None
+
+    def _keep(self, rest: memoryview) -> None:
+        """Set an incomplete frame aside, in a buffer of its own when it will be large."""
+        size = rest.nbytes
+        if size >= 4:
+            total = _U32.unpack_from(rest)[0] + 4
+            if total > self._frame_bytes_max:
+                self._fail(FrameTooLarge(total, self._frame_bytes_max))
+            if total < 8:
+                self._fail(BadFrame(f"frame of {total} bytes has no room for a command"))
+            if total > self._own_above:
+                self._own_total = total
+                self._carry = b""
+                self._grow(rest, size)
+                return
+        self._carry = bytes(rest) if size else b""
+
+    def _grow(self, old: memoryview, filled: int) -> None:
+        size = min(self._own_total, max(GROWTH * filled, OWN_BUFFER_BYTES))
+        own = memoryview(bytearray(size))
+        own[:filled] = old[:filled]
+        self._own, self._own_filled = own, filled
+
+    def _check_sizes(self, view: memoryview) -> None:
+        total, command_bytes = _SIZES.unpack_from(view)
+        if command_bytes + 4 > total:
+            self._fail(BadFrame(f"command of {command_bytes} bytes in a frame of {total}"))
+
+    def _fail(self, error: ProtocolError) -> NoReturn:
+        self._error = error
+        self._carry, self._own = b"", None
+        raise error
+
+
+def _copied(frame: Frame) -> Frame:
+    payload = None if frame.payload is None else memoryview(bytes(frame.payload))
+    return Frame(memoryview(bytes(frame.command)), payload, True)

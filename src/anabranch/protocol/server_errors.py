@@ -1,0 +1,51 @@
+"""Which number of the wire's ServerError stands for which `Error.code`. Knows both lists, not who sends them."""
+
+from __future__ import annotations
+
+from anabranch.model.errors import Error
+from anabranch.protocol.pulsar_pb2 import ServerError
+
+__all__ = ["SERVER_ERROR_BY_CODE", "ServerError", "server_error"]
+
+# Chosen by how stock clients react: the C++ client retries InvalidTopicName and MetadataError until its operation times
+# out, but reports NotAllowedError at once, so what can never work is NotAllowedError.
+SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
+    "error": ServerError.UnknownError,
+    "bad-name": ServerError.NotAllowedError,
+    "bad-request": ServerError.NotAllowedError,
+    "not-allowed": ServerError.NotAllowedError,
+    "already-exists": ServerError.NotAllowedError,
+    "not-found": ServerError.TopicNotFound,
+    "topic-not-found": ServerError.TopicNotFound,
+    "subscription-not-found": ServerError.SubscriptionNotFound,
+    "consumer-not-found": ServerError.ConsumerNotFound,
+    "busy": ServerError.ConsumerBusy,
+    "consumer-busy": ServerError.ConsumerBusy,
+    "producer-busy": ServerError.ProducerBusy,
+    "producer-fenced": ServerError.ProducerFenced,
+    "consumer-assign": ServerError.ConsumerAssignError,
+    "not-ready": ServerError.ServiceNotReady,
+    "limit-exceeded": ServerError.TooManyRequests,
+    "quota-exceeded": ServerError.ProducerBlockedQuotaExceededException,
+    "topic-terminated": ServerError.TopicTerminatedError,
+    "incompatible-schema": ServerError.IncompatibleSchema,
+    "metadata": ServerError.MetadataError,
+    "storage": ServerError.PersistenceError,
+    "fenced": ServerError.ServiceNotReady,
+    "checksum": ServerError.ChecksumError,
+    "authentication": ServerError.AuthenticationError,
+    "authorization": ServerError.AuthorizationError,
+    "unsupported-version": ServerError.UnsupportedVersionError,
+    "protocol": ServerError.NotAllowedError,
+}
+
+
+def server_error(error: Error) -> ServerError:
+    """The wire's number for an error: that of its code, or of the nearest ancestor whose code has one."""
+    known = SERVER_ERROR_BY_CODE.get(error.code)
+    if known is not None:
+        return known
+    for ancestor in type(error).__mro__:
+        if issubclass(ancestor, Error) and ancestor.code in SERVER_ERROR_BY_CODE:
+            return SERVER_ERROR_BY_CODE[ancestor.code]
+    return ServerError.UnknownError
