@@ -1,0 +1,149 @@
+"""One attached consumer: permits, what it holds unacknowledged, and how an entry is put on its wire.
+
+Knows its peer and the MESSAGE frame; must not know cursors, other consumers or how entries are chosen for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from anabranch.broker.peer import Peer
+from anabranch.model.position import Position
+from anabranch.protocol import commands
+from anabranch.storage.topiclog import StoredEntry
+
+PENDING_TRACKED_MAX = 50_000
+"""Exclusive and Failover consumers may leave any number unacknowledged; only so many are remembered one by one."""
+
+
+class SubscriptionType(IntEnum):
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def label(self) -> str:
+        return ("Exclusive", "Shared", "Failover", "Key_Shared")[self]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """`ranges` is empty for auto-split."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    allow_out_of_order: bool = False
+
+    @property
+    def is_sticky(self) -> bool:
+        return bool(self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSpec:
+    """What SUBSCRIBE said about the consumer itself."""
+
+    consumer_id: int
+    name: str
+    type: SubscriptionType
+    priority: int
+    partition: int
+    metadata: Mapping[str, str]
+    key_shared: KeySharedPolicy
+    epoch: int | None
+    read_compacted: bool = False
+
+
+class Pending(NamedTuple):
+    messages: int  # still unacknowledged in this entry
+    slot: int  # hash slot (Key_Shared), else -1
+
+
+class Consumer:
+    __slots__ = (
+        "peer", "spec", "consumer_id", "name", "permits", "pending", "unacked_messages", "unacked_max", "epoch",
+        "messages_out", "bytes_out", "messages_acked", "messages_redelivered", "connected_ms", "_tracks_all", "closed",
+    )  # fmt: skip
+
+    def __init__(self, peer: Peer, spec: ConsumerSpec, unacked_max: int, connected_ms: int) -> None:
+        self.peer = peer
+        self.spec = spec
+        self.consumer_id = spec.consumer_id
+        self.name = spec.name
+        self.permits = 0
+        self.pending: dict[Position, Pending] = {}
+        self.unacked_messages = 0
+        self.unacked_max = unacked_max
+        self.epoch = spec.epoch
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_acked = 0
+        self.messages_redelivered = 0
+        self.connected_ms = connected_ms
+        self._tracks_all = spec.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+        self.closed = False
+
+    @property
+    def is_blocked(self) -> bool:
+        """Too many messages unacknowledged (Shared and Key_Shared only)."""
+        return self._tracks_all and 0 < self.unacked_max <= self.unacked_messages
+
+    @property
+    def is_ready(self) -> bool:
+        return self.permits > 0 and not self.is_blocked and self.peer.has_room and not self.closed
+
+    def deliver(self, entry: StoredEntry, redelivery_count: int, ack_set: Sequence[int] | None, slot: int = -1) -> None:
+        """Hand one entry over. Permits may fall below zero by one batch: clients count on it."""
+        messages = entry.messages
+        if ack_set:
+            messages = sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in ack_set)
+        position, payload = entry.position, entry.payload
+        self.peer.send(
+            commands.message_header(
+                len(payload),
+                self.consumer_id,
+                position.ledger,
+                position.entry,
+                self.spec.partition,
+                redelivery_count,
+                ack_set,
+                self.epoch,
+            ),
+            payload,
+        )
+        self.permits -= messages
+        self.messages_out += messages
+        self.bytes_out += len(payload)
+        if redelivery_count:
+            self.messages_redelivered += messages
+        if self._tracks_all or len(self.pending) < PENDING_TRACKED_MAX:
+            self.pending[position] = Pending(messages, slot)
+            self.unacked_messages += messages
+
+    def settle(self, position: Position) -> Pending | None:
+        """The entry is no longer this consumer's concern."""
+        pending = self.pending.pop(position, None)
+        if pending is not None:
+            self.unacked_messages -= pending.messages
+        return pending
+
+    def settle_partly(self, position: Position, left: int) -> int:
+        """Some messages of a batch were acknowledged; answers how many."""
+        pending = self.pending.get(position)
+        if pending is None or left >= pending.messages:
+            return 0
+        self.pending[position] = Pending(left, pending.slot)
+        gone = pending.messages - left
+        self.unacked_messages -= gone
+        return gone
+
+    def settle_up_to(self, position: Position) -> int:
+        """Cumulative acknowledgement; answers how many messages it covered."""
+        done = [p for p in self.pending if p <= position]
+        return sum(pending.messages for p in done if (pending := self.settle(p)) is not None)
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name!r} id={self.consumer_id} permits={self.permits} pending={len(self.pending)}>"

@@ -1,0 +1,107 @@
+"""What all dispatchers share. A dispatcher is a machine: consumers join and leave, entries are offered, and it says what it
+wants to read next. It never awaits, reads a clock or touches the log; the subscription around it does.
+
+    shell                              dispatcher
+    -----                              ----------
+    wants()                    ->      ReadForward(start) | ReadThese(positions) | None
+    (reads, cached or not)
+    offer(want, entries)       ->      delivered to consumers, or kept until they have room
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from anabranch.broker.consumer import Consumer
+from anabranch.model.position import Position
+from anabranch.storage.topiclog import StoredEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ReadForward:
+    start: Position
+
+
+@dataclass(frozen=True, slots=True)
+class ReadThese:
+    """Single entries that were read before and must be delivered (again)."""
+
+    positions: tuple[Position, ...]
+
+
+Want = ReadForward | ReadThese
+
+
+class Acks(Protocol):
+    """The part of a cursor that dispatch asks."""
+
+    def is_acked(self, p: Position) -> bool: ...
+
+    def ack_set(self, p: Position) -> tuple[int, ...] | None: ...
+
+    def first_unacked(self) -> Position: ...
+
+
+class Dispatcher(Protocol):
+    consumers: list[Consumer]
+    read_position: Position
+    generation: int  # raised by a rewind: what was read before it must not be offered any more
+
+    def join(self, consumer: Consumer) -> None: ...
+
+    def leave(self, consumer: Consumer) -> None: ...
+
+    def wants(self) -> Want | None: ...
+
+    def offer(self, want: Want, entries: Sequence[StoredEntry]) -> None: ...
+
+    def give_back(self, want: Want) -> None:
+        """The read failed; ask for it again later."""
+
+    def drain(self) -> None:
+        """Deliver what is buffered, as far as consumers have room now."""
+
+    def rewind(self) -> None:
+        """Forget what was delivered; begin again at the first unacknowledged entry."""
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
+        """Deliver again: those of the consumer's entries (None: all of them)."""
+
+    def settled(self, consumer: Consumer, position: Position) -> None:
+        """The entry was fully acknowledged through this consumer."""
+
+
+def after(position: Position) -> Position:
+    """The slot behind; reading moves on to the next ledger by itself when there is no such entry."""
+    return Position(position.ledger, position.entry + 1)
+
+
+class EntryBuffer:
+    """Entries that were read but found no room. Bounded by one read, because nothing is read while it holds any."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: deque[StoredEntry] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def extend(self, entries: Iterable[StoredEntry]) -> None:
+        self._entries.extend(entries)
+
+    @property
+    def head(self) -> StoredEntry:
+        return self._entries[0]
+
+    def pop(self) -> StoredEntry:
+        return self._entries.popleft()
+
+    def clear(self) -> None:
+        self._entries.clear()

@@ -1,0 +1,28 @@
+"""What producers, consumers and topics may know of the connection they live on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from anabranch.runtime.net import Buffer
+
+
+class Peer(Protocol):
+    address: str
+    client_version: str
+    protocol_version: int
+    knows_end_of_topic: bool  # no released C++ client does: it drops the connection
+    is_open: bool
+
+    @property
+    def has_room(self) -> bool:
+        """May dispatch hand over more, or do too many bytes wait in the socket queue already?"""
+
+    def send(self, *buffers: Buffer) -> None:
+        """Queue for the end of this loop step; never blocks."""
+
+    async def is_alive(self) -> bool:
+        """Ask by PING, with a deadline; a silent peer is closed on the way."""
+
+    def held(self, size: int) -> None:
+        """Bytes received for this connection's producers that are not durable yet changed by `size`."""

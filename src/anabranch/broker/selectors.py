@@ -1,0 +1,130 @@
+"""Which consumer gets the next entry: pure choices, no permits sent, no entries read.
+
+* `RoundRobin`: Shared. The lowest priority number first; inside one level everybody in turn.
+* `HashRing`: Key_Shared auto-split. Consistent hashing: a join or leave moves only the slots it must.
+* `StickyRanges`: Key_Shared sticky. The clients own declared ranges; overlaps are refused.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from anabranch.broker.errors import ConsumerAssignFailed
+from anabranch.protocol.keyhash import murmur3_32
+
+T = TypeVar("T")
+
+RING_SIZE = 65_536
+POINTS_PER_CONSUMER = 100
+
+
+class RoundRobin(Generic[T]):
+    def __init__(self, priority_of: Callable[[T], int]) -> None:
+        self._priority_of = priority_of
+        self._levels: list[list[T]] = []
+        self._turns: list[int] = []
+
+    def reset(self, members: Iterable[T]) -> None:
+        by_level: dict[int, list[T]] = {}
+        for member in members:
+            by_level.setdefault(self._priority_of(member), []).append(member)
+        self._levels = [by_level[level] for level in sorted(by_level)]
+        self._turns = [0] * len(self._levels)
+
+    def pick(self, is_ready: Callable[[T], bool]) -> T | None:
+        for index, level in enumerate(self._levels):
+            turn, count = self._turns[index], len(level)
+            for step in range(count):
+                candidate = level[(turn + step) % count]
+                if is_ready(candidate):
+                    self._turns[index] = (turn + step + 1) % count
+                    return candidate
+        return None
+
+
+class SlotOwners(Protocol[T]):
+    """Slot (0 … 65535) → owner."""
+
+    def reset(self, members: Sequence[tuple[str, T]]) -> None: ...
+
+    def owner(self, slot: int) -> T | None: ...
+
+
+class HashRing(Generic[T]):
+    """Members are known by a stable label, so every broker builds the same ring from the same members."""
+
+    def __init__(self) -> None:
+        self._points: list[int] = []
+        self._owners: list[T] = []
+
+    def reset(self, members: Sequence[tuple[str, T]]) -> None:
+        points: dict[int, T] = {}
+        # Sorted by label: on the rare equal point the same member wins whatever the order of joining.
+        for label, member in sorted(members, key=lambda pair: pair[0]):
+            for index in range(POINTS_PER_CONSUMER):
+                points.setdefault(murmur3_32(f"{label}#{index}".encode()) % RING_SIZE, member)
+        self._points = sorted(points)
+        self._owners = [points[point] for point in self._points]
+
+    def owner(self, slot: int) -> T | None:
+        if not self._points:
+            return None
+        index = bisect_left(self._points, slot)
+        return self._owners[index if index < len(self._points) else 0]
+
+
+class StickyRanges(Generic[T]):
+    """Declared inclusive ranges. Slots nobody declared have no owner: their entries wait."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._spans: list[tuple[int, int, T]] = []
+
+    def declare(self, member: T, ranges: Sequence[tuple[int, int]]) -> None:
+        for start, end in ranges:
+            if not 0 <= start <= end < RING_SIZE:
+                raise ConsumerAssignFailed(f"hash range {start}-{end} is not inside 0-{RING_SIZE - 1}")
+        ordered = sorted(ranges)
+        for (_, low_end), (high_start, _) in zip(ordered, ordered[1:], strict=False):
+            if high_start <= low_end:
+                raise ConsumerAssignFailed("a consumer's own hash ranges overlap")
+        for start, end in ordered:
+            for taken_start, taken_end, _ in self._spans:
+                if start <= taken_end and taken_start <= end:
+                    raise ConsumerAssignFailed(
+                        f"hash range {start}-{end} overlaps {taken_start}-{taken_end} of another consumer"
+                    )
+        self._spans.extend((start, end, member) for start, end in ordered)
+        self._sort()
+
+    def leave(self, member: T) -> None:
+        self._spans = [span for span in self._spans if span[2] is not member]
+        self._sort()
+
+    def _sort(self) -> None:
+        self._spans.sort(key=lambda span: span[0])
+        self._starts = [span[0] for span in self._spans]
+
+    def owner(self, slot: int) -> T | None:
+        index = bisect_right(self._starts, slot) - 1
+        if index < 0:
+            return None
+        _, end, member = self._spans[index]
+        return member if slot <= end else None
+
+
+def failover_active(members: Sequence[T], partition: int, priority_of: Callable[[T], int], name_of: Callable[[T], str]) -> T | None:
+    """The one who serves a Failover subscription.
+
+    Only the best priority level counts. A plain topic keeps whoever came first (a join does not take over); partitions are
+    spread over the consumers by name, so every partition of a topic finds another active consumer.
+    """
+    if not members:
+        return None
+    best = min(map(priority_of, members))
+    level = [member for member in members if priority_of(member) == best]
+    if partition < 0:
+        return level[0]
+    return sorted(level, key=name_of)[partition % len(level)]

@@ -1,0 +1,61 @@
+"""Every knob of serving, with its default, in one frozen group. Validation happens here, once, at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from anabranch.model.errors import BadRequest
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    message_bytes_max: int = field(default=5 * MIB, metadata={"help": "largest message; a frame may be 10 KiB longer"})
+    keep_alive_seconds: float = field(default=30.0, metadata={"help": "ping interval; a silent peer is closed after two"})
+    connections_max: int = field(default=10_000, metadata={"help": "connections in total"})
+    requests_in_flight_max: int = field(default=1_000, metadata={"help": "unanswered requests per connection"})
+    producers_per_connection_max: int = field(default=10_000, metadata={"help": "producers on one connection"})
+    consumers_per_connection_max: int = field(default=10_000, metadata={"help": "consumers on one connection"})
+    producer_bytes_max: int = field(default=8 * MIB, metadata={"help": "received but not yet durable, per producer"})
+    producer_messages_max: int = field(default=100_000, metadata={"help": "received but not yet durable, per producer"})
+    connection_bytes_max: int = field(
+        default=32 * MIB, metadata={"help": "hard cap per connection; past it the broker stops reading the socket"}
+    )
+    consumer_unsent_bytes_max: int = field(
+        default=2 * MIB, metadata={"help": "dispatch to a connection pauses when this much waits in its socket queue"}
+    )
+    read_bytes: int = field(default=1 * MIB, metadata={"help": "size of one catch-up read"})
+    unacked_per_consumer_max: int = field(default=50_000, metadata={"help": "Shared and Key_Shared; 0 = no limit"})
+    unacked_per_subscription_max: int = field(default=200_000, metadata={"help": "Shared and Key_Shared; 0 = no limit"})
+    key_shared_lookahead_max: int = field(
+        default=20_000, metadata={"help": "entries a Key_Shared subscription reads past blocked keys"}
+    )
+    delayed_max: int = field(default=1_000_000, metadata={"help": "delayed messages tracked per subscription"})
+    auto_create_topics: bool = field(default=True, metadata={"help": "create a missing topic on first use"})
+    auto_create_partitions: int = field(default=0, metadata={"help": "partitions of auto-created topics; 0 = plain topic"})
+    auto_create_subscriptions: bool = field(default=True, metadata={"help": "create a missing subscription on subscribe"})
+    partitions_max: int = field(default=1_024, metadata={"help": "partitions of one topic"})
+    deduplication: bool = field(default=False, metadata={"help": "deduplicate producers by (name, sequence id) everywhere"})
+    dedup_snapshot_entries: int = field(default=1_000, metadata={"help": "entries between two dedup snapshots"})
+    probe_seconds: float = field(default=5.0, metadata={"help": "how long a colliding old connection may take to answer a ping"})
+    idle_topic_seconds: float = field(default=60.0, metadata={"help": "an unused loaded topic is closed (not deleted) after this"})
+
+    def __post_init__(self) -> None:
+        complaints = [
+            text
+            for ok, text in (
+                (KIB <= self.message_bytes_max <= 128 * MIB, "broker.message_bytes_max: between 1 KiB and 128 MiB"),
+                (self.keep_alive_seconds > 0, "broker.keep_alive_seconds: greater than 0"),
+                (self.producer_bytes_max >= 64 * KIB, "broker.producer_bytes_max: at least 64 KiB"),
+                (self.producer_messages_max >= 1, "broker.producer_messages_max: at least 1"),
+                (self.connection_bytes_max >= self.producer_bytes_max, "broker.connection_bytes_max: at least one producer's"),
+                (self.read_bytes >= 4 * KIB, "broker.read_bytes: at least 4 KiB"),
+                (0 <= self.auto_create_partitions <= self.partitions_max, "broker.auto_create_partitions: 0 … partitions_max"),
+                (self.dedup_snapshot_entries >= 1, "broker.dedup_snapshot_entries: at least 1"),
+            )
+            if not ok
+        ]
+        if complaints:
+            raise BadRequest("; ".join(complaints))
