@@ -24,6 +24,7 @@ from tests.broker_process import BrokerProcess
 from tests.delivery_audit import Numbered, Verdict, by_stream, decode, encode, judge
 
 TOPIC = "persistent://public/default/orders"
+AUDIT = "audit"
 PARTITIONS = 4
 KEYS = 200
 MESSAGE_BYTES = 100
@@ -82,6 +83,9 @@ def demo(broker: BrokerProcess, messages: int, folder: Path) -> int:
     row("start → first acknowledged message", f"{ready_s:.2f} s, {broker.rss_bytes() / MIB:.0f} MB resident")
     first.close()
     create_partitions(broker)
+    client.subscribe(
+        TOPIC, AUDIT, initial_position=pulsar.InitialPosition.Earliest
+    ).close()  # holds all back for the audit
 
     run = Run()
     stop = threading.Event()
@@ -156,8 +160,8 @@ def consume_live(client: pulsar.Client, run: Run, stop: threading.Event) -> None
 
 
 def read_back(client: pulsar.Client, expected: int, deadline: float) -> tuple[list[Numbered], float]:
-    """Everything the topic holds, from its beginning, with a new subscription: what the disk has."""
-    consumer = client.subscribe(TOPIC, "audit", initial_position=pulsar.InitialPosition.Earliest)
+    """Everything the topic holds, from its beginning: what the disk has."""
+    consumer = client.subscribe(TOPIC, AUDIT, initial_position=pulsar.InitialPosition.Earliest)
     seen: list[Numbered] = []
     distinct: set[Numbered] = set()
     began = time.monotonic()
