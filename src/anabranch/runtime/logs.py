@@ -1,0 +1,98 @@
+"""Log lines for people or for machines, with the `extra` fields of every call shown and secrets hidden.
+
+    2026-11-16T01:02:03.456Z INFO  anabranch.broker.topic: split planned segment=3 reason=hot
+    {"time":"2026-11-16T01:02:03.456Z","level":"info","logger":"anabranch.broker.topic","message":"split planned",…}
+
+A record is always one line (a traceback in text form excepted), whatever a client put into a name. Knows no subsystem.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+LogFormat = Literal["text", "json"]
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_SECRET_NAME = re.compile(r"token|password|passwd|secret|credential|authorization|api_?key|private_?key", re.I)
+_SECRET_IN_TEXT = re.compile(r"(://[^\s/:@]*:)[^\s/@]+(@)|(\bBearer\s+)[^\s,;\"']+|\beyJ[\w-]+\.[\w-]+\.[\w-]*", re.I)
+_PLAIN = re.compile(r"[^\s\"'=\x00-\x1f\x7f]+")
+_HIDDEN = "***"
+
+
+def hide_secrets(text: str) -> str:
+    """Passwords inside URLs, bearer tokens and JWTs become ***."""
+
+    def hidden(match: re.Match[str]) -> str:
+        if match[1]:
+            return f"{match[1]}{_HIDDEN}{match[2]}"
+        return f"{match[3] or ''}{_HIDDEN}"
+
+    return _SECRET_IN_TEXT.sub(hidden, text)
+
+
+def shown_fields(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
+    """What a call put into `extra`, in order, ready to show."""
+    for name, value in vars(record).items():
+        if name in _STANDARD or name.startswith("_"):
+            continue
+        if _SECRET_NAME.search(name):
+            yield name, _HIDDEN
+        elif value is None or isinstance(value, (bool, int, float)):
+            yield name, value
+        else:
+            yield name, hide_secrets(str(value))
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        message = json.dumps(hide_secrets(record.getMessage()), ensure_ascii=False)[1:-1].replace('\\"', '"')
+        parts = [f"{_time(record)} {record.levelname:<7} {record.name}: {message}"]
+        parts += [f"{name}={self._value(value)}" for name, value in shown_fields(record)]
+        line = " ".join(parts)
+        if record.exc_info:
+            line += "\n" + hide_secrets(self.formatException(record.exc_info))
+        return line
+
+    @staticmethod
+    def _value(value: Any) -> str:
+        text = str(value)
+        return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": hide_secrets(record.getMessage()),
+        }
+        for name, value in shown_fields(record):
+            line[name if name not in line else f"{name}_"] = value
+        if record.exc_info:
+            line["error"] = hide_secrets(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+
+
+def setup_logs(level: str = "info", form: LogFormat = "text", stream: TextIO | None = None) -> logging.Handler:
+    """Send everything of `level` and above to `stream` (standard error). A later call replaces an earlier one."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.set_name("anabranch")
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if old.get_name() == "anabranch"]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    logging.getLogger("asyncio").setLevel(max(logging.WARNING, root.level))
+    return handler
