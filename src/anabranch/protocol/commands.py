@@ -11,7 +11,7 @@ nothing in them, and it is four times as fast as new messages (benchmarks/micro_
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from struct import Struct
 from typing import Any
@@ -242,7 +242,3 @@ def position_of(data: pb.MessageIdData) -> Position:
 def signed(value: int) -> int:
     """An unsigned 64-bit field that carries a Java long."""
     return value - (1 << 64) if value >> 63 else value
-
-
-def key_values(pairs: Iterable[tuple[str, str]]) -> list[pb.KeyValue]:
-    return [pb.KeyValue(key=key, value=value) for key, value in pairs]

@@ -39,10 +39,10 @@ class BadEntry(ProtocolError):
     code = "bad-entry"
 
 
-class UnsupportedCompression(BadEntry):
-    """The batch is well formed, but only its client can open it."""
+class OpaqueEntry(BadEntry):
+    """The entry is well formed, but only its client can open it: another codec, or encrypted."""
 
-    code = "unsupported-compression"
+    code = "opaque-entry"
 
 
 class HandshakeError(ProtocolError):

@@ -1,0 +1,278 @@
+"""What is inside an entry's bytes. Knows checksum, metadata and batch layout; knows nothing of commands or storage.
+
+    [0e02 | size 4 | BrokerEntryMetadata] [0e01 | CRC32C 4] | size 4 | MessageMetadata | payload
+     optional                              optional            the checksum covers everything from here on
+
+An entry is stored and delivered as it came. Looking inside is for checksums, sticky keys, publish times and peeking.
+Functions raise BadEntry and nothing else, except those that say what they answer instead.
+"""
+
+from __future__ import annotations
+
+import binascii
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+import crc32c
+from google.protobuf.message import DecodeError
+
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.errors import BadEntry, OpaqueEntry
+
+Bytes = bytes | bytearray | memoryview
+
+CHECKSUM_MAGIC = 0x0E01
+BROKER_METADATA_MAGIC = 0x0E02
+NONE_KEY = b"NONE_KEY"
+OPENED_BYTES_MAX = 64 * 1024 * 1024  # no compressed batch is opened beyond this
+
+_U16 = Struct(">H").unpack_from
+_U32 = Struct(">I").unpack_from
+_PACK_U16 = Struct(">H").pack
+_PACK_U32 = Struct(">I").pack
+_METADATA: Callable[[Bytes], pb.MessageMetadata] = pb.MessageMetadata.FromString  # type: ignore[assignment]  # takes views
+_SINGLE: Callable[[Bytes], pb.SingleMessageMetadata] = pb.SingleMessageMetadata.FromString  # type: ignore[assignment]  # same
+
+
+class BatchMessage(NamedTuple):
+    """One message of an entry, as an application would see it."""
+
+    metadata: pb.SingleMessageMetadata
+    data: bytes
+
+
+# ---------------------------------------------------------------------------------------------------------- reading
+
+
+def checksum_ok(payload: Bytes) -> bool:
+    """True when the checksum fits or there is none."""
+    try:
+        start = _after_broker_metadata(payload)
+        if _U16(payload, start)[0] != CHECKSUM_MAGIC:
+            return True
+        expected: int = _U32(payload, start + 2)[0]
+    except struct.error as cause:
+        raise BadEntry(f"entry of {len(payload)} bytes is cut short") from cause
+    return crc32c.crc32c(memoryview(payload)[start + 6 :]) == expected
+
+
+def metadata(payload: Bytes) -> pb.MessageMetadata:
+    """The entry's metadata, a new message each time."""
+    start, end = _metadata_span(payload)
+    return _parsed_metadata(memoryview(payload)[start:end])
+
+
+def publish_time_of(payload: Bytes) -> int:
+    """Publish time in ms by the producer's clock; 0 for bytes that are not an entry (never raises)."""
+    try:
+        start, end = _metadata_span(payload)
+        return _METADATA(memoryview(payload)[start:end]).publish_time
+    except (BadEntry, DecodeError):
+        return 0
+
+
+def sticky_key(payload: Bytes) -> bytes:
+    """What Key_Shared hashes: ordering key, else key, else producer and sequence; NONE_KEY if it is no entry."""
+    try:
+        return sticky_key_of(metadata(payload))
+    except BadEntry:
+        return NONE_KEY
+
+
+def sticky_key_of(of: pb.MessageMetadata) -> bytes:
+    if of.HasField("ordering_key"):
+        return of.ordering_key
+    if of.HasField("partition_key"):
+        key = of.partition_key
+        if of.partition_key_b64_encoded:
+            try:
+                return binascii.a2b_base64(key)
+            except (binascii.Error, ValueError):  # not base64 after all: the text itself still keeps its order
+                return key.encode()
+        return key.encode()
+    return f"{of.producer_name}-{of.sequence_id}".encode()
+
+
+def split_batch(payload: Bytes) -> list[BatchMessage]:
+    """The messages of an entry, plain ones as a batch of one. Raises OpaqueEntry for codecs other than zlib and for
+    encrypted entries."""
+    start, end = _metadata_span(payload)
+    view = memoryview(payload)
+    of = _parsed_metadata(view[start:end])
+    data = _opened(of, view[end:])
+    if not of.HasField("num_messages_in_batch"):
+        return [BatchMessage(_single_of(of, len(data)), data)]
+    messages = []
+    offset = 0
+    for _ in range(of.num_messages_in_batch):
+        message, offset = _record(data, offset)
+        messages.append(message)
+    if offset != len(data):
+        raise BadEntry(f"batch has {len(data) - offset} bytes after its last message")
+    return messages
+
+
+def _record(data: bytes, offset: int) -> tuple[BatchMessage, int]:
+    """One record of the batch layout and where the next one begins."""
+    try:
+        body = offset + 4 + _U32(data, offset)[0]
+    except struct.error as cause:
+        raise BadEntry("batch ends inside a message's size") from cause
+    try:
+        single = _SINGLE(data[offset + 4 : body])
+    except DecodeError as cause:
+        raise BadEntry("message metadata inside the batch does not parse") from cause
+    end = body + single.payload_size
+    if not single.IsInitialized() or not body <= end <= len(data):
+        raise BadEntry("message inside the batch is incomplete")
+    return BatchMessage(single, data[body:end]), end
+
+
+def _opened(of: pb.MessageMetadata, data: memoryview) -> bytes:
+    """The payload, decompressed."""
+    if of.encryption_keys:
+        raise OpaqueEntry("the entry is encrypted")
+    if of.compression == pb.NONE:
+        return bytes(data)
+    if of.compression != pb.ZLIB:
+        raise OpaqueEntry(f"compression {pb.CompressionType.Name(of.compression)} is opened by clients only")
+    size = of.uncompressed_size
+    if size > OPENED_BYTES_MAX:
+        raise OpaqueEntry(f"{size} bytes are more than the {OPENED_BYTES_MAX} that are opened here")
+    try:
+        # One byte more than promised, so that a longer stream is noticed without being unpacked.
+        opened = zlib.decompressobj().decompress(data, size + 1)
+    except zlib.error as cause:
+        raise BadEntry(f"zlib payload is damaged: {cause}") from cause
+    if len(opened) != size:
+        raise BadEntry(f"payload unpacks to another size than the {size} bytes promised")
+    return opened
+
+
+def _single_of(of: pb.MessageMetadata, size: int) -> pb.SingleMessageMetadata:
+    single = pb.SingleMessageMetadata(
+        properties=of.properties, payload_size=size, sequence_id=of.sequence_id, event_time=of.event_time
+    )
+    if of.HasField("partition_key"):
+        single.partition_key = of.partition_key
+        single.partition_key_b64_encoded = of.partition_key_b64_encoded
+    if of.HasField("ordering_key"):
+        single.ordering_key = of.ordering_key
+    if of.null_value:
+        single.null_value = True
+    return single
+
+
+def _after_broker_metadata(payload: Bytes) -> int:
+    """Where the entry proper begins; struct.error when it is not there."""
+    if _U16(payload)[0] != BROKER_METADATA_MAGIC:
+        return 0
+    return 6 + int(_U32(payload, 2)[0])
+
+
+def _metadata_span(payload: Bytes) -> tuple[int, int]:
+    """Where the serialized MessageMetadata begins and ends."""
+    try:
+        start = _after_broker_metadata(payload)
+        if _U16(payload, start)[0] == CHECKSUM_MAGIC:
+            start += 6
+        end = start + 4 + int(_U32(payload, start)[0])
+    except struct.error as cause:
+        raise BadEntry(f"entry of {len(payload)} bytes is cut short") from cause
+    if end > len(payload):
+        raise BadEntry(f"metadata reaches to byte {end} of an entry of {len(payload)}")
+    return start + 4, end
+
+
+def _parsed_metadata(data: memoryview) -> pb.MessageMetadata:
+    try:
+        of = _METADATA(data)
+    except DecodeError as cause:
+        raise BadEntry(f"metadata does not parse: {cause}") from cause
+    if not of.IsInitialized():
+        raise BadEntry("metadata lacks a required field")
+    # upb hands out text that is not UTF-8 as bytes.
+    if not isinstance(of.producer_name, str) or not isinstance(of.partition_key, str):
+        raise BadEntry("metadata has text that is not UTF-8")
+    return of
+
+
+# --------------------------------------------------------------------------------------------------------- building
+
+
+def seal_entry(of: pb.MessageMetadata, payload: Bytes, *, checksum: bool = True) -> bytes:
+    """Metadata and payload as an entry."""
+    data = of.SerializeToString()
+    covered = b"".join((_PACK_U32(len(data)), data, payload))
+    if not checksum:
+        return covered
+    return b"".join((_PACK_U16(CHECKSUM_MAGIC), _PACK_U32(crc32c.crc32c(covered)), covered))
+
+
+def build_entry(
+    data: bytes,
+    *,
+    producer_name: str = "producer",
+    sequence_id: int = 0,
+    publish_time: int = 0,
+    key: str | None = None,
+    ordering_key: bytes | None = None,
+    properties: Mapping[str, str] | None = None,
+    checksum: bool = True,
+) -> bytes:
+    """A plain entry: one message, not in batch layout, not compressed."""
+    of = pb.MessageMetadata(
+        producer_name=producer_name,
+        sequence_id=sequence_id,
+        publish_time=publish_time,
+        partition_key=key,
+        ordering_key=ordering_key,
+        properties=_key_values(properties),
+        uncompressed_size=len(data),
+    )
+    return seal_entry(of, data, checksum=checksum)
+
+
+def build_batch(
+    messages: Sequence[bytes],
+    *,
+    producer_name: str = "producer",
+    sequence_id: int = 0,
+    publish_time: int = 0,
+    keys: Sequence[str | None] | None = None,
+    compress: bool = False,
+    checksum: bool = True,
+) -> bytes:
+    """A batch entry, optionally zlib-compressed. As in stock clients the first message's key is also the entry's."""
+    of_keys = [None] * len(messages) if keys is None else list(keys)
+    parts: list[bytes] = []
+    for index, (data, key) in enumerate(zip(messages, of_keys, strict=True)):
+        single = pb.SingleMessageMetadata(
+            payload_size=len(data), partition_key=key, sequence_id=sequence_id + index
+        ).SerializeToString()
+        parts += (_PACK_U32(len(single)), single, data)
+    payload = b"".join(parts)
+    of = pb.MessageMetadata(
+        producer_name=producer_name,
+        sequence_id=sequence_id,
+        publish_time=publish_time,
+        partition_key=of_keys[0] if of_keys else None,
+        num_messages_in_batch=len(messages),
+        highest_sequence_id=sequence_id + max(0, len(messages) - 1),
+        uncompressed_size=len(payload),
+        compression=pb.ZLIB if compress else pb.NONE,
+    )
+    return seal_entry(of, zlib.compress(payload) if compress else payload, checksum=checksum)
+
+
+def add_broker_metadata(entry: Bytes, *, broker_timestamp: int, index: int) -> bytes:
+    """The entry with a broker-entry-metadata block before it."""
+    block = pb.BrokerEntryMetadata(broker_timestamp=broker_timestamp, index=index).SerializeToString()
+    return b"".join((_PACK_U16(BROKER_METADATA_MAGIC), _PACK_U32(len(block)), block, entry))
+
+
+def _key_values(pairs: Mapping[str, str] | None) -> Iterable[pb.KeyValue]:
+    return [pb.KeyValue(key=key, value=value) for key, value in (pairs or {}).items()]

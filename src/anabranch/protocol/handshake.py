@@ -1,0 +1,143 @@
+"""The broker's side of opening a connection and keeping it alive. No clock, no socket: ticks and commands come in.
+
+    WAITING --CONNECT--> OPEN        PING is answered in both; anything else before CONNECT, or a second CONNECT, is a
+                                     violation: HandshakeError, and the connection is closed
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.errors import HandshakeError
+from anabranch.protocol.replies import PONG_FRAME, connected
+
+PROTOCOL_VERSION_MAX = 21
+
+# What a released C++ client (so Python, Node …) can read from a broker; anything else makes it drop the connection.
+_CPP_READS = frozenset({3, 7, 8, 9, 13, 14, 15, 16, 17, 18, 19, 22, 24, 26, 30, 31, 33, 35, 36, 38, 68})
+
+# The protocol version that brought a command which a broker sends unasked.
+_VERSION_OF = {
+    int(BaseCommand.CLOSE_PRODUCER): 5,
+    int(BaseCommand.CLOSE_CONSUMER): 5,
+    int(BaseCommand.REACHED_END_OF_TOPIC): 9,
+    int(BaseCommand.ACTIVE_CONSUMER_CHANGE): 12,
+    int(BaseCommand.ACK_RESPONSE): 17,
+    int(BaseCommand.TOPIC_MIGRATED): 20,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What CONNECT told us about the client."""
+
+    client_version: str
+    protocol_version: int  # the smaller of both sides
+    auth_method: str
+    auth_data: bytes
+    extensions: bool  # reads and sends our fields >= 1000
+    broker_entry_metadata: bool
+    auth_refresh: bool
+
+    @property
+    def is_cpp(self) -> bool:
+        return self.client_version.startswith("Pulsar-CPP")
+
+    def understands(self, kind: int) -> bool:
+        """May the broker send this command unasked?"""
+        if self.is_cpp and kind not in _CPP_READS:
+            return False
+        return self.protocol_version >= _VERSION_OF.get(kind, 0)
+
+
+class Handshake:
+    """Feed it commands until `peer` is there, and every CONNECT afterwards."""
+
+    __slots__ = ("_features", "_message_bytes_max", "_server_version", "peer")
+
+    def __init__(self, server_version: str, message_bytes_max: int, features: pb.FeatureFlags | None = None) -> None:
+        self._server_version = server_version
+        self._message_bytes_max = message_bytes_max
+        self._features = broker_features() if features is None else features
+        self.peer: Peer | None = None
+
+    def answer(self, kind: int, body: Any) -> bytes | None:
+        """The frame to send back; None: an open connection's own business. Raises HandshakeError."""
+        if kind == BaseCommand.PING:
+            return PONG_FRAME
+        if kind == BaseCommand.CONNECT:
+            if self.peer is not None:
+                raise HandshakeError("second CONNECT on one connection")
+            self.peer = peer_of(body)
+            return connected(
+                self._server_version, self.peer.protocol_version, self._message_bytes_max, self._features
+            )
+        if self.peer is None:
+            raise HandshakeError(f"{BaseCommand.Type.Name(kind)} before CONNECT")
+        return None
+
+
+def broker_features() -> pb.FeatureFlags:
+    """What our broker offers: partition counts without creation, and our own fields. No topic-list watch."""
+    return pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True, anabranch_extensions=True)
+
+
+def peer_of(connect: pb.CommandConnect) -> Peer:
+    flags = connect.feature_flags
+    return Peer(
+        client_version=connect.client_version,
+        protocol_version=max(0, min(PROTOCOL_VERSION_MAX, connect.protocol_version)),
+        auth_method=connect.auth_method_name,
+        auth_data=connect.auth_data,
+        extensions=flags.anabranch_extensions,
+        broker_entry_metadata=flags.supports_broker_entry_metadata,
+        auth_refresh=flags.supports_auth_refresh,
+    )
+
+
+class Beat(Enum):
+    """What a keep-alive tick asks for."""
+
+    PING = "ping"
+    REST = "rest"
+    CLOSE = "close"
+
+
+class Keepalive:
+    """One connection's liveness. Anything inbound proves life; two silent ticks in a row are the end."""
+
+    __slots__ = ("_awaited",)
+
+    def __init__(self) -> None:
+        self._awaited = False
+
+    @property
+    def awaited(self) -> bool:
+        """A ping is out and nothing has come back yet."""
+        return self._awaited
+
+    def heard(self) -> None:
+        """Something arrived from the peer."""
+        self._awaited = False
+
+    def probe(self) -> None:
+        """A ping was sent outside the ticks, to see whether the peer still lives."""
+        self._awaited = True
+
+    def tick(self, *, is_open: bool = True, is_reading: bool = True) -> Beat:
+        """Called once per keep-alive interval. A connection that did not finish its handshake by then is closed.
+
+        While we ourselves have stopped reading, silence proves nothing.
+        """
+        if not is_open:
+            return Beat.CLOSE
+        if not is_reading:
+            return Beat.REST
+        if self._awaited:
+            return Beat.CLOSE
+        self._awaited = True
+        return Beat.PING
