@@ -171,13 +171,13 @@ def receipt_frame(
 
 
 def message_header(
+    payload_bytes: int,
     consumer_id: int,
     ledger: int,
     entry: int,
-    payload_bytes: int,
     partition: int = -1,
     redelivery_count: int = 0,
-    ack_set: Sequence[int] = (),
+    ack_set: Sequence[int] | None = None,
     consumer_epoch: int | None = None,
 ) -> bytes:
     """A MESSAGE frame up to the entry's `payload_bytes` bytes, which follow verbatim. Words of `ack_set` are signed."""
@@ -201,7 +201,7 @@ def _rare_message_header(
     message_id: pb.MessageIdData,
     payload_bytes: int,
     redelivery_count: int,
-    ack_set: Sequence[int],
+    ack_set: Sequence[int] | None,
     consumer_epoch: int | None,
 ) -> bytes:
     # A new message: repeated fields of a reused one would grow without end.
