@@ -1,8 +1,8 @@
 """Settings from a file, the environment and flags into frozen dataclasses, with every complaint in one report.
 
 A *root* dataclass has one field per group; each group is a frozen dataclass of plain values. `storage.sync` is the
-field `sync` of the group in the root's field `storage`: `[storage] sync = …` in the TOML file, ANABRANCH_STORAGE_SYNC in
-the environment, a flag on the command line. Later layers win. Knows no group by name and never reads the environment
+field `sync` of the group in the root's field `storage`: `[storage] sync = …` in the TOML file, ANABRANCH_STORAGE_SYNC
+in the environment, a flag on the command line. Later layers win. Knows no group by name, never reads the environment
 itself.
 
 A field's `metadata` may hold `help` (one line for people) and `secret` (its value is never shown).
