@@ -1,0 +1,35 @@
+"""The stock client's asyncio face: a hundred sends in flight at once, then an asynchronous consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import uuid
+
+import pulsar
+import pulsar.asyncio
+
+SERVICE_URL = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ANABRANCH_SERVICE_URL", "pulsar://localhost:6650")
+
+
+async def main() -> None:
+    topic = f"persistent://public/default/async-{uuid.uuid4().hex[:8]}"
+    client = pulsar.asyncio.Client(SERVICE_URL, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    consumer = await client.subscribe(topic, "async", initial_position=pulsar.InitialPosition.Earliest)
+    producer = await client.create_producer(topic)
+    async with asyncio.timeout(30):
+        ids = await asyncio.gather(*(producer.send(f"event {n}".encode()) for n in range(100)))
+        print(f"sent {len(ids)} messages")
+        received: list[str] = []
+        while len(received) < len(ids):
+            message = await consumer.receive()
+            received.append(message.data().decode())
+            await consumer.acknowledge(message)
+    print(f"received {len(received)} messages, {received[0]} … {received[-1]}")
+    await client.close()
+    sys.exit(0 if received == [f"event {n}" for n in range(100)] else 1)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
