@@ -1,4 +1,4 @@
-"""Errors of serving, and which Pulsar `ServerError` each one is on the wire. Knows no sockets and no storage."""
+"""Errors of serving. Their wire numbers come from their codes (`protocol.server_errors`); no sockets, no storage here."""
 
 from __future__ import annotations
 
@@ -58,38 +58,3 @@ class ClientMistake(Error):
 class TooManyRequests(LimitExceeded):
     code = "too-many-requests"
 
-
-WIRE: dict[str, int] = {
-    "error": 0,
-    "metadata": 1,
-    "storage": 2,
-    "storage-full": 2,
-    "fenced": 6,
-    "authentication": 3,
-    "authorization": 4,
-    "consumer-busy": 5,
-    "busy": 5,
-    "not-ready": 6,
-    "topic-fenced": 6,
-    "checksum": 9,
-    "topic-not-found": 11,
-    "namespace-not-found": 11,
-    "not-found": 11,
-    "subscription-not-found": 12,
-    "consumer-not-found": 13,
-    "too-many-requests": 14,
-    "limit-exceeded": 14,
-    "topic-terminated": 15,
-    "producer-busy": 16,
-    # Stock clients retry InvalidTopicName until their timeout; NotAllowedError tells the user at once.
-    "bad-name": 22,
-    "consumer-assign": 19,
-    "not-allowed": 22,
-    "bad-request": 22,
-    "producer-fenced": 25,
-}
-"""`Error.code` → `ServerError`. Whatever is not listed is UnknownError (0)."""
-
-
-def wire_code(error: Error) -> int:
-    return WIRE.get(error.code, 0)

@@ -26,3 +26,9 @@ class Peer(Protocol):
 
     def held(self, size: int) -> None:
         """Bytes received for this connection's producers that are not durable yet changed by `size`."""
+
+    def producer_closed(self, producer_id: int) -> None:
+        """The broker closed this producer: forget it, and ignore what its client still sends for a while."""
+
+    def consumer_closed(self, consumer_id: int) -> None:
+        """The broker closed this consumer: forget it."""

@@ -1,0 +1,223 @@
+"""What exists: tenants, namespaces with their policies, partitioned topics, plain topics. Lives in the metadata store only.
+
+Keys: `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, and the topic records that storage writes below
+`/managed/T/N/persistent/NAME` (their existence is the topic's existence). NAME is the form-url-encoded local name.
+Must not know connections or loaded topics.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from anabranch.broker.errors import NamespaceNotFound, TopicNotFound
+from anabranch.broker.settings import BrokerSettings
+from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
+from anabranch.model.errors import AlreadyExists, BadRequest, NotAllowed, NotFound
+from anabranch.model.names import TopicName, check_namespace, check_tenant, parse_namespace
+
+DEFAULT_TENANT, DEFAULT_NAMESPACE = "public", "public/default"
+CAS_TRIES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies:
+    """What a namespace says about its topics; None = the broker's default."""
+
+    deduplication: bool | None = None
+    other: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, value: bytes) -> NamespacePolicies:
+        found = json.loads(value)
+        return cls(found.pop("deduplicationEnabled", None), found)
+
+    def dump(self) -> bytes:
+        record: dict[str, Any] = dict(self.other)
+        if self.deduplication is not None:
+            record["deduplicationEnabled"] = self.deduplication
+        return json.dumps(record).encode()
+
+
+class Catalog:
+    def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
+        self._store = store
+        self._settings = settings
+
+    async def ensure_defaults(self) -> None:
+        """`public/default` exists on every fresh data directory."""
+        for key in (f"/tenants/{DEFAULT_TENANT}", f"/namespaces/{DEFAULT_NAMESPACE}"):
+            if await self._store.get(key) is None:
+                try:
+                    await self._store.put(key, b"{}", expected=ABSENT)
+                except VersionMismatch:
+                    continue  # another broker was first
+
+    # -- tenants and namespaces
+
+    async def tenants(self) -> list[str]:
+        return sorted(await self._store.children("/tenants"))
+
+    async def create_tenant(self, tenant: str, record: dict[str, Any]) -> None:
+        check_tenant(tenant)
+        try:
+            await self._store.put(f"/tenants/{tenant}", json.dumps(record).encode(), expected=ABSENT)
+        except VersionMismatch as taken:
+            raise AlreadyExists(f"tenant {tenant!r} already exists") from taken
+
+    async def delete_tenant(self, tenant: str) -> None:
+        if await self._store.children(f"/namespaces/{tenant}"):
+            raise NotAllowed(f"tenant {tenant!r} still has namespaces")
+        try:
+            await self._store.delete(f"/tenants/{tenant}", expected=ANY)
+        except KeyMissing as missing:
+            raise NotFound(f"no such tenant: {tenant!r}") from missing
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        if await self._store.get(f"/tenants/{tenant}") is None:
+            raise NotFound(f"no such tenant: {tenant!r}")
+        return [f"{tenant}/{name}" for name in sorted(await self._store.children(f"/namespaces/{tenant}"))]
+
+    async def create_namespace(self, namespace: str) -> None:
+        tenant, name = parse_namespace(namespace)
+        check_namespace(name)
+        if await self._store.get(f"/tenants/{tenant}") is None:
+            raise NotFound(f"no such tenant: {tenant!r}")
+        try:
+            await self._store.put(f"/namespaces/{tenant}/{name}", b"{}", expected=ABSENT)
+        except VersionMismatch as taken:
+            raise AlreadyExists(f"namespace {namespace!r} already exists") from taken
+
+    async def delete_namespace(self, namespace: str) -> None:
+        await self.policies(namespace)
+        if await self.topics(namespace) or await self.partitioned_topics(namespace, "persistent"):
+            raise NotAllowed(f"namespace {namespace!r} still has topics")
+        await self._store.delete(f"/namespaces/{namespace}", expected=ANY)
+
+    async def policies(self, namespace: str) -> NamespacePolicies:
+        found = await self._store.get(f"/namespaces/{namespace}")
+        if found is None:
+            raise NamespaceNotFound(f"no such namespace: {namespace!r}")
+        return NamespacePolicies.load(found.value)
+
+    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
+        for _ in range(CAS_TRIES):
+            found = await self._store.get(f"/namespaces/{namespace}")
+            if found is None:
+                raise NamespaceNotFound(f"no such namespace: {namespace!r}")
+            changed = replace(NamespacePolicies.load(found.value), deduplication=enabled)
+            try:
+                await self._store.put(f"/namespaces/{namespace}", changed.dump(), expected=found.version)
+                return
+            except VersionMismatch:
+                continue
+        raise NotAllowed(f"namespace {namespace!r} is changed by too many at once")
+
+    async def deduplicates(self, topic: TopicName) -> bool:
+        own = (await self.policies(topic.namespace_path)).deduplication
+        return self._settings.deduplication if own is None else own
+
+    # -- topics
+
+    @staticmethod
+    def topic_key(topic: TopicName) -> str:
+        return f"/managed/{topic.namespace_path}/{topic.domain}/{topic.encoded_local}"
+
+    @staticmethod
+    def _partitioned_key(topic: TopicName) -> str:
+        return f"/partitioned/{topic.domain}/{topic.namespace_path}/{topic.encoded_local}"
+
+    async def exists(self, topic: TopicName) -> bool:
+        return await self._store.get(self.topic_key(topic)) is not None
+
+    async def topics(self, namespace: str) -> list[TopicName]:
+        """Persistent topics, partitions one by one."""
+        tenant, name = parse_namespace(namespace)
+        encoded = await self._store.children(f"/managed/{namespace}/persistent")
+        return [TopicName.from_rest("persistent", tenant, name, local) for local in sorted(encoded)]
+
+    async def partitions(self, topic: TopicName) -> int:
+        """0 for a plain (or absent) topic."""
+        found = await self._store.get(self._partitioned_key(topic))
+        return 0 if found is None else int(json.loads(found.value)["partitions"])
+
+    async def partitioned_topics(self, namespace: str, domain: str) -> list[TopicName]:
+        tenant, name = parse_namespace(namespace)
+        encoded = await self._store.children(f"/partitioned/{domain}/{namespace}")
+        return [TopicName.from_rest(domain, tenant, name, local) for local in sorted(encoded)]
+
+    def _check_count(self, count: int) -> None:
+        if not 1 <= count <= self._settings.partitions_max:
+            raise BadRequest(f"number of partitions must be between 1 and {self._settings.partitions_max}")
+
+    async def create_partitioned(self, topic: TopicName, count: int) -> None:
+        self._check_count(count)
+        await self.policies(topic.namespace_path)
+        if topic.partition_index >= 0:
+            raise BadRequest("a partitioned topic's name cannot end like a partition's")
+        if await self.exists(topic):
+            raise AlreadyExists(f"topic {topic} already exists and is not partitioned")
+        try:
+            await self._store.put(self._partitioned_key(topic), _partition_record(count), expected=ABSENT)
+        except VersionMismatch as taken:
+            raise AlreadyExists(f"partitioned topic {topic} already exists") from taken
+
+    async def grow_partitions(self, topic: TopicName, count: int) -> int:
+        """Answers the count before."""
+        self._check_count(count)
+        found = await self._store.get(self._partitioned_key(topic))
+        if found is None:
+            raise TopicNotFound(f"no such partitioned topic: {topic}")
+        before = int(json.loads(found.value)["partitions"])
+        if count < before:
+            raise BadRequest(f"{topic} has {before} partitions; partitions can only be added")
+        if count > before:
+            await self._store.put(self._partitioned_key(topic), _partition_record(count), expected=found.version)
+        return before
+
+    async def delete_partitioned(self, topic: TopicName) -> None:
+        try:
+            await self._store.delete(self._partitioned_key(topic), expected=ANY)
+        except KeyMissing as missing:
+            raise TopicNotFound(f"no such partitioned topic: {topic}") from missing
+
+    async def partitions_or_create(self, topic: TopicName, auto_create: bool) -> int:
+        """What PARTITIONED_METADATA answers: the count, after creating it by policy when it is missing and that is allowed."""
+        await self.policies(topic.namespace_path)
+        if topic.partition_index >= 0:
+            return 0
+        count = await self.partitions(topic)
+        if count or await self.exists(topic):
+            return count
+        if not topic.is_persistent:
+            return 0
+        if not (auto_create and self._settings.auto_create_topics):
+            raise TopicNotFound(f"topic {topic} does not exist")
+        if self._settings.auto_create_partitions:
+            try:
+                await self.create_partitioned(topic, self._settings.auto_create_partitions)
+            except AlreadyExists:
+                return await self.partitions(topic)
+            return self._settings.auto_create_partitions
+        return 0
+
+    async def check_may_load(self, topic: TopicName, create: bool) -> bool:
+        """Raises TopicNotFound when the topic is missing and may not be created; answers whether it exists."""
+        await self.policies(topic.namespace_path)
+        if await self.exists(topic):
+            return True
+        index = topic.partition_index
+        if index >= 0 and (count := await self.partitions(topic.base)) > 0:
+            if index >= count:
+                raise TopicNotFound(f"{topic.base} has only {count} partitions")
+            return False
+        if not (create and self._settings.auto_create_topics):
+            raise TopicNotFound(f"topic {topic} does not exist")
+        if index < 0 and await self.partitions(topic) > 0:
+            raise NotAllowed(f"{topic} is partitioned: use one of its partitions")
+        return False
+
+
+def _partition_record(count: int) -> bytes:
+    return json.dumps({"partitions": count}).encode()

@@ -1,0 +1,42 @@
+"""The few facts about an entry that dispatch needs, read from its outer metadata. Batches are never opened."""
+
+from __future__ import annotations
+
+from anabranch.protocol import entry as entries
+from anabranch.protocol.errors import ProtocolError
+from anabranch.protocol.keyhash import key_shared_slot
+from anabranch.storage.port import Payload
+from anabranch.storage.topiclog import StoredEntry
+
+DELIVER_AT_TAG = b"\x98\x01"  # field 19, varint
+METADATA_GLANCE = 8_192
+
+
+def deliver_at_of(entry: StoredEntry) -> int:
+    """`deliver_at_time` in ms, 0 when the message may go at once.
+
+    Most entries have none, and their bytes do not contain the field's tag: that costs a search instead of a parse.
+    """
+    payload = entry.payload
+    if isinstance(payload, (bytes, bytearray)) and payload.find(DELIVER_AT_TAG, 0, METADATA_GLANCE) < 0:
+        return 0
+    try:
+        metadata = entries.metadata(payload)
+    except ProtocolError:
+        return 0  # its consumer will find out and acknowledge it with a validation error
+    return metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0
+
+
+def slot_of(entry: StoredEntry) -> int:
+    """Key_Shared slot of an entry."""
+    try:
+        key = entries.sticky_key(entry.payload)
+    except ProtocolError:
+        key = b"NONE_KEY"
+    return key_shared_slot(key)
+
+
+def batch_size_of(payload: Payload) -> int:
+    """Messages in a batch-layout entry, 0 for a plain one."""
+    metadata = entries.metadata(payload)
+    return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0

@@ -1,0 +1,248 @@
+"""A non-persistent topic: entries go straight to whoever has room now, and are gone for everybody else.
+
+The same face as `Topic` where commands need it; no log, no cursor, no redelivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from anabranch.broker.access import AccessTable, Admission
+from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
+from anabranch.broker.entryfacts import slot_of
+from anabranch.broker.errors import ConsumerBusy, ProducerBusy, SubscriptionNotFound, TopicFenced
+from anabranch.broker.peer import Peer
+from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.selectors import HashRing, RoundRobin, StickyRanges, failover_active
+from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.subscription import Ack
+from anabranch.broker.topic import SubscribeRequest
+from anabranch.model.errors import NotAllowed
+from anabranch.model.names import TopicName
+from anabranch.model.position import EARLIEST, Position
+from anabranch.protocol import replies
+from anabranch.runtime.clock import Clock
+from anabranch.storage.topiclog import StoredEntry
+
+
+class MemorySubscription:
+    def __init__(self, name: str, spec: ConsumerSpec, partition: int) -> None:
+        self.name = name
+        self.type = spec.type
+        self.consumers: list[Consumer] = []
+        self.messages_dropped = 0
+        self.is_durable = False
+        self._partition = partition
+        self._turns: RoundRobin[Consumer] = RoundRobin(lambda consumer: consumer.spec.priority)
+        self._ring: HashRing[Consumer] = HashRing()
+        self._ranges: StickyRanges[Consumer] | None = StickyRanges() if spec.key_shared.is_sticky else None
+
+    def attach(self, consumer: Consumer) -> None:
+        if consumer.spec.type is not self.type:
+            raise ConsumerBusy(f"subscription {self.name!r} is of type {self.type.label}")
+        if self.type is SubscriptionType.EXCLUSIVE and self.consumers:
+            raise ConsumerBusy("exclusive consumer is already connected")
+        if self._ranges is not None:
+            self._ranges.declare(consumer, consumer.spec.key_shared.ranges)
+        self.consumers.append(consumer)
+        self._changed()
+        if self.type is SubscriptionType.FAILOVER:
+            active = self._active()
+            for member in self.consumers:
+                member.peer.send(replies.active_consumer_change(member.consumer_id, member is active))
+
+    def detach(self, consumer: Consumer) -> None:
+        consumer.closed = True
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+            if self._ranges is not None:
+                self._ranges.leave(consumer)
+            self._changed()
+
+    def _changed(self) -> None:
+        self._turns.reset(self.consumers)
+        self._ring.reset([(f"{c.name}/{c.peer.address}/{c.consumer_id}", c) for c in self.consumers])
+
+    def _active(self) -> Consumer | None:
+        return failover_active(self.consumers, self._partition, lambda c: c.spec.priority, lambda c: c.name)
+
+    def deliver(self, entry: StoredEntry) -> None:
+        match self.type:
+            case SubscriptionType.SHARED:
+                taker = self._turns.pick(lambda consumer: consumer.is_ready)
+            case SubscriptionType.KEY_SHARED:
+                slot = slot_of(entry)
+                taker = self._ring.owner(slot) if self._ranges is None else self._ranges.owner(slot)
+            case _:
+                taker = self._active()
+        if taker is None or not taker.is_ready:
+            self.messages_dropped += entry.messages
+            return
+        taker.deliver(entry, 0, None)
+        taker.settle(entry.position)
+
+    # -- what a cursor would do: nothing to remember
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.permits += permits
+
+    def pump(self) -> None:
+        """Nothing waits here."""
+
+    def ack(self, consumer: Consumer, acks: Iterable[Ack]) -> None:
+        consumer.messages_acked += sum(1 for _ in acks)
+
+    def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
+        consumer.messages_acked += 1
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
+        """What was delivered is gone."""
+
+    async def flush(self) -> None:
+        return
+
+    async def backlog_messages(self) -> int:
+        return 0
+
+    async def seek(self, next_to_read: Position, words: tuple[int, ...] = ()) -> None:
+        raise NotAllowed("a non-persistent topic has nothing to seek in")
+
+    @property
+    def mark_delete(self) -> Position:
+        return EARLIEST
+
+    @property
+    def delayed_count(self) -> int:
+        return 0
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        return self._active() if self.type is not SubscriptionType.SHARED else None
+
+
+class MemoryTopic:
+    def __init__(self, name: TopicName, *, settings: BrokerSettings, clock: Clock) -> None:
+        self.name = name
+        self.subscriptions: dict[str, MemorySubscription] = {}
+        self.producers: dict[str, Producer] = {}
+        self.used_at = clock.monotonic()
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.deduplicates = False
+        self._settings = settings
+        self._clock = clock
+        self._access: AccessTable[Producer] = AccessTable()
+        self._next = 0
+        self._fenced = False
+
+    @property
+    def partition(self) -> int:
+        return self.name.partition_index
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.producers and not any(s.consumers for s in self.subscriptions.values())
+
+    def _check_open(self) -> None:
+        if self._fenced:
+            raise TopicFenced(f"{self.name} is being closed")
+        self.used_at = self._clock.monotonic()
+
+    def last_sequence(self, producer_name: str) -> int:
+        return -1
+
+    async def set_deduplication(self, enabled: bool) -> None:
+        """Nothing is kept, so nothing can be compared."""
+
+    async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
+        self._check_open()
+        old = self.producers.get(producer.name)
+        if old is not None:
+            if old.peer is not producer.peer or old.epoch >= producer.epoch:
+                raise ProducerBusy(f"a producer named {producer.name!r} is already connected to {self.name}")
+            self.remove_producer(old)
+        admission = self._access.admit(producer, producer.mode, known_epoch)
+        self.producers[producer.name] = producer
+        producer.is_ready = admission.ready
+        for fenced in admission.fence:
+            self._close_producer(fenced)
+        return admission
+
+    def remove_producer(self, producer: Producer) -> None:
+        producer.closed = True
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+        self.used_at = self._clock.monotonic()
+        heir = self._access.leave(producer)
+        if heir is not None and not heir.closed:
+            heir.is_ready = True
+            heir.peer.send(replies.producer_success(heir.request_id, heir.name, topic_epoch=self._access.epoch))
+
+    def _close_producer(self, producer: Producer) -> None:
+        producer.closed = True
+        producer.peer.send(replies.close_producer(producer.producer_id))
+        producer.peer.producer_closed(producer.producer_id)
+        self.producers.pop(producer.name, None)
+
+    def publish(self, publish: Publish) -> None:
+        position = Position(0, self._next)
+        self._next += 1
+        producer = publish.producer
+        producer.peer.held(publish.size)
+        producer.submitted(publish)
+        self.messages_in += publish.messages
+        self.bytes_in += publish.size
+        entry = StoredEntry(position, publish.messages, publish.payload)
+        for subscription in self.subscriptions.values():
+            subscription.deliver(entry)
+        producer.completed(publish, position.ledger, position.entry)
+
+    async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[MemorySubscription, Consumer]:
+        self._check_open()
+        subscription = self.subscriptions.get(request.name)
+        if subscription is None or (not subscription.consumers and subscription.type is not request.spec.type):
+            subscription = MemorySubscription(request.name, request.spec, self.partition)
+        consumer = Consumer(peer, request.spec, 0, self._clock.now_ms())
+        subscription.attach(consumer)
+        self.subscriptions[request.name] = subscription
+        return subscription, consumer
+
+    def detach(self, subscription: MemorySubscription, consumer: Consumer) -> None:
+        subscription.detach(consumer)
+        self.used_at = self._clock.monotonic()
+        if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+
+    async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"subscription {name!r} does not exist")
+        if not force and any(consumer is not by for consumer in subscription.consumers):
+            raise ConsumerBusy(f"subscription {name!r} has other consumers attached")
+        for consumer in list(subscription.consumers):
+            if consumer is not by:
+                consumer.peer.send(replies.close_consumer(consumer.consumer_id))
+                consumer.peer.consumer_closed(consumer.consumer_id)
+            subscription.detach(consumer)
+        self.subscriptions.pop(name, None)
+
+    async def last_message(self) -> tuple[Position, int]:
+        return (Position(0, self._next - 1) if self._next else EARLIEST), -1
+
+    async def close(self, *, tell_clients: bool = True) -> None:
+        self._fenced = True
+        for producer in list(self.producers.values()):
+            if tell_clients:
+                self._close_producer(producer)
+        for subscription in self.subscriptions.values():
+            for consumer in list(subscription.consumers):
+                consumer.peer.send(replies.close_consumer(consumer.consumer_id))
+                consumer.peer.consumer_closed(consumer.consumer_id)
+                subscription.detach(consumer)
+
+    async def delete(self, *, force: bool) -> None:
+        if not force and not self.is_idle:
+            raise NotAllowed(f"{self.name} has connected producers or consumers")
+        await self.close()
+
+

@@ -1,0 +1,141 @@
+"""One attached producer: what it has sent, what it has been told. Knows its peer and the receipt frames, no storage.
+
+Receipts leave strictly in SEND order (clients close the connection otherwise). Entries become durable in order by
+themselves; what is answered without an append (a duplicate) waits behind the appends that came before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from anabranch.broker.access import AccessMode
+from anabranch.broker.peer import Peer
+from anabranch.broker.window import Window
+from anabranch.protocol import commands, replies
+from anabranch.protocol.server_errors import ServerError
+from anabranch.storage.port import Payload
+
+
+class Publish:
+    """One SEND on its way."""
+
+    __slots__ = ("highest", "is_last_chunk", "last_sequence", "messages", "payload", "producer", "sequence", "size")
+
+    def __init__(
+        self,
+        producer: Producer,
+        sequence: int,
+        highest: int,
+        last_sequence: int,
+        messages: int,
+        payload: Payload,
+        is_last_chunk: bool,
+    ) -> None:
+        self.producer = producer
+        self.sequence = sequence
+        self.highest = highest  # as the client sent it, echoed in the receipt
+        self.last_sequence = last_sequence  # last sequence id the entry covers, for deduplication
+        self.messages = messages
+        self.payload = payload
+        self.size = len(payload)
+        self.is_last_chunk = is_last_chunk
+
+
+class Producer:
+    __slots__ = (
+        "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
+        "connected_ms", "messages_in", "bytes_in", "closed", "is_ready", "request_id", "_submitted", "_completed", "_deferred",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        producer_id: int,
+        request_id: int,
+        name: str,
+        partition: int,
+        epoch: int,
+        mode: AccessMode,
+        metadata: Mapping[str, str],
+        window: Window,
+        grants_credits: bool,
+        connected_ms: int,
+    ) -> None:
+        self.peer = peer
+        self.producer_id = producer_id
+        self.request_id = request_id
+        self.name = name
+        self.partition = partition
+        self.epoch = epoch
+        self.mode = mode
+        self.metadata = metadata
+        self.window = window
+        self.held: deque[Publish] = deque()
+        self.grants_credits = grants_credits
+        self.connected_ms = connected_ms
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.closed = False
+        self.is_ready = True
+        self._submitted = 0
+        self._completed = 0
+        self._deferred: deque[tuple[int, bytes]] = deque()
+
+    def submitted(self, publish: Publish) -> None:
+        self._submitted += 1
+        self.window.take(publish.size, publish.messages)
+        self.messages_in += publish.messages
+        self.bytes_in += publish.size
+
+    def completed(self, publish: Publish, ledger: int, entry: int) -> None:
+        """Durable: answer it, and whatever waited behind it."""
+        self._completed += 1
+        self.window.give(publish.size, publish.messages)
+        self.peer.held(-publish.size)
+        if self.closed:
+            return
+        self.peer.send(self._receipt(publish, ledger, entry))
+        deferred = self._deferred
+        while deferred and deferred[0][0] <= self._completed:
+            self.peer.send(deferred.popleft()[1])
+
+    def failed(self, publish: Publish) -> None:
+        self._completed += 1
+        self.window.give(publish.size, publish.messages)
+        self.peer.held(-publish.size)
+
+    def duplicate(self, publish: Publish) -> None:
+        """Already there: a receipt without a position, in its turn."""
+        self.peer.held(-publish.size)
+        receipt = self._receipt(publish, -1, -1)
+        if self._completed >= self._submitted:
+            self.peer.send(receipt)
+        else:
+            self._deferred.append((self._submitted, receipt))
+
+    def _receipt(self, publish: Publish, ledger: int, entry: int) -> bytes:
+        if self.grants_credits:
+            return commands.receipt_frame(
+                self.producer_id,
+                publish.sequence,
+                ledger,
+                entry,
+                self.partition,
+                publish.highest,
+                publish.size,
+                publish.messages,
+            )
+        return commands.receipt_frame(self.producer_id, publish.sequence, ledger, entry, self.partition, publish.highest)
+
+    def refuse(self, publish: Publish, code: ServerError, text: str) -> None:
+        self.peer.held(-publish.size)
+        self.peer.send(replies.send_error(self.producer_id, max(publish.sequence, publish.highest), code, text))
+
+    def drop_held(self) -> None:
+        while self.held:
+            self.peer.held(-self.held.popleft().size)
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.name!r} id={self.producer_id} in flight={self._submitted - self._completed}>"

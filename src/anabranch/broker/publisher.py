@@ -1,0 +1,134 @@
+"""The publish path of one persistent topic: window, deduplication, append, receipt. Runs on the event loop, never awaits.
+
+Order is the law here: entries of one producer are appended in the order of their SENDs, and answered in that order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from anabranch.broker.dedup import Sequences, Verdict
+from anabranch.broker.producer import Producer, Publish
+from anabranch.model.errors import Error
+from anabranch.model.position import Position
+from anabranch.protocol.server_errors import ServerError
+from anabranch.storage.port import Payload, StorageError
+from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
+
+
+class Publisher:
+    """`persisted`/`persist_failed` make it the log's sink. `on_persisted` is told once per entry, `on_failed` once per loss."""
+
+    def __init__(
+        self,
+        topic_log: TopicLog,
+        sequences: Sequences | None,
+        *,
+        snapshot_entries: int,
+        on_persisted: Callable[[], None],
+        on_failed: Callable[[Error], None],
+    ) -> None:
+        self._log = topic_log
+        self._on_persisted = on_persisted
+        self._on_failed = on_failed
+        self._snapshot_entries = snapshot_entries
+        self._since_snapshot = 0
+        self._echoes: deque[tuple[int, Publish]] = deque()  # duplicates of what is in flight: (appends before it, publish)
+        self._appended = 0
+        self._settled = 0
+        self.sequences = sequences
+        self.messages_in = 0
+        self.bytes_in = 0
+
+    def publish(self, publish: Publish) -> None:
+        """Take one SEND; its bytes count against the connection from now until it is answered."""
+        producer = publish.producer
+        producer.peer.held(publish.size)
+        if producer.held or not producer.window.is_open:
+            producer.held.append(publish)
+        else:
+            self._submit(publish)
+
+    def _submit(self, publish: Publish) -> None:
+        producer = publish.producer
+        if self._log.is_terminated:
+            producer.refuse(publish, ServerError.TopicTerminatedError, "topic is terminated")
+            return
+        sequences = self.sequences
+        if sequences is not None:
+            verdict = sequences.judge(producer.name, publish.last_sequence)
+            if verdict is Verdict.DUPLICATE:
+                producer.duplicate(publish)
+                return
+            if verdict is Verdict.IN_FLIGHT:
+                self._echoes.append((self._appended, publish))
+                return
+            if publish.is_last_chunk:
+                sequences.push(producer.name, publish.last_sequence)
+        producer.submitted(publish)
+        try:
+            self._log.append(publish.payload, publish.messages, self, publish)
+        except StorageError as error:
+            producer.failed(publish)
+            self._lost(publish, error)
+            return
+        self._appended += 1
+
+    # -- the log answers, in append order
+
+    def persisted(self, position: Position, messages: int, payload: Payload, context: Publish) -> None:
+        self._settled += 1
+        producer = context.producer
+        self.messages_in += messages
+        self.bytes_in += context.size
+        sequences = self.sequences
+        if sequences is not None:
+            if context.is_last_chunk:
+                sequences.persist(producer.name, context.last_sequence)
+            self._since_snapshot += 1
+            if self._since_snapshot >= self._snapshot_entries:
+                self._since_snapshot = 0
+                self._log.save_state_nowait("dedup", sequences.dump(position))
+        producer.completed(context, position.ledger, position.entry)
+        if self._echoes:
+            self._answer_echoes()
+        if producer.held:
+            self._release(producer)
+        self._on_persisted()
+
+    def _release(self, producer: Producer) -> None:
+        held = producer.held
+        while held and producer.window.is_open and not producer.closed:
+            self._submit(held.popleft())
+
+    def _answer_echoes(self) -> None:
+        echoes = self._echoes
+        while echoes and echoes[0][0] <= self._settled:
+            publish = echoes.popleft()[1]
+            assert self.sequences is not None
+            verdict = self.sequences.judge(publish.producer.name, publish.last_sequence)
+            if verdict is Verdict.DUPLICATE:
+                publish.producer.duplicate(publish)
+            else:  # the first copy failed: its producer was closed and will send again
+                publish.producer.peer.held(-publish.size)
+
+    def persist_failed(self, error: StorageError, context: Publish) -> None:
+        self._settled += 1
+        context.producer.failed(context)
+        self._lost(context, error)
+        if self._echoes:
+            self._answer_echoes()
+
+    def _lost(self, publish: Publish, error: StorageError) -> None:
+        if self.sequences is not None:
+            self.sequences.forget_pushed(publish.producer.name)
+        self._on_failed(error)
+
+    def snapshot(self) -> None:
+        """Before a clean close, so that opening reads nothing back."""
+        if self.sequences is not None and self.sequences.persisted:
+            self._log.save_state_nowait("dedup", self.sequences.dump(self._log.last_position))

@@ -1,0 +1,338 @@
+"""One subscription of a persistent topic: a cursor, its consumers, and the pump that reads for the dispatcher.
+
+The dispatcher decides (pure); this shell reads entries from the log, tells the cursor about acknowledgements, and moves
+it on seek. It must not know connections beyond `Peer`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
+from anabranch.broker.delayed import DelayedEntries
+from anabranch.broker.dispatch import Dispatcher, ReadForward, Want
+from anabranch.broker.dispatch_keyed import KeyedDispatcher
+from anabranch.broker.dispatch_shared import SharedDispatcher
+from anabranch.broker.dispatch_single import SingleDispatcher
+from anabranch.broker.entryfacts import deliver_at_of, slot_of
+from anabranch.broker.errors import ConsumerBusy, TopicFenced
+from anabranch.broker.settings import BrokerSettings
+from anabranch.model.errors import Error
+from anabranch.model.position import EARLIEST, LATEST, Position
+from anabranch.protocol import replies
+from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.topiclog import StoredEntry, TopicLog
+
+log = logging.getLogger(__name__)
+
+READ_ENTRIES_MAX = 1_000
+ACK_WORDS_MAX = 1_024  # a batch of 65,536 messages
+READ_RETRY_SECONDS = 0.2
+
+Ack = tuple[Position, tuple[int, ...], int]
+"""Position, words of still unacknowledged indexes (may be empty), batch size when the client says it."""
+
+
+class ReadableTopic(Protocol):
+    log: TopicLog
+
+    def stable_position(self) -> Position:
+        """Last entry that may be delivered."""
+
+
+class Subscription:
+    def __init__(
+        self,
+        name: str,
+        cursor: Cursor,
+        topic: ReadableTopic,
+        *,
+        partition: int,
+        settings: BrokerSettings,
+        clock: Clock,
+        tasks: TaskOwner,
+    ) -> None:
+        self.name = name
+        self.cursor = cursor
+        self.type: SubscriptionType | None = None
+        self.messages_expired = 0
+        self._topic = topic
+        self._partition = partition
+        self._settings = settings
+        self._clock = clock
+        self._tasks = tasks
+        self._dispatcher: Dispatcher | None = None
+        self._reading = False
+        self._pumping = False
+        self._fenced = False
+        self._delay_timer: Timer | None = None
+        self._delayed = DelayedEntries(settings.delayed_max)
+
+    # -- members
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return self._dispatcher.consumers if self._dispatcher is not None else ()
+
+    @property
+    def is_durable(self) -> bool:
+        return self.cursor.durable
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        return self._dispatcher.active if isinstance(self._dispatcher, SingleDispatcher) else None
+
+    @property
+    def delayed_count(self) -> int:
+        return len(self._delayed)
+
+    def attach(self, consumer: Consumer) -> None:
+        """Let a consumer in, or say why not (ConsumerBusy, ConsumerAssignFailed)."""
+        if self._fenced:
+            raise TopicFenced(f"subscription {self.name!r} is being closed or moved")
+        spec = consumer.spec
+        if self._dispatcher is None or not self._dispatcher.consumers:
+            self._delayed.clear()
+            self._dispatcher = self._make_dispatcher(spec)
+            self.type = spec.type
+        elif spec.type is not self.type:
+            raise ConsumerBusy(f"subscription {self.name!r} is of type {self.type.label if self.type else 'none'}")
+        before = self.active_consumer
+        self._dispatcher.join(consumer)
+        if spec.type is SubscriptionType.FAILOVER:
+            self._tell_active(before, consumer)
+
+    def _make_dispatcher(self, spec: ConsumerSpec) -> Dispatcher:
+        settings = self._settings
+        match spec.type:
+            case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
+                return SingleDispatcher(self.cursor, spec.type, self._partition)
+            case SubscriptionType.SHARED:
+                return SharedDispatcher(
+                    self.cursor,
+                    unacked_max=settings.unacked_per_subscription_max,
+                    delayed=self._delayed,
+                    deliver_at_of=deliver_at_of,
+                    now_ms=self._clock.now_ms,
+                )
+            case SubscriptionType.KEY_SHARED:
+                return KeyedDispatcher(
+                    self.cursor,
+                    slot_of=slot_of,
+                    sticky=spec.key_shared.is_sticky,
+                    allow_out_of_order=spec.key_shared.allow_out_of_order,
+                    unacked_max=settings.unacked_per_subscription_max,
+                    lookahead_max=settings.key_shared_lookahead_max,
+                )
+
+    def detach(self, consumer: Consumer) -> None:
+        consumer.closed = True
+        dispatcher = self._dispatcher
+        if dispatcher is None or consumer not in dispatcher.consumers:
+            return
+        before = self.active_consumer
+        dispatcher.leave(consumer)
+        if self.type is SubscriptionType.FAILOVER:
+            self._tell_active(before, None)
+        self.pump()
+
+    def _tell_active(self, before: Consumer | None, joined: Consumer | None) -> None:
+        active = self.active_consumer
+        for consumer in self.consumers:
+            if (active is not before or consumer is joined) and consumer.peer.protocol_version >= 12:
+                consumer.peer.send(replies.active_consumer_change(consumer.consumer_id, consumer is active))
+
+    def close_consumers(self) -> None:
+        """Tell every consumer to come back later (to wherever lookup says then)."""
+        for consumer in list(self.consumers):
+            consumer.closed = True
+            consumer.peer.send(replies.close_consumer(consumer.consumer_id))
+            consumer.peer.consumer_closed(consumer.consumer_id)
+        self._dispatcher = None
+
+    # -- delivery
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.permits += permits
+        self.pump()
+
+    def pump(self) -> None:
+        """Deliver whatever can be delivered now; starts at most one read of the disk."""
+        dispatcher = self._dispatcher
+        if dispatcher is None or self._reading or self._pumping or self._fenced:
+            return
+        self._pumping = True
+        try:
+            dispatcher.drain()
+            while (want := dispatcher.wants()) is not None:
+                entries = self._read_cached(want)
+                if entries is None:
+                    self._reading = True
+                    self._tasks.spawn(self._read(dispatcher, want), f"read {self.name}")
+                    break
+                if not entries and isinstance(want, ReadForward):
+                    break
+                dispatcher.offer(want, entries)
+        finally:
+            self._pumping = False
+        self._arm_delay()
+
+    def _read_cached(self, want: Want) -> list[StoredEntry] | None:
+        stable, topic_log = self._topic.stable_position(), self._topic.log
+        if isinstance(want, ReadForward):
+            if want.start > stable:
+                return []
+            return topic_log.read_cached(want.start, READ_ENTRIES_MAX, self._settings.read_bytes, stable)
+        found: list[StoredEntry] = []
+        for position in want.positions:
+            entries = topic_log.read_cached(position, 1, self._settings.read_bytes, position)
+            if entries is None:
+                return None
+            found.extend(entry for entry in entries if entry.position == position)
+        return found
+
+    async def _read(self, dispatcher: Dispatcher, want: Want) -> None:
+        generation = dispatcher.generation
+        stable, topic_log = self._topic.stable_position(), self._topic.log
+        try:
+            if isinstance(want, ReadForward):
+                entries = await topic_log.read(want.start, READ_ENTRIES_MAX, self._settings.read_bytes, stable)
+            else:
+                entries = []
+                for position in want.positions:
+                    single = await topic_log.read(position, 1, self._settings.read_bytes, position)
+                    entries.extend(entry for entry in single if entry.position == position)
+        except Error as error:
+            log.error("read failed", extra={"subscription": self.name, "reason": error.reason})
+            dispatcher.give_back(want)
+            await self._clock.sleep(READ_RETRY_SECONDS)
+        else:
+            if dispatcher is self._dispatcher and generation == dispatcher.generation:
+                dispatcher.offer(want, entries)
+            # else rewound meanwhile: the entries will be met again on the way forward
+        finally:
+            self._reading = False
+        self.pump()
+
+    def _arm_delay(self) -> None:
+        """Wake up when the next delayed message is due."""
+        due_ms = self._delayed.next_ms
+        if self._delay_timer is not None:
+            self._delay_timer.cancel()
+            self._delay_timer = None
+        if due_ms is not None and self.consumers:
+            seconds = max(0.0, (due_ms - self._clock.now_ms()) / 1000)
+            self._delay_timer = self._clock.call_later(seconds + 0.001, self._delay_over)
+
+    def _delay_over(self) -> None:
+        self._delay_timer = None
+        if isinstance(self._dispatcher, SharedDispatcher):
+            self._dispatcher.release(self._delayed.due(self._clock.now_ms()))
+            self.pump()
+
+    # -- acknowledgement
+
+    def ack(self, consumer: Consumer, acks: Iterable[Ack]) -> None:
+        """Individual acknowledgements. Positions that were never written are ignored: a cursor must not run ahead."""
+        last = self._topic.log.last_position
+        for position, words, batch_size in acks:
+            if EARLIEST < position <= last and position.entry >= 0 and len(words) <= ACK_WORDS_MAX:
+                self._ack_one(consumer, position, words, batch_size)
+        if self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+            self.pump()
+
+    def _ack_one(self, consumer: Consumer, position: Position, words: tuple[int, ...], batch_size: int) -> None:
+        owner = self._owner_of(consumer, position)
+        pending = owner.pending.get(position) if owner is not None else None
+        if words:
+            left = sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in words)
+            size = batch_size or (pending.messages if pending is not None else left)
+            if not self.cursor.ack(position, size, words, batch_size):
+                if owner is not None:
+                    still = self.cursor.ack_set(position)
+                    rest = sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in still) if still else left
+                    consumer.messages_acked += owner.settle_partly(position, rest)
+                return
+        else:
+            self.cursor.ack(position, pending.messages if pending is not None else 1)
+        if owner is not None and (settled := owner.settle(position)) is not None:
+            consumer.messages_acked += settled.messages
+            dispatcher = self._dispatcher
+            assert dispatcher is not None
+            dispatcher.settled(owner, position)
+            if isinstance(dispatcher, KeyedDispatcher):
+                dispatcher.released(owner, settled.slot)
+
+    def _owner_of(self, consumer: Consumer, position: Position) -> Consumer | None:
+        """Who was given the entry; acks may come through another consumer of the subscription."""
+        if position in consumer.pending:
+            return consumer
+        return next((other for other in self.consumers if position in other.pending), None)
+
+    def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
+        if self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+            return
+        last = self._topic.log.last_position
+        if position == LATEST or position > last:
+            position, words = last, ()
+        if position == EARLIEST or position.entry < 0 or len(words) > ACK_WORDS_MAX:
+            return
+        self.cursor.ack_cumulative(position, None, words or None)
+        below = Position(position.ledger, position.entry - 1) if words else position
+        consumer.messages_acked += consumer.settle_up_to(below)
+
+    async def flush(self) -> None:
+        """Returns when every acknowledgement made so far is durable."""
+        await self.cursor.flush()
+
+    async def backlog_messages(self) -> int:
+        return await self.cursor.backlog_messages()
+
+    @property
+    def mark_delete(self) -> Position:
+        return self.cursor.mark_delete
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
+        if self._dispatcher is None:
+            return
+        if epoch is not None:
+            consumer.epoch = epoch
+        self._dispatcher.redeliver(consumer, positions or None)
+        self.pump()
+
+    # -- moving
+
+    async def seek(self, next_to_read: Position, words: tuple[int, ...] = ()) -> None:
+        """Move the cursor. Every consumer is told to come back, as with the reference: what it had in flight is void."""
+        if self._fenced:
+            raise TopicFenced(f"subscription {self.name!r} is being moved already")
+        self._fenced = True
+        try:
+            self.close_consumers()
+            self.cursor.seek(next_to_read)
+            if words:
+                self.cursor.ack(next_to_read, 0, words, 0)
+            await self.cursor.flush()
+        finally:
+            self._fenced = False
+
+    def fence(self) -> None:
+        """No consumer may come in any more; those attached are told to go."""
+        self._fenced = True
+        self.close_consumers()
+        if self._delay_timer is not None:
+            self._delay_timer.cancel()
+            self._delay_timer = None
+
+    def unfence(self) -> None:
+        self._fenced = False
+
+    def tell_end_of_topic(self, consumers: Iterable[Consumer] | None = None) -> None:
+        """Terminated and everything acknowledged: say so to those who understand it."""
+        for consumer in self.consumers if consumers is None else consumers:
+            if consumer.peer.knows_end_of_topic and consumer.peer.protocol_version >= 9:
+                consumer.peer.send(replies.reached_end_of_topic(consumer.consumer_id))

@@ -1,0 +1,386 @@
+"""One loaded persistent topic: its log, its producers, its subscriptions. Everything about *one* topic meets here;
+how entries are chosen (dispatchers), published (`publisher`) and stored (log) is elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from anabranch.broker.access import AccessTable, Admission
+from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
+from anabranch.broker.dedup import Sequences, highest_of
+from anabranch.broker.entryfacts import batch_size_of
+from anabranch.broker.errors import (
+    ConsumerBusy,
+    ProducerBusy,
+    SubscriptionNotFound,
+    TopicFenced,
+    TopicTerminated,
+)
+from anabranch.broker.peer import Peer
+from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.publisher import Publisher
+from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.subscription import Subscription
+from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.names import TopicName
+from anabranch.model.position import EARLIEST, LATEST, Position
+from anabranch.protocol import entry as entries
+from anabranch.protocol import replies
+from anabranch.protocol.errors import ProtocolError
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
+
+REPLAY_ENTRIES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """What SUBSCRIBE said about the subscription."""
+
+    name: str
+    spec: ConsumerSpec
+    durable: bool
+    from_earliest: bool
+    start: Position | None  # non-durable only
+    rollback_seconds: int
+    create: bool
+    properties: Mapping[str, str]
+
+
+class Topic:
+    def __init__(
+        self,
+        name: TopicName,
+        topic_log: TopicLog,
+        *,
+        settings: BrokerSettings,
+        clock: Clock,
+        on_dirty: Callable[[Topic], None],
+    ) -> None:
+        self.name = name
+        self.log = topic_log
+        self.subscriptions: dict[str, Subscription] = {}
+        self.producers: dict[str, Producer] = {}
+        self.used_at = clock.monotonic()
+        self._settings = settings
+        self._clock = clock
+        self._on_dirty = on_dirty
+        self._tasks = TaskOwner(str(name))
+        self._access: AccessTable[Producer] = AccessTable()
+        self._publisher = Publisher(
+            topic_log,
+            None,
+            snapshot_entries=settings.dedup_snapshot_entries,
+            on_persisted=self._persisted,
+            on_failed=self._failed,
+        )
+        self._dirty = False
+        self._fenced = False
+        self._failing = False
+
+    async def load(self, deduplicate: bool) -> None:
+        """Bring back what outlives a restart: topic epoch, sequences, subscriptions."""
+        epoch = self.log.state("topic-epoch")
+        self._access.epoch = int(epoch) if epoch is not None else 0
+        for name, cursor in self.log.cursors.items():
+            self.subscriptions[name] = self._subscription(name, cursor)
+        await self.set_deduplication(deduplicate)
+
+    async def set_deduplication(self, enabled: bool) -> None:
+        if not enabled:
+            self._publisher.sequences = None
+        elif self._publisher.sequences is None:
+            self._publisher.sequences = await self._recover_sequences()
+
+    async def _recover_sequences(self) -> Sequences:
+        """The last snapshot, then whatever was written after it."""
+        sequences, upto = Sequences.load(self.log.state("dedup"))
+        position = Position(upto.ledger, upto.entry + 1) if upto != EARLIEST else self.log.first_position
+        last = self.log.last_position
+        while position <= last:
+            found = await self.log.read(position, REPLAY_ENTRIES, self._settings.read_bytes, last)
+            if not found:
+                break
+            for stored in found:
+                try:
+                    metadata = entries.metadata(stored.payload)
+                except ProtocolError:
+                    continue
+                chunks = metadata.num_chunks_from_msg
+                if chunks <= 1 or metadata.chunk_id == chunks - 1:
+                    highest = highest_of(metadata.sequence_id, metadata.highest_sequence_id, stored.messages)
+                    sequences.persist(metadata.producer_name, highest)
+            position = Position(found[-1].position.ledger, found[-1].position.entry + 1)
+        return sequences
+
+    # -- state
+
+    @property
+    def partition(self) -> int:
+        return self.name.partition_index
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.producers and not self._access.waiting and not any(s.consumers for s in self.subscriptions.values())
+
+    @property
+    def messages_in(self) -> int:
+        return self._publisher.messages_in
+
+    @property
+    def bytes_in(self) -> int:
+        return self._publisher.bytes_in
+
+    @property
+    def deduplicates(self) -> bool:
+        return self._publisher.sequences is not None
+
+    def stable_position(self) -> Position:
+        """Last entry that may be delivered. (Transactions will hold it back.)"""
+        return self.log.last_position
+
+    def _check_open(self) -> None:
+        if self._fenced:
+            raise TopicFenced(f"{self.name} is being closed")
+        self.used_at = self._clock.monotonic()
+
+    # -- producing
+
+    def last_sequence(self, producer_name: str) -> int:
+        sequences = self._publisher.sequences
+        return -1 if sequences is None else sequences.last(producer_name)
+
+    async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
+        self._check_open()
+        if self.log.is_terminated:
+            raise TopicTerminated(f"{self.name} is terminated")
+        await self._settle_name(producer)
+        self._check_open()
+        before = self._access.epoch
+        admission = self._access.admit(producer, producer.mode, known_epoch)
+        self.producers[producer.name] = producer
+        for fenced in admission.fence:
+            self._close_producer(fenced)
+        producer.is_ready = admission.ready
+        if self._access.epoch != before:
+            await self._save_epoch()
+        return admission
+
+    async def _settle_name(self, producer: Producer) -> None:
+        """A second producer under a live name is refused; a dead or older incarnation makes room."""
+        old = self.producers.get(producer.name)
+        if old is None:
+            return
+        same = old.peer is producer.peer and old.producer_id == producer.producer_id
+        if same and old.epoch < producer.epoch:
+            self.remove_producer(old)
+        elif old.peer is producer.peer or await old.peer.is_alive():
+            raise ProducerBusy(f"a producer named {producer.name!r} is already connected to {self.name}")
+        elif self.producers.get(producer.name) is old:
+            self.remove_producer(old)
+
+    async def _save_epoch(self) -> None:
+        await self.log.save_state("topic-epoch", str(self._access.epoch).encode())
+
+    def remove_producer(self, producer: Producer) -> None:
+        producer.closed = True
+        producer.drop_held()
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+        self.used_at = self._clock.monotonic()
+        heir = self._access.leave(producer)
+        if heir is not None:
+            heir.is_ready = True
+            self._tasks.spawn(self._crown(heir), "exclusive producer")
+
+    async def _crown(self, heir: Producer) -> None:
+        await self._save_epoch()
+        if not heir.closed:
+            heir.peer.send(
+                replies.producer_success(
+                    heir.request_id,
+                    heir.name,
+                    last_sequence_id=self.last_sequence(heir.name),
+                    topic_epoch=self._access.epoch,
+                )
+            )
+
+    def _close_producer(self, producer: Producer) -> None:
+        producer.peer.send(replies.close_producer(producer.producer_id))
+        producer.peer.producer_closed(producer.producer_id)
+        producer.closed = True
+        producer.drop_held()
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+
+    def close_producers(self) -> None:
+        waiting = [producer for producer in self._access.waiting if producer.name not in self.producers]
+        for producer in (*self.producers.values(), *waiting):
+            self._close_producer(producer)
+        self._access.holders.clear()
+        self._access.waiting.clear()
+        self._access.exclusive = None
+
+    def publish(self, publish: Publish) -> None:
+        self._publisher.publish(publish)
+
+    def _persisted(self) -> None:
+        self._failing = False
+        if not self._dirty:
+            self._dirty = True
+            self._on_dirty(self)
+
+    def _failed(self, error: Error) -> None:
+        """An append was lost: every producer must come back and send again, in order, what has no receipt."""
+        if not self._failing:
+            self._failing = True
+            log.error("append failed", extra={"topic": str(self.name), "reason": error.reason})
+        self.close_producers()
+
+    def dispatch(self) -> None:
+        """At the end of a group: hand the new entries out."""
+        self._dirty = False
+        for subscription in self.subscriptions.values():
+            subscription.pump()
+
+    # -- consuming
+
+    def _subscription(self, name: str, cursor: Cursor) -> Subscription:
+        return Subscription(
+            name,
+            cursor,
+            self,
+            partition=self.partition,
+            settings=self._settings,
+            clock=self._clock,
+            tasks=self._tasks,
+        )
+
+    async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[Subscription, Consumer]:
+        self._check_open()
+        subscription = await self._open_subscription(request)
+        spec = request.spec
+        consumer = Consumer(peer, spec, self._settings.unacked_per_consumer_max, self._clock.now_ms())
+        if spec.type is SubscriptionType.EXCLUSIVE:
+            for old in list(subscription.consumers):
+                if old.peer is peer or await old.peer.is_alive():
+                    raise ConsumerBusy(f"subscription {request.name!r} has an exclusive consumer already")
+                self.detach(subscription, old)
+        self._check_open()
+        if self.subscriptions.get(request.name) is not subscription:
+            raise TopicFenced(f"subscription {request.name!r} was closed meanwhile")
+        subscription.attach(consumer)
+        return subscription, consumer
+
+    async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
+        found = self.subscriptions.get(request.name)
+        if found is not None:
+            if found.is_durable != request.durable:
+                raise NotAllowed(f"subscription {request.name!r} is {'durable' if found.is_durable else 'not durable'}")
+            if request.rollback_seconds and not found.consumers:
+                await found.seek(await self._rollback(request.rollback_seconds))
+            return found
+        if request.durable and not (request.create and self._settings.auto_create_subscriptions):
+            raise SubscriptionNotFound(f"subscription {request.name!r} does not exist")
+        start = await self._start_of(request)
+        return await self.create_subscription(request.name, start, request.properties, durable=request.durable)
+
+    async def create_subscription(
+        self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
+    ) -> Subscription:
+        cursor = await self.log.create_cursor(name, start, properties, durable)
+        if name not in self.subscriptions:
+            self.subscriptions[name] = self._subscription(name, cursor)
+        return self.subscriptions[name]
+
+    async def _start_of(self, request: SubscribeRequest) -> Position:
+        if request.rollback_seconds:
+            return await self._rollback(request.rollback_seconds)
+        if not request.durable and request.start is not None:
+            return self.resolve(request.start)
+        return self.resolve(EARLIEST if request.durable and request.from_earliest else LATEST)
+
+    async def _rollback(self, seconds: int) -> Position:
+        return await self.log.position_at_time(max(0, self._clock.now_ms() - seconds * 1000))
+
+    def resolve(self, position: Position) -> Position:
+        """A concrete next-to-read position for what a client may name."""
+        last = self.log.last_position
+        if position == LATEST or position > last:
+            return self.log.after(last)
+        if position == EARLIEST or position < self.log.first_position:
+            return self.log.first_position
+        return Position(position.ledger, max(position.entry, 0))
+
+    def detach(self, subscription: Subscription, consumer: Consumer) -> None:
+        subscription.detach(consumer)
+        self.used_at = self._clock.monotonic()
+        if not subscription.is_durable and not subscription.consumers:
+            if self.subscriptions.get(subscription.name) is subscription:
+                del self.subscriptions[subscription.name]
+                self._tasks.spawn(self.log.delete_cursor(subscription.name), f"drop reader {subscription.name}")
+
+    async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"subscription {name!r} does not exist")
+        if not force and any(consumer is not by for consumer in subscription.consumers):
+            raise ConsumerBusy(f"subscription {name!r} has other consumers attached")
+        if by is not None:
+            subscription.detach(by)
+        subscription.fence()
+        del self.subscriptions[name]
+        await self.log.delete_cursor(name)
+
+    async def last_message(self) -> tuple[Position, int]:
+        """Last position and, for a batch, the index of its last message (else -1)."""
+        last = self.stable_position()
+        if last == EARLIEST or last < self.log.first_position:
+            return (EARLIEST if last == EARLIEST else last), -1
+        found = await self.log.read(last, 1, self._settings.read_bytes, last)
+        if not found or found[0].position != last:
+            return last, -1
+        try:
+            return last, batch_size_of(found[0].payload) - 1
+        except ProtocolError:
+            return last, -1
+
+    # -- ending
+
+    async def terminate(self) -> Position:
+        last = await self.log.terminate()
+        self.close_producers()
+        for subscription in self.subscriptions.values():
+            if not subscription.cursor.has_backlog:
+                subscription.tell_end_of_topic()
+        return last
+
+    async def close(self, *, tell_clients: bool = True) -> None:
+        """Everything durable, everybody told, the log given up."""
+        self._fenced = True
+        if tell_clients:
+            self.close_producers()
+        for subscription in self.subscriptions.values():
+            subscription.fence()
+        await self._tasks.close()
+        self._publisher.snapshot()
+        await self.log.close()
+
+    async def delete(self, *, force: bool) -> None:
+        if not force and not self.is_idle:
+            raise NotAllowed(f"{self.name} has connected producers or consumers")
+        if not force and any(s.is_durable for s in self.subscriptions.values()):
+            raise NotAllowed(f"{self.name} has subscriptions")
+        self._fenced = True
+        self.close_producers()
+        for subscription in self.subscriptions.values():
+            subscription.fence()
+        await self._tasks.close()
+        await self.log.delete()

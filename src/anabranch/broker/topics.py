@@ -1,0 +1,162 @@
+"""All loaded topics of this broker: opened once however many ask, closed when idle, deleted on request.
+
+Knows how a topic is made from its log; must not know connections or commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+from anabranch.broker.catalog import Catalog
+from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.memorytopic import MemoryTopic
+from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.topic import Topic
+from anabranch.model.errors import BadName, NotAllowed, NotReady
+from anabranch.model.names import Domain, TopicName
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
+
+AnyTopic = Topic | MemoryTopic
+OpenLog = Callable[[str], Awaitable[TopicLog]]
+"""Metadata key → open log (created when missing)."""
+
+SWEEP_SECONDS = 5.0
+CLOSE_TOGETHER = 64
+
+
+class Topics:
+    def __init__(self, catalog: Catalog, open_log: OpenLog, *, settings: BrokerSettings, clock: Clock) -> None:
+        self._catalog = catalog
+        self._open_log = open_log
+        self._settings = settings
+        self._clock = clock
+        self._topics: dict[TopicName, AnyTopic] = {}
+        self._opening: dict[TopicName, asyncio.Future[AnyTopic]] = {}
+        self._closing: dict[TopicName, asyncio.Future[None]] = {}
+        self._dirty: list[Topic] = []
+        self._tasks = TaskOwner("topics")
+        self._stopped = False
+
+    def __iter__(self) -> Iterator[AnyTopic]:
+        return iter(list(self._topics.values()))
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def start(self) -> None:
+        self._tasks.spawn(self._sweep(), "sweep")
+
+    def loaded(self, name: TopicName) -> AnyTopic | None:
+        return self._topics.get(name)
+
+    # -- opening
+
+    async def get(self, name: TopicName, *, create: bool) -> AnyTopic:
+        """The loaded topic; raises TopicNotFound when it is missing and may not be created."""
+        if name.domain not in (Domain.PERSISTENT, Domain.NON_PERSISTENT):
+            raise NotAllowed(f"{name} cannot be used by a client of regular topics")
+        while True:
+            if self._stopped:
+                raise NotReady("broker is stopping")
+            found = self._topics.get(name)
+            if found is not None:
+                return found
+            closing = self._closing.get(name)
+            if closing is not None:
+                await asyncio.shield(closing)
+                continue
+            return await self._open_once(name, create)
+
+    async def _open_once(self, name: TopicName, create: bool) -> AnyTopic:
+        opening = self._opening.get(name)
+        if opening is None:
+            # A task of its own: the one who asked first may go away without failing the others.
+            task = self._tasks.spawn(self._open(name, create), f"open {name}")
+            if task is None:
+                raise NotReady("broker is stopping")
+            opening = self._opening[name] = task
+            task.add_done_callback(lambda _: self._opening.pop(name, None))
+        return await asyncio.shield(opening)
+
+    async def _open(self, name: TopicName, create: bool) -> AnyTopic:
+        await self._catalog.check_may_load(name, create)
+        topic: AnyTopic
+        if name.is_persistent:
+            topic_log = await self._open_log(self._catalog.topic_key(name))
+            topic = Topic(name, topic_log, settings=self._settings, clock=self._clock, on_dirty=self._dirty.append)
+            await topic.load(await self._catalog.deduplicates(name))
+        else:
+            topic = MemoryTopic(name, settings=self._settings, clock=self._clock)
+        self._topics[name] = topic
+        return topic
+
+    async def create(self, name: TopicName) -> None:
+        """Make a topic exist (an explicit admin request, whatever the auto-creation policy says)."""
+        await self._catalog.policies(name.namespace_path)
+        if not name.is_persistent:
+            return
+        if name.domain is not Domain.PERSISTENT:
+            raise BadName(f"{name} is not a regular topic")
+        topic_log = await self._open_log(self._catalog.topic_key(name))
+        await topic_log.close()
+
+    # -- dispatch after a group
+
+    def group_ended(self) -> None:
+        dirty, self._dirty[:] = list(self._dirty), []
+        for topic in dirty:
+            topic.dispatch()
+
+    # -- closing
+
+    async def close(self, name: TopicName) -> None:
+        """Unload: clients are told to come back; nothing is deleted."""
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            await self._close(topic)
+
+    async def _close(self, topic: AnyTopic) -> None:
+        done = asyncio.get_running_loop().create_future()
+        self._closing[topic.name] = done
+        try:
+            await topic.close()
+        finally:
+            del self._closing[topic.name]
+            done.set_result(None)
+
+    async def delete(self, name: TopicName, *, force: bool) -> None:
+        if name not in self._topics and not await self._catalog.exists(name):
+            raise TopicNotFound(f"topic {name} does not exist")
+        topic = await self.get(name, create=False)
+        await topic.delete(force=force)
+        self._topics.pop(name, None)
+
+    async def _sweep(self) -> None:
+        """Close topics nobody uses, so that memory follows use and not history; let logs drop what is consumed."""
+        while True:
+            await self._clock.sleep(SWEEP_SECONDS)
+            now = self._clock.monotonic()
+            for topic in self:
+                if topic.is_idle and now - topic.used_at > self._settings.idle_topic_seconds:
+                    self._topics.pop(topic.name, None)
+                    await self._close(topic)
+                elif isinstance(topic, Topic):
+                    await topic.log.trim()
+
+    async def stop(self) -> None:
+        """Close everything, many at a time; what cannot be closed is reported, the rest goes on."""
+        self._stopped = True
+        await self._tasks.close()
+        remaining = list(self._topics.values())
+        self._topics.clear()
+        for start in range(0, len(remaining), CLOSE_TOGETHER):
+            some = remaining[start : start + CLOSE_TOGETHER]
+            for topic, outcome in zip(some, await asyncio.gather(*map(self._close, some), return_exceptions=True), strict=True):
+                if isinstance(outcome, BaseException):
+                    log.error("topic did not close cleanly", extra={"topic": str(topic.name)}, exc_info=outcome)
