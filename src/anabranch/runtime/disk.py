@@ -1,0 +1,253 @@
+"""The disk as a port: files written at explicit places, synced on request, and nothing about what is in them.
+
+`RealDisk` is the operating system's; a simulated one may lose what was not synced, tear writes or run full. All calls
+block: they are made from worker threads (see `blocking`), never from the event loop. Failures are plain `OSError`s;
+the floor that knows what a failure means translates them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+IOVECS_MAX = 1024
+WORD_FILE_BYTES = 4096
+
+
+class File(Protocol):
+    path: str
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; shorter only at the end of the file."""
+
+    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
+        """Write all pieces one behind the other; the number of bytes. On an error a prefix may have been written."""
+
+    def fdatasync(self) -> None: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def allocate(self, size: int) -> None:
+        """Reserve room for the first `size` bytes; new ones read as zero."""
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Word(Protocol):
+    """One unsigned 64-bit number that all processes see at once."""
+
+    def get(self) -> int: ...
+
+    def set(self, value: int) -> None:
+        """Durable when it returns."""
+
+    def close(self) -> None: ...
+
+
+class Lock(Protocol):
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Read and write; FileNotFoundError unless `create`."""
+
+    def publish(self, path: str, content: bytes) -> bool:
+        """Create a whole file at once, durably; False when somebody was first."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> bool:
+        """False when it was not there."""
+
+    def list(self, path: str) -> list[str]:
+        """Sorted names in a directory; empty when there is none."""
+
+    def make_dir(self, path: str) -> bool:
+        """Parents too; False when it was there already."""
+
+    def remove_dir(self, path: str) -> bool:
+        """Only an empty directory; False when it is absent or not empty."""
+
+    def fsync_dir(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> Lock | None:
+        """Held until released or the process ends; None when another holds it."""
+
+    def map_word(self, path: str) -> Word:
+        """The number at the start of a small shared file, 0 when the file is new."""
+
+    def unique_id(self) -> str: ...
+
+
+class RealFile:
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size and (more := os.pread(self._fd, size - got, offset + got)):
+            parts.append(more)
+            got += len(more)
+        return b"".join(parts)
+
+    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
+        start, count = 0, len(pieces)
+        place = offset
+        while start < count:
+            chunk = pieces[start : start + IOVECS_MAX]
+            want = sum(map(len, chunk))
+            wrote = os.pwritev(self._fd, chunk, place)
+            place += wrote
+            if wrote != want:
+                place += self._rest(b"".join(chunk)[wrote:], place)
+            start += IOVECS_MAX
+        return place - offset
+
+    def _rest(self, data: bytes, place: int) -> int:
+        """A short write: go on where it stopped, until all is written or the system says why not."""
+        view = memoryview(data)
+        done = 0
+        while done < len(view):
+            done += os.pwrite(self._fd, view[done:], place + done)
+        return done
+
+    def fdatasync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def allocate(self, size: int) -> None:
+        os.posix_fallocate(self._fd, 0, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class RealWord:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._map = mmap.mmap(fd, WORD_FILE_BYTES)
+        self._view = memoryview(self._map).cast("Q")
+
+    def get(self) -> int:
+        return self._view[0]
+
+    def set(self, value: int) -> None:
+        self._view[0] = value
+        self._map.flush()
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        self._view.release()
+        self._map.close()
+        os.close(self._fd)
+
+
+class RealLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        os.close(self._fd)
+
+
+class RealDisk:
+    def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(path, os.open(path, flags, 0o644))
+
+    def publish(self, path: str, content: bytes) -> bool:
+        draft = f"{path}.{self.unique_id()}"
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, content)
+            os.fsync(fd)
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.close(fd)
+            os.unlink(draft)
+        self.fsync_dir(os.path.dirname(path))
+        return True
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> bool:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def make_dir(self, path: str) -> bool:
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            self.make_dir(os.path.dirname(path))
+            return self.make_dir(path)
+        self.fsync_dir(os.path.dirname(path) or ".")
+        return True
+
+    def remove_dir(self, path: str) -> bool:
+        try:
+            os.rmdir(path)
+        except OSError:  # absent, or somebody still has files there: both mean "not removed"
+            return False
+        return True
+
+    def fsync_dir(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> Lock | None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return RealLock(fd)
+
+    def map_word(self, path: str) -> Word:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if os.fstat(fd).st_size < WORD_FILE_BYTES:
+            os.posix_fallocate(fd, 0, WORD_FILE_BYTES)
+            os.fsync(fd)
+        return RealWord(fd)
+
+    def unique_id(self) -> str:
+        return os.urandom(8).hex()

@@ -1,0 +1,152 @@
+"""The commit log's files, and the doing of one group. A shell: it decides nothing, `group` has planned it.
+
+Used from the log thread only, except `retire`, which runs where checkpoints run; the two meet only in the name of the
+spare file, and renames are atomic. Log files are allocated in front and recycled, so that a sync has no metadata to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from anabranch.runtime.disk import Buffer, Disk, File
+from anabranch.storage.gate import is_full
+from anabranch.storage.group import LOG_START, Batch, Plan
+from anabranch.storage.index import encode_point, place_of_point
+from anabranch.storage.ledgerfile import LedgerFiles
+from anabranch.storage.record import HEADER_BYTES, LOG_MAGIC, encode_file_head, encode_group_head
+
+SPARE = "spare.log"
+
+
+def log_name(number: int) -> str:
+    return f"{number:08d}.log"
+
+
+def log_number(name: str) -> int | None:
+    stem, _, ext = name.partition(".")
+    return int(stem) if ext == "log" and stem.isdigit() else None
+
+
+def write_points(files: LedgerFiles, batches: Sequence[Batch]) -> None:
+    """Index points of neighbouring batches of one ledger; never synced for themselves, a lost index is built again."""
+    points = [point for batch in batches for point in batch.points]
+    if points:
+        encoded = b"".join(map(encode_point, points))
+        files.write_index(batches[0].ledger_id, encoded, place_of_point(batches[0].points_before))
+
+
+class CommitLog:
+    def __init__(
+        self, disk: Disk, directory: str, files: LedgerFiles, *, bytes_max: int, is_synced: bool, pause_at: Callable[[str], None]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._files = files
+        self._bytes_max = bytes_max
+        self._is_synced = is_synced
+        self._pause_at = pause_at
+        self._file: File | None = None
+        self._number = 0
+
+    def commit(self, plan: Plan) -> None:
+        """Everything in the plan is durable when this returns. On an error nothing of it counts."""
+        for direct in plan.direct:
+            batch, pieces = direct.batch, []
+            for part in (*direct.carried, batch):
+                part.compact()
+                pieces += part.pieces
+            offset = direct.carried[0].offset if direct.carried else batch.offset
+            self._files.write(batch.ledger_id, pieces, offset)
+            write_points(self._files, [*direct.carried, batch])
+        if plan.log_bytes:
+            self._write_log(plan)
+        self._pause_at("group-written")
+        if self._is_synced:
+            if plan.log_bytes:
+                assert self._file is not None
+                self._file.fdatasync()
+            for direct in plan.direct:
+                self._files.sync(direct.batch.ledger_id)
+        self._pause_at("group-synced")
+
+    def _write_log(self, plan: Plan) -> None:
+        if plan.log_number != self._number:
+            self._open(plan.log_number)
+        assert self._file is not None
+        pieces: list[Buffer] = [b""]
+        records = len(plan.extra)
+        for batch in plan.logged:
+            batch.compact()
+            pieces += batch.pieces
+            records += len(batch.appends)
+        pieces += plan.extra
+        pieces[0] = encode_group_head(
+            plan.group_number, plan.log_place, records, plan.log_bytes - HEADER_BYTES, plan.log_number
+        )
+        self._file.pwritev(pieces, plan.log_place)
+
+    def _open(self, number: int) -> None:
+        """Go on in a new file: a recycled one if there is one. Its name and head are durable before its first group is."""
+        if self._file is not None:
+            self._file.close()
+            self._file, self._number = None, 0
+        path = f"{self._directory}/{log_name(number)}"
+        try:
+            self._disk.rename(f"{self._directory}/{SPARE}", path)
+        except FileNotFoundError:
+            pass  # no spare yet: the file is made new below
+        file = self._disk.open(path, create=True)
+        try:
+            if file.size() < self._bytes_max:
+                self._allocate(file)
+            file.pwritev([encode_file_head(LOG_MAGIC, number).ljust(LOG_START, b"\0")], 0)
+            file.fdatasync()
+            self._disk.fsync_dir(self._directory)
+        except BaseException:
+            file.close()
+            raise
+        self._file, self._number = file, number
+
+    def _allocate(self, file: File) -> None:
+        """Room in front, if the device has so much; a nearly full one is filled write by write."""
+        try:
+            file.allocate(self._bytes_max)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            file.truncate(0)
+
+    def cut(self, plan: Plan) -> None:
+        """Make what a failed group may have left in the log unreadable; its place is written again by the next one.
+
+        Ledger files are never cut: a stopped owner that wakes up must not take away what its successor has recovered. What
+        a failed direct write left there lies behind the end that the ledger is sealed with.
+        """
+        if plan.log_bytes and self._file is not None and self._number == plan.log_number:
+            self._file.pwritev([bytes(HEADER_BYTES)], plan.log_place)
+
+    def retire(self, number_max: int) -> None:
+        """Files up to this number are no longer needed: keep one to recycle, remove the others."""
+        for name in self._disk.list(self._directory):
+            number = log_number(name)
+            if number is None or number > number_max:
+                continue
+            path = f"{self._directory}/{name}"
+            if self._disk.exists(f"{self._directory}/{SPARE}"):
+                self._disk.unlink(path)
+            else:
+                self._disk.rename(path, f"{self._directory}/{SPARE}")
+
+    def remove(self) -> None:
+        """After a clean close nothing of the log is needed."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        for name in self._disk.list(self._directory):
+            self._disk.unlink(f"{self._directory}/{name}")
+        self._disk.remove_dir(self._directory)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None

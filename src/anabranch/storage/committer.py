@@ -1,0 +1,158 @@
+"""The life of a group: gathered, sent to the log thread, confirmed or failed. The shell around `group`, on the event loop.
+
+Order of things when a group has landed: look at the fence, hand the batches over to the write-behind, start the next
+group (the disk must not wait for Python), then tell the sinks, then `on_group_end`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from anabranch.runtime.blocking import Worker
+from anabranch.runtime.clock import Clock
+from anabranch.storage.behind import WriteBehind
+from anabranch.storage.commitlog import CommitLog
+from anabranch.storage.fence import Fence
+from anabranch.storage.gate import Gate, is_full, translated
+from anabranch.storage.group import Batch, GroupCommit, Plan
+from anabranch.storage.port import Append, Fenced, StorageError
+from anabranch.storage.writer import OpenLedger
+
+log = logging.getLogger(__name__)
+
+
+class Committer:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        worker: Worker,
+        group: GroupCommit,
+        behind: WriteBehind,
+        commit_log: CommitLog,
+        fence: Fence,
+        gate: Gate,
+        linger: float,
+        ledgers: dict[int, OpenLedger],
+        on_landed: Callable[[Plan], None],
+        on_told: Callable[[Plan], None],
+        on_failed: Callable[[BaseException], None],
+    ) -> None:
+        self._clock = clock
+        self._worker = worker
+        self._group = group
+        self._behind = behind
+        self._log = commit_log
+        self._fence = fence
+        self._gate = gate
+        self._linger = linger
+        self._ledgers = ledgers
+        self._on_landed = on_landed
+        self._on_told = on_told
+        self._on_failed = on_failed
+        self._is_scheduled = False
+        self.groups = 0
+        self.entries = 0
+
+    def gather(self, batch: Batch) -> None:
+        self._group.gather(batch)
+        self.schedule()
+
+    def gather_extra(self, record: bytes) -> None:
+        self._group.gather_extra(record)
+        self.schedule()
+
+    def schedule(self) -> None:
+        """Start a group soon: at the end of this round of the event loop, or after the linger time."""
+        if not self._is_scheduled and self._group.in_flight is None:
+            self._is_scheduled = True
+            self._clock.call_later(self._linger, self._wake)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._group.in_flight is None and not self._group.has_work
+
+    def _wake(self) -> None:
+        self._is_scheduled = False
+        self._start()
+
+    def _start(self) -> None:
+        group = self._group
+        if group.in_flight is not None or not group.has_work or self._gate.refusal is not None:
+            return
+        if self._behind.is_over:
+            return  # memory is bounded: `schedule` is called again when the write-behind has caught up
+        for batch in group.gathered:
+            self._ledgers[batch.ledger_id].close_batch()
+        plan = group.start(self._behind.claim)
+        self._gate.log_number = plan.log_number
+        self._worker.submit(lambda: self._log.commit(plan), self._done)
+
+    def _done(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._fail(error)
+            return
+        if not self._fence.is_held():
+            self._fail(Fenced("another process has taken over this broker's log"))
+            return
+        plan = self._group.finish()
+        self._on_landed(plan)
+        if self._gate.refusal is not None:
+            self.fail_gathered(self._gate.refuse())
+        elif self._linger and self._group.has_work:
+            self.schedule()
+        else:
+            self._start()
+        self._tell(plan)
+        self._on_told(plan)
+
+    def _tell(self, plan: Plan) -> None:
+        self.groups += 1
+        for batch in plan.batches:
+            appends, batch.appends = batch.appends, []
+            self.entries += len(appends)
+            for append in appends:
+                try:
+                    append.sink.appended(append)
+                except Exception:
+                    _log_sink_failure(append)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing of the group counts; neither does what was gathered behind it."""
+        plan, gathered = self._group.abort()
+        reason = translated(error)
+        if is_full(error):
+            self._gate.fill(reason)
+        else:
+            self._gate.shut(reason)
+        now = self._clock.monotonic()
+        for direct in plan.direct:
+            self._behind.put_back(direct.batch.ledger_id, list(direct.carried), now)
+        if not isinstance(error, Fenced):
+            self._worker.submit(lambda: self._log.cut(plan), self._cut)
+        self.fail_batches([*plan.batches, *gathered], reason)
+        self._on_failed(error)
+
+    def _cut(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            log.warning("a failed group could not be cut from the log", exc_info=error)
+
+    def fail_gathered(self, reason: StorageError) -> None:
+        """Appends that are in no group yet will not be in one."""
+        self.fail_batches(self._group.drain(), reason)
+
+    def fail_batches(self, batches: list[Batch], reason: StorageError) -> None:
+        for batch in batches:
+            self._ledgers[batch.ledger_id].fail(reason)
+        for batch in batches:
+            for append in batch.appends:
+                try:
+                    append.sink.append_failed(append, reason)
+                except Exception:
+                    _log_sink_failure(append)
+
+
+def _log_sink_failure(append: Append) -> None:
+    """One broken owner must not keep the others from their receipts."""
+    log.exception("append sink failed", extra={"ledger": append.writer.ledger_id, "entry": append.entry_id})

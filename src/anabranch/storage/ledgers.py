@@ -1,0 +1,474 @@
+"""The embedded ledger store: one commit log per broker, ledger files written behind it, entries cached at the tail.
+
+This module wires the parts and holds no rule of its own: `group` plans, `committer` confirms, `settler` writes behind and
+checkpoints, `reader` reads files, `tailcache` bounds memory, `recovery` opens after a crash. It lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from anabranch.runtime.blocking import Blocking
+from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.disk import Disk, Lock
+from anabranch.storage import volume
+from anabranch.storage.behind import WriteBehind
+from anabranch.storage.commitlog import CommitLog
+from anabranch.storage.committer import Committer
+from anabranch.storage.fence import Fence, log_dir
+from anabranch.storage.gate import Gate, is_full, translated
+from anabranch.storage.group import GroupCommit, Plan
+from anabranch.storage.index import SparseIndex
+from anabranch.storage.ledgerfile import LedgerFiles
+from anabranch.storage.port import Entry, Fenced, LedgerSummary, LedgerWriter, Payload, StorageError
+from anabranch.storage.reader import LedgerReader
+from anabranch.storage.record import LOG_NUMBER_MASK, TOMBSTONE_LEDGER, encode_header
+from anabranch.storage.recovery import Recovery, take_over
+from anabranch.storage.reserve import Reserve
+from anabranch.storage.settings import StorageSettings
+from anabranch.storage.settler import Settler
+from anabranch.storage.tailcache import TailCache
+from anabranch.storage.writer import OpenLedger
+
+log = logging.getLogger(__name__)
+
+
+def _nothing() -> None:
+    """Nobody listens."""
+
+
+def _no_pause(_: str) -> None:
+    """Steps are named for tests that stop a process there; otherwise nothing happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStats:
+    volume_id: str
+    state: str  # "open" or the code of the error that appends get
+    groups: int
+    entries: int
+    checkpoints: int
+    log_number: int
+    log_bytes: int
+    unwritten_bytes: int
+    cached_bytes: int
+    ledgers_in_memory: int
+
+
+class EmbeddedLedgers:
+    """`async with EmbeddedLedgers(…) as store`. Implements `port.LedgerStore`."""
+
+    def __init__(
+        self,
+        settings: StorageSettings,
+        disk: Disk,
+        blocking: Blocking,
+        clock: Clock,
+        publish_time_of: Callable[[Payload], int],
+        *,
+        pause_at: Callable[[str], None] = _no_pause,
+    ) -> None:
+        self.on_group_end: Callable[[], None] = _nothing
+        self.on_fenced: Callable[[], None] = _nothing
+        self.volume_id = ""
+        self.recovery: Recovery | None = None
+        self._settings = settings
+        self._disk = disk
+        self._blocking = blocking
+        self._clock = clock
+        self._publish_time_of = publish_time_of
+        self._pause_at = pause_at
+        self._root = str(settings.dir)
+        self._gate = Gate()
+        self._ledgers: dict[int, OpenLedger] = {}
+        self._files = LedgerFiles(disk, self._root, settings.open_files_max)
+        self._reader = LedgerReader(
+            self._files, settings.index_step_bytes, settings.index_step_entries, publish_time_of
+        )
+        self._cache = TailCache(settings.cache_bytes, self._release)
+        self._behind = WriteBehind(
+            settings.write_behind_bytes, settings.write_behind_bytes_max, settings.write_behind_ms / 1000
+        )
+        self._group = GroupCommit(settings.log_bytes_max, settings.direct_bytes_min)
+        self._reserve = Reserve(disk, volume.broker_dir(self._root, settings.broker_id))
+        self._probe_timer: Timer | None = None
+        self._probing = False
+        self._in_log: dict[int, int] = {}  # ledger -> the last log file that holds records of it
+
+    # opening and closing ------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        lock, fence = await self._blocking.run(self._open)
+        settings = self._settings
+        self._lock, self._fence = lock, fence
+        self._log = CommitLog(
+            self._disk,
+            log_dir(volume.broker_dir(self._root, settings.broker_id), fence.generation),
+            self._files,
+            bytes_max=settings.log_bytes_max,
+            is_synced=settings.is_synced,
+            pause_at=self._pause_at,
+        )
+        self._log_worker = self._blocking.worker("storage-log")
+        self._settle_worker = self._blocking.worker("storage-settle")
+        self._settler = Settler(
+            clock=self._clock,
+            worker=self._settle_worker,
+            behind=self._behind,
+            files=self._files,
+            commit_log=self._log,
+            fence=fence,
+            on_written=self._written,
+            on_settled=self._settled,
+            on_retired=self._retired,
+            on_failed=self._failed,
+            pause_at=self._pause_at,
+        )
+        self._committer = Committer(
+            clock=self._clock,
+            worker=self._log_worker,
+            group=self._group,
+            behind=self._behind,
+            commit_log=self._log,
+            fence=fence,
+            gate=self._gate,
+            linger=settings.linger_ms / 1000,
+            ledgers=self._ledgers,
+            on_landed=self._landed,
+            on_told=self._told,
+            on_failed=self._failed,
+        )
+        self._probe_soon()
+        return self
+
+    def _open(self) -> tuple[Lock, Fence]:
+        try:
+            self.volume_id = volume.open_volume(self._disk, self._root)
+            lock = volume.lock_broker(self._disk, self._root, self._settings.broker_id)
+            try:
+                directory = volume.broker_dir(self._root, self._settings.broker_id)
+                self._reserve.release()  # recovery may need the room
+                fence, self.recovery = take_over(self._disk, directory, self._files, self._pause_at)
+                self._fill_reserve()
+            except BaseException:
+                lock.release()
+                raise
+        except OSError as error:
+            raise translated(error) from error
+        self._report(self.recovery, self._settings.broker_id)
+        return lock, fence
+
+    def _fill_reserve(self) -> None:
+        """On a full device the store opens all the same: reading and deleting must work."""
+        try:
+            self._reserve.fill()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._gate.fill(translated(error))
+
+    def _report(self, recovery: Recovery, broker_id: str) -> None:
+        if recovery.records or recovery.damaged:
+            log.info(
+                "log recovered",
+                extra={"broker": broker_id, "records": recovery.records, "ledgers": len(recovery.ledgers)},
+            )
+        for path, place in recovery.damaged:
+            log.error("damaged place in the log", extra={"path": path, "offset": place})
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let queued appends become durable, bring everything into the ledger files, and leave no log behind."""
+        while not self._committer.is_idle and self._gate.refusal is None:
+            await self._turn()
+        self._gate.shut(StorageError("the store is closed"))
+        self._committer.fail_gathered(self._gate.refuse())
+        while self._group.in_flight is not None:
+            await self._turn()
+        if self._probe_timer is not None:
+            self._probe_timer.cancel()
+        self._settler.checkpoint(self._group.log_number)
+        self._settler.retry()
+        while self._settler.is_busy:
+            await self._turn()
+        self._settler.stop()
+        is_clean = self._settler.is_idle and self._fence.is_held()
+        await self._log_worker.close()
+        await self._settle_worker.close()
+        await self._blocking.run(self._shut, is_clean)
+
+    async def _turn(self) -> None:
+        await self._clock.sleep(0.001)
+
+    def _shut(self, is_clean: bool) -> None:
+        if is_clean:
+            self._log.remove()
+        else:
+            self._log.close()
+        self._files.close()
+        self._fence.close()
+        self._lock.release()
+
+    # writing ------------------------------------------------------------------------------------------------------
+
+    def create(self, ledger_id: int) -> LedgerWriter:
+        assert ledger_id not in self._ledgers, f"ledger {ledger_id} is written already"
+        if self._gate.refusal is not None:
+            self._probe_soon()
+            raise self._gate.refuse()
+        index = SparseIndex(self._settings.index_step_bytes, self._settings.index_step_entries)
+        ledger = OpenLedger(ledger_id, self._gate, self._committer.gather, index, self._publish_time_of)
+        self._ledgers[ledger_id] = ledger
+        return ledger
+
+    def _landed(self, plan: Plan) -> None:
+        """A group is durable: its entries become readable and wait for their files."""
+        now = self._clock.monotonic()
+        for batch in plan.logged:
+            ledger = self._ledgers[batch.ledger_id]
+            self._cache.add(ledger, batch.last_entry_id, len(batch.appends), batch.size)
+            ledger.landed(batch)
+            self._behind.add(batch, now)
+            self._in_log[batch.ledger_id] = plan.log_number
+        for direct in plan.direct:
+            batch = direct.batch
+            ledger = self._ledgers[batch.ledger_id]
+            self._cache.add(ledger, batch.last_entry_id, len(batch.appends), batch.size)
+            ledger.landed(batch)
+            ledger.written_entry_id = batch.last_entry_id
+        if plan.rolls:
+            self._settler.checkpoint(plan.log_number - 1)
+
+    def _told(self, plan: Plan) -> None:
+        self.on_group_end()
+        self._cache.trim()
+        self._settler.pump()
+
+    def _written(self, ledger_id: int, entry_id: int) -> None:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is not None:
+            ledger.written_entry_id = max(ledger.written_entry_id, entry_id)
+            self._release(ledger)
+
+    def _settled(self) -> None:
+        self._cache.trim()
+        if self._gate.is_full and self._probing:
+            self._resume()
+        self._committer.schedule()
+
+    def _retired(self, log_number: int) -> None:
+        self._in_log = {ledger: number for ledger, number in self._in_log.items() if number > log_number}
+
+    def _release(self, ledger: OpenLedger) -> None:
+        """A sealed ledger that is in its file and out of the cache needs no object any more."""
+        if ledger.is_spent and not self._behind.holds(ledger.ledger_id):
+            self._ledgers.pop(ledger.ledger_id, None)
+
+    # trouble ------------------------------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> None:
+        """A group or a write-behind failed; the gate may know already."""
+        self._probing = False
+        reason = translated(error)
+        if is_full(error):
+            self._gate.fill(reason)
+            log.warning("storage is full", extra={"reason": str(error)})
+            self._settle_worker.submit(self._reserve.release, self._reserve_moved)
+            self._probe_soon()
+        else:
+            self._gate.shut(reason)
+            log.error("storage stopped", extra={"reason": str(error)})
+        if self._group.in_flight is None:
+            self._committer.fail_gathered(reason)
+        if isinstance(error, Fenced):
+            self.on_fenced()
+        self.on_group_end()
+
+    def _reserve_moved(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            log.warning("the reserve could not be changed", exc_info=error)
+
+    def _probe_soon(self) -> None:
+        if self._gate.is_full and self._probe_timer is None:
+            self._probe_timer = self._clock.call_later(self._settings.probe_ms / 1000, self._probe)
+
+    def _probe(self) -> None:
+        self._probe_timer = None
+        if self._gate.is_full and not self._probing:
+            self._probing = True
+            self._settle_worker.submit(self._reserve.fill, self._probed)
+
+    def _probed(self, _: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._probing = False
+            if is_full(error):
+                self._probe_soon()
+            else:
+                self._failed(error)
+        elif self._behind.is_empty:
+            self._resume()
+        else:
+            self._settler.retry()
+
+    def _resume(self) -> None:
+        self._probing = False
+        self._settler.unstick()
+        self._gate.reopen()
+        log.info("storage has room again")
+
+    # reading ------------------------------------------------------------------------------------------------------
+
+    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            return None
+        if first > ledger.durable_entry_id:
+            return []
+        cache = ledger.cache
+        entry = cache.get(first)
+        if entry is None:
+            return None
+        found = [entry]
+        size = len(entry.payload)
+        for entry_id in range(first + 1, min(first + entries_max, ledger.durable_entry_id + 1)):
+            entry = cache[entry_id]
+            size += len(entry.payload)
+            if size > bytes_max:
+                break
+            found.append(entry)
+        return found
+
+    async def read(
+        self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int
+    ) -> list[Entry]:
+        ledger = self._ledgers.get(ledger_id)
+        index = None
+        if ledger is not None:
+            end = min(end, ledger.durable_entry_id + 1)
+            if first < end and first >= ledger.cache_first:
+                cached = self.read_cached(ledger_id, first, min(entries_max, end - first), bytes_max)
+                assert cached is not None, "the cache has no holes"
+                return cached
+            end = min(end, ledger.cache_first)
+            index = ledger.index
+        if first >= end:
+            return []
+        return await self._blocking.run(self._reader.entries, ledger_id, first, end, entries_max, bytes_max, index)
+
+    async def summarize(self, ledger_id: int) -> LedgerSummary:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is not None:
+            return ledger.summary()
+        return await self._blocking.run(self._reader.summarize, ledger_id)
+
+    async def messages_before(self, ledger_id: int, entry_id: int) -> int:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            return await self._blocking.run(self._reader.count_messages, ledger_id, entry_id, None)
+        summary_end = ledger.durable_entry_id + 1
+        if entry_id >= summary_end:
+            return ledger.durable_messages
+        point = ledger.index.before(entry_id)
+        if point is None:
+            return 0
+        cache_first = ledger.cache_first
+        if point.entry_id >= cache_first:
+            cached = (ledger.cache[number].messages for number in range(point.entry_id, entry_id))
+            return point.messages + sum(cached)
+        rest = sum(ledger.cache[number].messages for number in range(cache_first, entry_id))
+        upto = min(entry_id, cache_first)
+        return rest + await self._blocking.run(self._reader.count_messages, ledger_id, upto, ledger.index)
+
+    async def first_entry_at(self, ledger_id: int, publish_ms: int, end: int) -> int:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            return await self._blocking.run(self._reader.first_at, ledger_id, publish_ms, end, None)
+        end = min(end, ledger.durable_entry_id + 1)
+        point = ledger.index.before_time(publish_ms)
+        start = point.entry_id if point else 0
+        cached = [entry for number in range(max(start, ledger.cache_first), end) if (entry := ledger.cache.get(number))]
+        if start < ledger.cache_first:
+            upto = min(end, ledger.cache_first)
+            found = await self._blocking.run(self._reader.first_at, ledger_id, publish_ms, upto, ledger.index)
+            if found < upto:
+                return found
+        for entry in cached:
+            if self._publish_time_of(entry.payload) >= publish_ms:
+                return entry.entry_id
+        return end
+
+    # the rest -----------------------------------------------------------------------------------------------------
+
+    async def delete(self, ledger_id: int) -> None:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is not None:
+            await ledger.seal()
+            self._ledgers.pop(ledger_id, None)
+            ledger.is_deleted = True
+            ledger.cache.clear()
+        self._settler.forget(ledger_id)
+        self._reader.forget(ledger_id)
+        if self._in_log.pop(ledger_id, None) is not None and self._gate.refusal is None:
+            number = self._gate.log_number & LOG_NUMBER_MASK
+            self._committer.gather_extra(encode_header(TOMBSTONE_LEDGER, ledger_id, 0, 0, number, b""))
+        await self._unlink(ledger_id)
+
+    async def _unlink(self, ledger_id: int) -> None:
+        """On the settle thread: behind a write of the same ledger that is on its way."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def finish(_: bool | None, error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(translated(error))
+
+        self._settle_worker.submit(lambda: self._files.delete(ledger_id), finish)
+        await done
+
+    async def take_over(self, broker_id: str) -> Recovery:
+        """Fence off another broker of this volume (dead or stopped) and bring its log into the ledger files."""
+        if broker_id == self._settings.broker_id:
+            raise StorageError(f"broker {broker_id!r} is this one")
+        recovery = await self._blocking.run(self._take_over, broker_id)
+        for ledger_id in recovery.ledgers:
+            self._reader.forget(ledger_id)
+        return recovery
+
+    def _take_over(self, broker_id: str) -> Recovery:
+        directory = volume.broker_dir(self._root, StorageSettings(dir=self._settings.dir, broker_id=broker_id).broker_id)
+        try:
+            self._disk.make_dir(directory)
+            fence, recovery = take_over(self._disk, directory, self._files, self._pause_at)
+            fence.close()
+            self._disk.remove_dir(log_dir(directory, fence.generation))
+        except OSError as error:
+            raise translated(error) from error
+        self._report(recovery, broker_id)
+        return recovery
+
+    def stats(self) -> StorageStats:
+        refusal = self._gate.refusal
+        return StorageStats(
+            volume_id=self.volume_id,
+            state=refusal.code if refusal else "open",
+            groups=self._committer.groups,
+            entries=self._committer.entries,
+            checkpoints=self._settler.checkpoints,
+            log_number=self._group.log_number,
+            log_bytes=self._group.log_place,
+            unwritten_bytes=self._behind.bytes,
+            cached_bytes=self._cache.bytes,
+            ledgers_in_memory=len(self._ledgers),
+        )

@@ -1,0 +1,60 @@
+"""How the embedded store is set up. Values and their bounds only; where they are loaded from is not known here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+KIB = 1 << 10
+MIB = 1 << 20
+_BROKER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SYNC = re.compile(r"group|none|linger:(\d{1,5})ms")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSettings:
+    dir: Path
+    broker_id: str = "standalone"
+    sync: str = "group"  # "group", "linger:Nms" (wait N ms to gather a group) or "none" (no fdatasync: a crash loses receipts)
+    log_bytes_max: int = 64 * MIB  # roll and checkpoint past this; recovery reads about this much
+    cache_bytes: int = 32 * MIB  # recent entries kept in memory for readers that keep up
+    direct_bytes_min: int = 256 * KIB  # a ledger with this much in one group bypasses the commit log
+    index_step_bytes: int = 256 * KIB  # one index point per so many bytes …
+    index_step_entries: int = 1024  # … or so many entries
+    write_behind_ms: int = 1000  # oldest entry that may wait in memory for its ledger file
+    write_behind_bytes: int = 256 * KIB  # per ledger: written to its file once so much waits
+    write_behind_bytes_max: int = 48 * MIB  # over all ledgers: groups wait while more than this is unwritten
+    open_files_max: int = 256
+    probe_ms: int = 200  # how often a full device is tried again
+
+    def __post_init__(self) -> None:
+        complaints = [
+            text
+            for wrong, text in (
+                (not _BROKER_ID.fullmatch(self.broker_id), "storage.broker_id: letters, digits, '.', '_' and '-' only"),
+                (not _SYNC.fullmatch(self.sync), 'storage.sync: "group", "linger:Nms" or "none"'),
+                (self.log_bytes_max < 64 * KIB, "storage.log_bytes_max: at least 64 KiB"),
+                (self.cache_bytes < 0, "storage.cache_bytes: not negative"),
+                (self.direct_bytes_min < 1, "storage.direct_bytes_min: at least 1"),
+                (self.index_step_bytes < 1, "storage.index_step_bytes: at least 1"),
+                (self.index_step_entries < 1, "storage.index_step_entries: at least 1"),
+                (self.write_behind_ms < 1, "storage.write_behind_ms: at least 1"),
+                (self.write_behind_bytes < 1, "storage.write_behind_bytes: at least 1"),
+                (self.write_behind_bytes_max < 64 * KIB, "storage.write_behind_bytes_max: at least 64 KiB"),
+                (self.open_files_max < 8, "storage.open_files_max: at least 8"),
+                (self.probe_ms < 1, "storage.probe_ms: at least 1"),
+            )
+            if wrong
+        ]
+        if complaints:
+            raise ValueError("; ".join(complaints))
+
+    @property
+    def linger_ms(self) -> int:
+        match = _SYNC.fullmatch(self.sync)
+        return int(match[1]) if match and match[1] else 0
+
+    @property
+    def is_synced(self) -> bool:
+        return self.sync != "none"

@@ -1,0 +1,167 @@
+"""Writing ledger files behind the log, and checkpoints: the shell around `behind`. Event loop plus one worker thread.
+
+A checkpoint frees old log files: everything they hold is written to the ledger files, those are synced, then the log
+files go. A log file is never given up before that, whatever fails in between.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from anabranch.runtime.blocking import Worker
+from anabranch.runtime.clock import Clock, Timer
+from anabranch.storage.behind import WriteBehind
+from anabranch.storage.commitlog import CommitLog, write_points
+from anabranch.storage.fence import Fence
+from anabranch.storage.group import Batch
+from anabranch.storage.ledgerfile import LedgerFiles
+from anabranch.storage.port import Fenced
+
+log = logging.getLogger(__name__)
+
+
+class Settler:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        worker: Worker,
+        behind: WriteBehind,
+        files: LedgerFiles,
+        commit_log: CommitLog,
+        fence: Fence,
+        on_written: Callable[[int, int], None],
+        on_settled: Callable[[], None],
+        on_retired: Callable[[int], None],
+        on_failed: Callable[[BaseException], None],
+        pause_at: Callable[[str], None],
+    ) -> None:
+        self._clock = clock
+        self._worker = worker
+        self._behind = behind
+        self._files = files
+        self._log = commit_log
+        self._fence = fence
+        self._on_written = on_written
+        self._on_settled = on_settled
+        self._on_retired = on_retired
+        self._on_failed = on_failed
+        self._pause_at = pause_at
+        self._unsynced: set[int] = set()  # ledgers written behind since their last sync
+        self._checkpoint: int | None = None  # log files up to this number are to be freed
+        self._is_busy = False
+        self._is_stuck = False
+        self._timer: Timer | None = None
+        self.checkpoints = 0
+
+    def checkpoint(self, log_number: int) -> None:
+        """Free the log files up to this number, as soon as what they hold is safe elsewhere."""
+        self._checkpoint = max(log_number, self._checkpoint or 0)
+
+    def pump(self, *, everything: bool = False) -> None:
+        """Start the next write-behind if one is due and none is running; otherwise look again in time."""
+        if self._is_busy or self._is_stuck:
+            return
+        upto = self._checkpoint
+        chosen = self._behind.take(self._clock.monotonic(), everything=everything or upto is not None)
+        if not chosen and upto is None:
+            self._arm()
+            return
+        self._is_busy = True
+        self._unsynced.update(batches[0].ledger_id for batches in chosen)
+        if upto is None:
+            self._worker.submit(lambda: self._write(chosen), self._written)
+        else:
+            ledgers = sorted(self._unsynced)
+            self._worker.submit(lambda: self._write_checkpoint(chosen, ledgers, upto), self._checkpointed)
+
+    def retry(self) -> None:
+        """After a failure: there may be room again."""
+        self._is_stuck = False
+        self.pump(everything=True)
+
+    def unstick(self) -> None:
+        self._is_stuck = False
+
+    def forget(self, ledger_id: int) -> None:
+        self._behind.drop(ledger_id)
+        self._unsynced.discard(ledger_id)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._is_busy
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._is_busy and self._behind.is_empty and self._checkpoint is None
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        due = self._behind.next_due()
+        if due is not None and self._timer is None:
+            self._timer = self._clock.call_later(max(due - self._clock.monotonic(), 0.001), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.pump()
+
+    # on the worker thread -----------------------------------------------------------------------------------------
+
+    def _write(self, chosen: list[list[Batch]]) -> None:
+        self._pause_at("before-write-behind")
+        if not self._fence.is_held():
+            raise Fenced("another process has taken over this broker's log")
+        for batches in chosen:
+            pieces = [piece for batch in batches for piece in batch.pieces]
+            self._files.write(batches[0].ledger_id, pieces, batches[0].offset)
+            write_points(self._files, batches)
+        self._pause_at("written-behind")
+
+    def _write_checkpoint(self, chosen: list[list[Batch]], ledgers: list[int], log_number: int) -> int:
+        self._write(chosen)
+        for ledger_id in ledgers:
+            try:
+                self._files.sync(ledger_id)
+            except FileNotFoundError:
+                pass  # deleted meanwhile: nothing of it is needed
+        self._pause_at("checkpoint-synced")
+        self._log.retire(log_number)
+        return log_number
+
+    # back on the event loop ---------------------------------------------------------------------------------------
+
+    def _written(self, _: None, error: BaseException | None) -> None:
+        self._is_busy = False
+        if error is not None:
+            self._fail(error)
+            return
+        self._settle()
+
+    def _checkpointed(self, log_number: int | None, error: BaseException | None) -> None:
+        self._is_busy = False
+        if error is not None:
+            self._fail(error)
+            return
+        assert log_number is not None
+        if self._checkpoint == log_number:
+            self._checkpoint = None
+        self._on_retired(log_number)
+        self.checkpoints += 1
+        self._unsynced.clear()
+        self._settle()
+
+    def _settle(self) -> None:
+        for batch in self._behind.done():
+            self._on_written(batch.ledger_id, batch.last_entry_id)
+        self._on_settled()
+        self.pump()
+
+    def _fail(self, error: BaseException) -> None:
+        self._behind.failed(self._clock.monotonic())
+        self._is_stuck = True
+        self._on_failed(error)

@@ -1,0 +1,199 @@
+"""One ledger that is, or was just, written by this process: its open batch, its totals and its entries in memory.
+
+Lives on the event loop. Records are encoded at once, while the previous group is being synced, so that a group can go to
+the disk the moment the disk is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from crc32c import crc32c
+
+from anabranch.storage.gate import Gate
+from anabranch.storage.group import JOIN_BELOW_BYTES, Batch
+from anabranch.storage.index import IndexPoint, SparseIndex
+from anabranch.storage.ledgerfile import LEDGER_START
+from anabranch.storage.port import Append, AppendSink, Entry, LedgerSummary, Payload, StorageError
+from anabranch.storage.record import CRC, HEADER_BYTES, LOG_NUMBER_MASK, PAYLOAD_BYTES_MAX, REST
+
+_pack_rest = REST.pack
+_pack_crc = CRC.pack
+
+
+class OpenLedger:
+    __slots__ = (
+        "ledger_id",
+        "next_entry_id",
+        "durable_entry_id",
+        "written_entry_id",
+        "bytes",
+        "messages",
+        "index",
+        "cache",
+        "cache_first",
+        "is_sealed",
+        "is_deleted",
+        "_gate",
+        "_gather",
+        "_publish_time_of",
+        "_refusal",
+        "_batch",
+        "_end",
+        "_point_entry",
+        "_point_offset",
+        "durable_messages",
+        "_durable_bytes",
+        "_durable_end",
+        "_last_payload",
+        "_waiters",
+    )
+
+    def __init__(
+        self,
+        ledger_id: int,
+        gate: Gate,
+        gather: Callable[[Batch], None],
+        index: SparseIndex,
+        publish_time_of: Callable[[Payload], int],
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.next_entry_id = 0
+        self.durable_entry_id = -1
+        self.written_entry_id = -1  # last entry that is in the ledger file
+        self.bytes = 0
+        self.messages = 0
+        self.index = index
+        self.cache: dict[int, Entry] = {}  # cache_first … durable_entry_id, without holes
+        self.cache_first = 0
+        self.is_sealed = False
+        self.is_deleted = False
+        self._gate = gate
+        self._gather = gather
+        self._publish_time_of = publish_time_of
+        self._refusal: StorageError | None = None
+        self._batch: Batch | None = None
+        self._end = LEDGER_START
+        self._point_entry = 0
+        self._point_offset = LEDGER_START
+        self.durable_messages = 0
+        self._durable_bytes = 0
+        self._durable_end = LEDGER_START
+        self._last_payload: Payload | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # appending ----------------------------------------------------------------------------------------------------
+
+    def append(self, payload: Payload, messages: int, sink: AppendSink, context: Any) -> int:
+        gate = self._gate
+        if gate.refusal is not None or self._refusal is not None:
+            self._refuse()
+        size = len(payload)
+        if size > PAYLOAD_BYTES_MAX:
+            raise StorageError(f"an entry of {size} bytes is larger than storage takes")
+        batch = self._batch
+        if batch is None:
+            batch = self._batch = Batch(self.ledger_id, self._end, len(self.index.points))
+            self._gather(batch)
+        entry_id, offset = self.next_entry_id, self._end
+        if entry_id >= self._point_entry or offset >= self._point_offset:
+            self._add_point(batch, payload)
+        rest = _pack_rest(size, self.ledger_id, entry_id, offset, messages, gate.log_number & LOG_NUMBER_MASK)
+        crc = _pack_crc(crc32c(payload, crc32c(rest)))
+        if size < JOIN_BELOW_BYTES:
+            batch.pieces += (crc, rest, payload)
+        else:
+            batch.pieces += (crc + rest, payload)
+        batch.appends.append(Append(self, entry_id, payload, messages, sink, context))
+        self.next_entry_id = entry_id + 1
+        self._end = offset + HEADER_BYTES + size
+        self.bytes += size
+        self.messages += messages
+        return entry_id
+
+    def _refuse(self) -> None:
+        if self._refusal is not None:
+            raise type(self._refusal)(str(self._refusal))
+        raise self._gate.refuse()
+
+    def _add_point(self, batch: Batch, payload: Payload) -> None:
+        entry_id, offset = self.next_entry_id, self._end
+        point = IndexPoint(entry_id, offset, self.messages, self.bytes, self._publish_time_of(payload))
+        self.index.add(point)
+        batch.points.append(point)
+        self._point_entry = entry_id + self.index.step_entries
+        self._point_offset = offset + self.index.step_bytes
+
+    def close_batch(self) -> None:
+        """The open batch goes into a group: fix its totals, later appends start another one."""
+        batch, self._batch = self._batch, None
+        assert batch is not None, "nothing was gathered"
+        batch.end, batch.messages, batch.bytes = self._end, self.messages, self.bytes
+        batch.last_entry_id = self.next_entry_id - 1
+
+    # what became of it --------------------------------------------------------------------------------------------
+
+    def landed(self, batch: Batch) -> None:
+        """The batch is durable: readers may see it now."""
+        cache = self.cache
+        for append in batch.appends:
+            cache[append.entry_id] = Entry(append.entry_id, append.messages, append.payload)
+        self.durable_entry_id = batch.last_entry_id
+        self.durable_messages, self._durable_bytes, self._durable_end = batch.messages, batch.bytes, batch.end
+        self._last_payload = batch.appends[-1].payload
+        if self._waiters:
+            self._wake()
+
+    def fail(self, error: StorageError) -> None:
+        """An append did not become durable: nothing behind it may, so this ledger ends at its durable entry."""
+        self._refusal = error
+        self._batch = None
+        self.index.cut(self.durable_entry_id + 1)
+        self._wake()
+
+    def evict(self, upto: int) -> None:
+        """Forget cached entries up to this one; they are in the file."""
+        cache = self.cache
+        for entry_id in range(self.cache_first, upto + 1):
+            del cache[entry_id]
+        self.cache_first = upto + 1
+
+    def _wake(self) -> None:
+        if self.is_drained:
+            for waiter in self._waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiters.clear()
+
+    @property
+    def is_drained(self) -> bool:
+        return self._refusal is not None or self.durable_entry_id == self.next_entry_id - 1
+
+    @property
+    def is_spent(self) -> bool:
+        """Nothing is left here that is not in the file."""
+        return self.is_sealed and not self.cache and self.written_entry_id >= self.durable_entry_id
+
+    # the end ------------------------------------------------------------------------------------------------------
+
+    async def seal(self) -> LedgerSummary:
+        self.is_sealed = True
+        if not self.is_drained:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self._refusal is None:
+            self._refusal = StorageError(f"ledger {self.ledger_id} is sealed")
+        return self.summary()
+
+    def summary(self) -> LedgerSummary:
+        return LedgerSummary(
+            ledger_id=self.ledger_id,
+            entries=self.durable_entry_id + 1,
+            messages=self.durable_messages,
+            bytes=self._durable_bytes,
+            file_bytes=self._durable_end if self.durable_entry_id >= 0 else 0,
+            last_publish_ms=self._publish_time_of(self._last_payload) if self._last_payload is not None else 0,
+        )
