@@ -1,0 +1,149 @@
+"""The ledgers of one topic in order, with running sums. Knows lengths, never contents; no I/O, no clock.
+
+Positions are looked at in three ways here: does it exist, which slot comes next, how many entries or messages lie up
+to it. A slot may be in a gap (a trimmed ledger, the end of a sealed one): `at_or_after` moves it forward to where
+data is or will be.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from anabranch.model.position import EARLIEST, Position
+
+
+@dataclass(slots=True)
+class ChainLedger:
+    """One ledger of a topic. Only the last one may be unsealed; it counts durable entries only."""
+
+    id: int
+    entries: int = 0
+    messages: int = 0
+    bytes: int = 0
+    file_bytes: int = 0
+    sealed: bool = False
+    sealed_at_ms: int = 0
+    last_publish_ms: int = 0
+    entries_before: int = 0  # entries of the retained ledgers before this one
+    messages_before: int = 0  # messages ever stored before this one, trimmed ones included
+
+    @property
+    def end(self) -> Position:
+        """Last entry, or (id, -1) when empty."""
+        return Position(self.id, self.entries - 1)
+
+
+class LedgerChain:
+    def __init__(
+        self, ledgers: Iterable[ChainLedger] = (), *, trimmed_messages: int = 0, last: Position = EARLIEST
+    ) -> None:
+        self._order: list[ChainLedger] = list(ledgers)
+        self.trimmed_messages = trimmed_messages
+        self.last = last  # last durable entry ever; stays when its ledger is trimmed
+        self._restate()
+        for info in self._order:
+            if info.entries:
+                self.last = max(self.last, info.end)
+
+    def __iter__(self) -> Iterator[ChainLedger]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def get(self, ledger: int) -> ChainLedger | None:
+        return self._by_id.get(ledger)
+
+    @property
+    def tail(self) -> ChainLedger | None:
+        """The open ledger, if there is one."""
+        return self._order[-1] if self._order and not self._order[-1].sealed else None
+
+    @property
+    def entries(self) -> int:
+        return self._order[-1].entries_before + self._order[-1].entries if self._order else 0
+
+    @property
+    def messages_ever(self) -> int:
+        """Messages ever stored: the absolute number of the last message."""
+        if not self._order:
+            return self.trimmed_messages
+        return self._order[-1].messages_before + self._order[-1].messages
+
+    @property
+    def messages(self) -> int:
+        return self.messages_ever - self.trimmed_messages
+
+    @property
+    def bytes(self) -> int:
+        return sum(info.bytes for info in self._order)
+
+    def contains(self, p: Position) -> bool:
+        info = self._by_id.get(p[0])
+        return info is not None and 0 <= p[1] < info.entries
+
+    def after(self, p: Position) -> Position:
+        """The next slot after p: an existing entry, where the next one will be, or (nothing follows) one past p."""
+        ledger, entry = p
+        info = self._by_id.get(ledger)
+        if info is not None and (entry + 1 < info.entries or not info.sealed):
+            return Position(ledger, entry + 1)
+        for follower in self._order[bisect_right(self._ids, ledger) :]:
+            if follower.entries or not follower.sealed:
+                return Position(follower.id, 0)
+        return Position(ledger, entry + 1)
+
+    def at_or_after(self, p: Position) -> Position:
+        """p itself when it is a slot, else the next one."""
+        return self.after(Position(p.ledger, max(p.entry, 0) - 1))
+
+    def first(self) -> Position:
+        return self.at_or_after(Position(EARLIEST.ledger, 0))
+
+    def ordinal(self, p: Position) -> int:
+        """How many retained entries are at or before p."""
+        info = self._by_id.get(p[0])
+        if info is not None:
+            return info.entries_before + min(max(p[1] + 1, 0), info.entries)
+        index = bisect_right(self._ids, p[0])
+        return self._order[index].entries_before if index < len(self._order) else self.entries
+
+    def messages_before_ledger(self, ledger: int) -> int:
+        """Absolute number of the last message before the first retained ledger with an id >= `ledger`."""
+        index = bisect_right(self._ids, ledger - 1)
+        return self._order[index].messages_before if index < len(self._order) else self.messages_ever
+
+    def open(self, ledger: int) -> ChainLedger:
+        """Go on in a new ledger; the one before it must be sealed."""
+        assert self.tail is None, "one open ledger at a time"
+        assert not self._order or self._order[-1].id < ledger, "ledger ids only grow"
+        info = ChainLedger(ledger)
+        self._order.append(info)
+        self._restate()
+        return info
+
+    def drop_head(self, count: int) -> list[ChainLedger]:
+        """Forget the first `count` ledgers; their messages stay counted as trimmed."""
+        dropped, self._order = self._order[:count], self._order[count:]
+        self.trimmed_messages += sum(info.messages for info in dropped)
+        self._restate()
+        return dropped
+
+    def drop_empty(self) -> list[ChainLedger]:
+        """Forget sealed ledgers without entries."""
+        dropped = [info for info in self._order if info.sealed and not info.entries]
+        if dropped:
+            self._order = [info for info in self._order if info.entries or not info.sealed]
+            self._restate()
+        return dropped
+
+    def _restate(self) -> None:
+        entries, messages = 0, self.trimmed_messages
+        for info in self._order:
+            info.entries_before, info.messages_before = entries, messages
+            entries += info.entries
+            messages += info.messages
+        self._ids = [info.id for info in self._order]
+        self._by_id = {info.id: info for info in self._order}

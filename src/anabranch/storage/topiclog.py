@@ -1,0 +1,423 @@
+"""A topic as storage sees it: a chain of ledgers to append to and read from, cursors, and small named blobs.
+
+Everything durable goes through the ledger store, so topics, cursors and blobs share one group commit. The topic
+record in the metadata store changes only when the set of ledgers changes. Knows nothing of producers, consumers or
+message formats.
+
+The owner raises the record's `epoch` when it opens the topic; if a later write finds another epoch, somebody else
+owns the topic and this one closes itself with `Fenced`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+from anabranch.model.errors import AlreadyExists, Error, NotFound
+from anabranch.model.position import Position
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.acks import AckState
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.cursorcodec import BlobSaved, CursorDeleted, CursorSaved
+from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.port import Fenced, LedgerStore, Payload, StorageError
+from anabranch.storage.records import RecordRaced, RecordStore
+from anabranch.storage.statelog import StateLog
+from anabranch.storage.tail import TopicSink, TopicTail
+from anabranch.storage.topicopen import OpenedTopic, finish_deletion, open_topic
+from anabranch.storage.topicreader import StoredEntry, TopicReader
+from anabranch.storage.topicrecord import TopicRecord, decode_record, encode_record, with_chain
+from anabranch.storage.topicstats import CursorStats, LedgerStats, TopicLogStats
+from anabranch.storage.trim import ledgers_to_drop
+
+__all__ = ["StoredEntry", "TopicLog", "TopicLogSettings", "TopicSink", "TopicTerminated"]
+
+log = logging.getLogger(__name__)
+
+
+class TopicTerminated(Error):
+    """The topic takes no more messages, ever."""
+
+    code = "topic-terminated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLogSettings:
+    ledger_bytes_max: int = 256 * 1024 * 1024  # go on in a new ledger past this
+    ledger_age_max_ms: int = 4 * 3600 * 1000  # … or when the open one is older and `trim` is called
+    retention_ms: int = 0  # keep consumed ledgers this long; -1: forever
+    retention_bytes: int = 0  # keep consumed ledgers up to this size; -1: any
+    cursor_flush_ms: int = 200  # acknowledgements made within this time may be forgotten by a crash
+
+
+class TopicLog:
+    def __init__(
+        self,
+        opened: OpenedTopic,
+        *,
+        ledgers: LedgerStore,
+        metadata: RecordStore,
+        ids: LedgerIds,
+        clock: Clock,
+        settings: TopicLogSettings,
+    ) -> None:
+        """Not for callers: use `open`."""
+        self.name, self._key = opened.name, opened.key
+        self._ledgers, self._metadata, self._ids, self._clock = ledgers, metadata, ids, clock
+        self.settings = settings
+        self._tasks = TaskOwner(f"topic {opened.name}")
+        self.chain = opened.chain
+        self._record, self._version = opened.record, opened.version
+        self._record_lock, self._trim_lock = asyncio.Lock(), asyncio.Lock()
+        self._garbage = list(opened.record.garbage)
+        self._reader = TopicReader(self.chain, ledgers)
+        self._cursors: dict[str, Cursor] = {}
+        self._blobs: dict[str, bytes] = {}
+        self._fenced: Fenced | None = None
+        self._next_state_ledger: int | None = None
+        self._is_closed = False
+        self._state = StateLog(
+            ledgers=ledgers,
+            clock=clock,
+            tasks=self._tasks,
+            flush_ms=settings.cursor_flush_ms,
+            ledger_id=opened.state_ledger,
+            confirmed=opened.old_state_ledgers,
+            cursors=self._cursors,
+            blobs=self._blobs,
+            replace=self._replace_state_ledger,
+        )
+        self._tail = TopicTail(
+            self.chain,
+            ledgers=ledgers,
+            clock=clock,
+            tasks=self._tasks,
+            ledger_bytes_max=settings.ledger_bytes_max,
+            next_ledger=self._announce_ledger,
+            on_switched=self._after_switch,
+        )
+
+    @staticmethod
+    async def open(
+        name: str,
+        *,
+        ledgers: LedgerStore,
+        metadata: RecordStore,
+        ids: LedgerIds,
+        clock: Clock,
+        settings: TopicLogSettings | None = None,
+        create: bool = True,
+    ) -> TopicLog:
+        """Take over the topic `name` (its encoded metadata key); NotFound when it is not there and `create` is off."""
+        opened = await open_topic(name, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, create=create)
+        topic = TopicLog(
+            opened, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, settings=settings or TopicLogSettings()
+        )
+        replayed = await opened.replay(ledgers, topic._cursor_of)
+        topic._cursors.update(replayed.cursors)
+        topic._blobs.update(replayed.blobs)
+        if opened.data_ledger is None:
+            await topic._tail.stop(TopicTerminated(f"{name} is terminated"))
+        else:
+            topic._tail.start(opened.data_ledger)
+        if topic._garbage:
+            topic._tasks.spawn(topic._delete_garbage(), "garbage")
+        return topic
+
+    def _cursor_of(self, saved: CursorSaved) -> Cursor:
+        state = AckState(self.chain)
+        state.restore(saved.acks)
+        return Cursor(self, saved.name, state, saved.properties, consumed_messages=saved.consumed_messages)
+
+    # facts
+
+    @property
+    def is_terminated(self) -> bool:
+        return self._record.terminated_at is not None
+
+    @property
+    def epoch(self) -> int:
+        return self._record.epoch
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self._record.properties)
+
+    @property
+    def last_position(self) -> Position:
+        """Last durable entry; EARLIEST when the topic never had one."""
+        return self.chain.last
+
+    @property
+    def first_position(self) -> Position:
+        """First retained entry, or where the next one will be."""
+        return self.chain.first()
+
+    @property
+    def total_messages(self) -> int:
+        return self.chain.messages
+
+    @property
+    def total_bytes(self) -> int:
+        return self.chain.bytes
+
+    @property
+    def cursors(self) -> Mapping[str, Cursor]:
+        return MappingProxyType(self._cursors)
+
+    def after(self, p: Position) -> Position:
+        """The next valid slot after p."""
+        return self.chain.after(p)
+
+    # appending and reading
+
+    def append(self, payload: Payload, messages: int, sink: TopicSink, context: Any) -> None:
+        """Queue one entry; the sink is told in append order once it is durable or has failed."""
+        self._tail.append(payload, messages, sink, context)
+
+    def read_cached(
+        self, start: Position, entries_max: int, bytes_max: int, upto: Position
+    ) -> list[StoredEntry] | None:
+        return self._reader.read_cached(start, entries_max, bytes_max, upto)
+
+    async def read(self, start: Position, entries_max: int, bytes_max: int, upto: Position) -> list[StoredEntry]:
+        return await self._reader.read(start, entries_max, bytes_max, upto)
+
+    async def position_at_time(self, publish_ms: int) -> Position:
+        return await self._reader.position_at_time(publish_ms)
+
+    async def messages_upto(self, p: Position) -> int:
+        return await self._reader.messages_upto(p)
+
+    async def messages_between(self, after: Position, upto: Position) -> int:
+        """Messages of the entries after < position <= upto."""
+        return max(await self.messages_upto(upto) - await self.messages_upto(after), 0)
+
+    # cursors and blobs
+
+    async def create_cursor(
+        self, name: str, next_to_read: Position, properties: Mapping[str, str], durable: bool = True
+    ) -> Cursor:
+        """A cursor whose first entry is `next_to_read` (EARLIEST and LATEST too); durable when this returns."""
+        self._check_usable()
+        if name in self._cursors:
+            raise AlreadyExists(f"cursor {name} exists on {self.name}")
+        cursor = Cursor(self, name, AckState(self.chain), properties, durable=durable)
+        cursor.seek(next_to_read)
+        self._cursors[name] = cursor
+        if durable:
+            cursor.forget_changes()
+            self._state.add(cursor.saved())
+            try:
+                await self._state.flush()
+            except Error:
+                self._cursors.pop(name, None)
+                self._state.add(CursorDeleted(name))
+                raise
+        return cursor
+
+    async def delete_cursor(self, name: str) -> None:
+        """Gone for good when this returns; absent is fine."""
+        cursor = self._cursors.pop(name, None)
+        if cursor is not None and cursor.durable:
+            self._state.add(CursorDeleted(name))
+            await self._state.flush()
+
+    def cursor_changed(self, cursor: Cursor) -> None:
+        self._state.cursor_changed(cursor)
+
+    async def flush_state(self) -> None:
+        await self._state.flush()
+
+    def state(self, key: str) -> bytes | None:
+        return self._blobs.get(key)
+
+    def save_state_nowait(self, key: str, value: bytes) -> None:
+        """Written with the next flush of the topic's state."""
+        self._blobs[key] = value
+        self._state.add(BlobSaved(key, value))
+
+    async def save_state(self, key: str, value: bytes) -> None:
+        """Durable when it returns."""
+        self._check_usable()
+        self.save_state_nowait(key, value)
+        await self._state.flush()
+
+    # the life of the topic
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        await self._save(lambda record: replace(record, properties=dict(properties)))
+
+    async def terminate(self) -> Position:
+        """Take no more messages, ever; returns the last position. Safe to repeat."""
+        self._check_usable()
+        if not self.is_terminated:
+            await self._tail.stop(TopicTerminated(f"{self.name} is terminated"))
+            try:
+                await self._save(lambda record: replace(record, terminated_at=self.last_position))
+            except Error:
+                self._tail.resume()
+                raise
+        return self.last_position
+
+    async def roll(self) -> None:
+        """Go on in a new ledger, unless the open one is empty."""
+        await self._tail.roll()
+
+    async def trim(self) -> int:
+        """Drop the ledgers that every durable cursor has passed and retention allows to go; how many went."""
+        self._check_usable()
+        tail = self.chain.tail
+        if tail is not None and tail.entries and not self.is_terminated:
+            if self._clock.now_ms() - self._tail.opened_at_ms >= self.settings.ledger_age_max_ms:
+                await self.roll()
+        async with self._trim_lock:
+            return await self._drop_ledgers()
+
+    async def _drop_ledgers(self) -> int:
+        slowest = min((cursor.mark_delete for cursor in self._cursors.values() if cursor.durable), default=None)
+        count = ledgers_to_drop(
+            list(self.chain),
+            slowest=slowest,
+            now_ms=self._clock.now_ms(),
+            retention_ms=self.settings.retention_ms,
+            retention_bytes=self.settings.retention_bytes,
+        )
+        if count:
+            dropped = self.chain.drop_head(count)
+            self._garbage.extend(info.id for info in dropped)
+            for cursor in self._cursors.values():
+                if not cursor.durable:
+                    cursor.trimmed(dropped[-1].end)
+            log.info("ledgers dropped", extra={"topic": self.name, "ledgers": [info.id for info in dropped]})
+        if self._garbage:
+            await self._save()
+            await self._delete_garbage()
+        return count
+
+    async def close(self) -> None:
+        """Write down what cursors know, seal the open ledger, let go. Safe to repeat."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            await self._tail.stop(StorageError("the topic is closed"))
+            if self._fenced is None:
+                await self._state.close()
+                if self._record.ledgers and self._record.ledgers[-1].entries is None and self.chain.entries:
+                    await self._save()
+        finally:
+            await self._state.close(flush=False)
+            await self._tasks.close()
+
+    async def delete(self) -> None:
+        """Remove the topic. Point of no return: the record says so; the rest can be finished by the next `open`."""
+        self._check_usable()
+        self._is_closed = True
+        await self._tail.stop(NotFound(f"{self.name} is deleted"))
+        await self._state.close(flush=False)
+        await self._tasks.close()
+        await self._save(lambda record: replace(record, is_deleted=True))
+        await finish_deletion(self._key, self._record, self._ledgers, self._metadata)
+
+    def stats(self) -> TopicLogStats:
+        return TopicLogStats(
+            ledgers=tuple(
+                LedgerStats(info.id, info.entries, info.messages, info.bytes, info.sealed) for info in self.chain
+            ),
+            cursors=tuple(
+                CursorStats(cursor.name, cursor.durable, cursor.mark_delete, cursor.backlog_entries, cursor.state.holes)
+                for cursor in self._cursors.values()
+            ),
+            state_ledgers=self._state.ledger_ids,
+            entries=self.chain.entries,
+            messages=self.chain.messages,
+            bytes=self.chain.bytes,
+            trimmed_messages=self.chain.trimmed_messages,
+            corrupt_entries=self._reader.corrupt_entries,
+            last_position=self.chain.last,
+            epoch=self._record.epoch,
+            is_terminated=self.is_terminated,
+        )
+
+    # the topic record
+
+    async def _announce_ledger(self) -> int:
+        ledger = await self._ids.allocate(above=self._highest_ledger())
+        await self._save(next_ledger=ledger)
+        return ledger
+
+    async def _replace_state_ledger(self) -> int:
+        ledger = await self._ids.allocate()
+        self._next_state_ledger = ledger
+        try:
+            await self._save()
+        finally:
+            self._next_state_ledger = None
+        return ledger
+
+    def _highest_ledger(self) -> int:
+        return max((row.id for row in self._record.ledgers), default=self.chain.last.ledger)
+
+    def _after_switch(self) -> None:
+        self._tasks.spawn(self._save_and_trim(), "trim")
+
+    async def _save_and_trim(self) -> None:
+        try:
+            if not await self.trim():
+                await self._save()
+        except Error as error:
+            log.warning("topic record not written", extra={"topic": self.name, "reason": str(error)})
+
+    async def _save(
+        self, change: Callable[[TopicRecord], TopicRecord] | None = None, *, next_ledger: int | None = None
+    ) -> None:
+        """Write the record as memory has it, with `change` on top."""
+        async with self._record_lock:
+            if self._fenced is not None:
+                raise self._fenced
+            state_ledgers = self._state.ledger_ids
+            if self._next_state_ledger is not None:
+                state_ledgers = (*state_ledgers, self._next_state_ledger)
+            record = with_chain(self._record, self.chain, next_ledger=next_ledger or self._tail.announced)
+            record = replace(record, state_ledgers=state_ledgers, garbage=tuple(self._garbage))
+            if change is not None:
+                record = change(record)
+            if record != self._record:
+                self._version = await self._put(record)
+                self._record = record
+
+    async def _put(self, record: TopicRecord) -> int:
+        value, version = encode_record(record), self._version
+        while True:
+            try:
+                return await self._metadata.save(self._key, value, version=version)
+            except RecordRaced:
+                found = await self._metadata.load(self._key)
+                if found is None or decode_record(found.value).epoch != record.epoch:
+                    raise self._lost(None if found is None else decode_record(found.value).epoch) from None
+                version = found.version  # our own write whose answer was lost
+
+    def _lost(self, epoch: int | None) -> Fenced:
+        """Somebody else owns the topic: confirm nothing any more."""
+        self._fenced = Fenced(f"{self.name} was taken over (epoch {self._record.epoch}, now {epoch})")
+        self._tail.abandon(self._fenced)
+        return self._fenced
+
+    async def _delete_garbage(self) -> None:
+        """Files of ledgers the record no longer lists; the record forgets them with its next change."""
+        for ledger in list(self._garbage):
+            await self._ledgers.delete(ledger)
+            if ledger in self._garbage:
+                self._garbage.remove(ledger)
+
+    def _check_usable(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced
+        if self._is_closed:
+            raise StorageError(f"{self.name} is closed")

@@ -1,0 +1,156 @@
+"""Taking over a topic: read its record, make the length of every ledger final, raise the epoch, replay its cursors.
+
+One metadata write per opening; it also announces the ledgers the new owner will write to, so that the first append
+and the first cursor need none. The takeover of a broker's log (fence, recovery) lies before this and is not known
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from anabranch.model.errors import NotFound
+from anabranch.runtime.clock import Clock
+from anabranch.storage.chain import LedgerChain
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.cursorcodec import BadStateRecord, CursorSaved, decode
+from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.port import CorruptEntry, LedgerStore
+from anabranch.storage.records import RecordRaced, RecordStore
+from anabranch.storage.statelog import Replay
+from anabranch.storage.topicrecord import LedgerRow, TopicRecord, chain_of, decode_record, encode_record
+
+log = logging.getLogger(__name__)
+
+_READ_ENTRIES, _READ_BYTES = 1024, 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTopic:
+    name: str
+    key: str
+    record: TopicRecord
+    version: int
+    chain: LedgerChain
+    data_ledger: int | None  # where appends go; None when the topic is terminated
+    state_ledger: int
+    old_state_ledgers: tuple[int, ...]
+    state_entries: tuple[int, ...]  # lengths of the old state ledgers
+
+    async def replay(self, ledgers: LedgerStore, make_cursor: Callable[[CursorSaved], Cursor]) -> Replay:
+        replayed = Replay(make_cursor)
+        for ledger, end in zip(self.old_state_ledgers, self.state_entries, strict=True):
+            await _replay_ledger(ledgers, ledger, end, replayed)
+        return replayed
+
+
+def record_key(name: str) -> str:
+    return name if name.startswith("/") else f"/topic-logs/{name}"
+
+
+async def open_topic(
+    name: str, *, ledgers: LedgerStore, metadata: RecordStore, ids: LedgerIds, clock: Clock, create: bool
+) -> OpenedTopic:
+    key = record_key(name)
+    while True:
+        found = await metadata.load(key)
+        old = None if found is None else decode_record(found.value)
+        if old is not None and old.is_deleted:
+            await finish_deletion(key, old, ledgers, metadata)
+            continue
+        if old is None and not create:
+            raise NotFound(f"no topic log {name}")
+        try:
+            return await _take(
+                name, key, old, None if found is None else found.version, ledgers, metadata, ids, clock.now_ms()
+            )
+        except RecordRaced:
+            log.info("topic opened by two at once", extra={"topic": name})
+
+
+async def _take(
+    name: str,
+    key: str,
+    old: TopicRecord | None,
+    version: int | None,
+    ledgers: LedgerStore,
+    metadata: RecordStore,
+    ids: LedgerIds,
+    now_ms: int,
+) -> OpenedTopic:
+    record = TopicRecord(epoch=0) if old is None else old
+    rows = await asyncio.gather(*(_sealed(row, ledgers, now_ms) for row in record.ledgers))
+    lengths = await asyncio.gather(*(ledgers.summarize(ledger) for ledger in record.state_ledgers))
+    states = tuple((summary.ledger_id, summary.entries) for summary in lengths if summary.entries)
+    chain = chain_of(replace(record, ledgers=tuple(rows)))
+    sealed = tuple(row for row in rows if row.entries)
+    above = max((row.id for row in record.ledgers), default=max(chain.last.ledger, 0))
+    data_ledger = await ids.allocate(above) if record.terminated_at is None else None
+    state_ledger = await ids.allocate(above)
+    emptied = {row.id for row in rows if not row.entries} | {s.ledger_id for s in lengths if not s.entries}
+    record = replace(
+        record,
+        epoch=record.epoch + 1,
+        ledgers=sealed if data_ledger is None else (*sealed, LedgerRow(data_ledger)),
+        state_ledgers=(*(ledger for ledger, _ in states), state_ledger),
+        garbage=tuple(sorted({*record.garbage, *emptied})),
+        last=chain.last,
+    )
+    version = await metadata.save(key, encode_record(record), version=version)
+    return OpenedTopic(
+        name=name,
+        key=key,
+        record=record,
+        version=version,
+        chain=chain,
+        data_ledger=data_ledger,
+        state_ledger=state_ledger,
+        old_state_ledgers=tuple(ledger for ledger, _ in states),
+        state_entries=tuple(entries for _, entries in states),
+    )
+
+
+async def _sealed(row: LedgerRow, ledgers: LedgerStore, now_ms: int) -> LedgerRow:
+    """The row with its final length: the old owner writes no more."""
+    if row.entries is not None:
+        return row
+    summary = await ledgers.summarize(row.id)
+    return LedgerRow(
+        row.id,
+        summary.entries,
+        summary.messages,
+        summary.bytes,
+        summary.file_bytes,
+        now_ms,
+        summary.last_publish_ms,
+    )
+
+
+async def _replay_ledger(ledgers: LedgerStore, ledger: int, end: int, replayed: Replay) -> None:
+    at = 0
+    while at < end:
+        try:
+            entries = await ledgers.read(ledger, at, end, _READ_ENTRIES, _READ_BYTES)
+            if not entries:
+                break
+            for entry in entries:
+                at = entry.entry_id + 1
+                replayed.feed(decode(entry.payload))
+        except CorruptEntry as error:
+            log.error("damaged cursor state skipped", extra={"file": error.path, "offset": error.offset})
+            at += 1
+        except BadStateRecord as error:
+            log.error(
+                "unreadable cursor state skipped", extra={"ledger": ledger, "entry": at - 1, "reason": str(error)}
+            )
+    replayed.end_of_ledger()
+
+
+async def finish_deletion(key: str, record: TopicRecord, ledgers: LedgerStore, metadata: RecordStore) -> None:
+    """Ledgers first, the record last: whoever finds the record can go on."""
+    for ledger in {*(row.id for row in record.ledgers), *record.state_ledgers, *record.garbage}:
+        await ledgers.delete(ledger)
+    await metadata.remove(key)

@@ -1,0 +1,41 @@
+"""When may a ledger go? Pulsar's rule as a pure function: consumed by every durable cursor, and past retention time or
+size.
+
+| retention | kept after consumption |
+|---|---|
+| either value 0 | nothing |
+| time t, size -1 | ledgers sealed within the last t |
+| time -1, size s | the newest ledgers up to about s bytes |
+| both set | what satisfies both |
+| -1, -1 | everything |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.model.position import Position
+from anabranch.storage.chain import ChainLedger
+
+
+def ledgers_to_drop(
+    ledgers: Sequence[ChainLedger],
+    *,
+    slowest: Position | None,
+    now_ms: int,
+    retention_ms: int,
+    retention_bytes: int,
+) -> int:
+    """How many ledgers at the head may go. `slowest`: lowest mark-delete of the durable cursors, None without any."""
+    remaining = sum(info.bytes for info in ledgers)
+    for count, info in enumerate(ledgers):
+        if not info.sealed:
+            return count
+        if slowest is not None and slowest < info.end:
+            return count
+        is_expired = retention_ms >= 0 and now_ms - info.sealed_at_ms >= retention_ms
+        is_over_size = retention_bytes >= 0 and remaining >= retention_bytes
+        if not (is_expired or is_over_size):
+            return count
+        remaining -= info.bytes
+    return len(ledgers)
