@@ -1,7 +1,7 @@
 """The broker's side of opening a connection and keeping it alive. No clock, no socket: ticks and commands come in.
 
-    WAITING --CONNECT--> OPEN        PING is answered in both; anything else before CONNECT, or a second CONNECT, is a
-                                     violation: HandshakeError, and the connection is closed
+WAITING --CONNECT--> OPEN        PING is answered in both; anything else before CONNECT, or a second CONNECT, is a
+                                 violation: HandshakeError, and the connection is closed
 """
 
 from __future__ import annotations
@@ -73,9 +73,7 @@ class Handshake:
             if self.peer is not None:
                 raise HandshakeError("second CONNECT on one connection")
             self.peer = peer_of(body)
-            return connected(
-                self._server_version, self.peer.protocol_version, self._message_bytes_max, self._features
-            )
+            return connected(self._server_version, self.peer.protocol_version, self._message_bytes_max, self._features)
         if self.peer is None:
             raise HandshakeError(f"{BaseCommand.Type.Name(kind)} before CONNECT")
         return None

@@ -248,9 +248,7 @@ def topics_of_namespace(
     body = pb.CommandGetTopicsOfNamespaceResponse(
         request_id=request_id, topics=topics, topics_hash=topics_hash, filtered=filtered, changed=changed
     )
-    return frame(
-        BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, get_topics_of_namespace_response=body)
-    )
+    return frame(BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, get_topics_of_namespace_response=body))
 
 
 def schema_failed(request_id: int, code: ServerError, text: str) -> bytes:
