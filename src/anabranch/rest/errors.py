@@ -1,0 +1,77 @@
+"""From an error's code to an HTTP answer: `{"reason": …, "code": …}` with Pulsar's status. Never a stack trace.
+
+An error class that is not listed answers like the nearest class above it: new kinds of NotFound are 404 by themselves.
+"""
+
+from __future__ import annotations
+
+from anabranch.model.errors import Error
+from anabranch.rest.message import Response, json_response
+
+STATUS = {
+    "bad-request": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not-found": 404,
+    "ledger-not-found": 404,
+    "unknown-path": 404,
+    "wrong-method": 405,
+    "bad-partition-count": 406,
+    "already-exists": 409,
+    "not-empty": 409,
+    "version-mismatch": 409,
+    "not-partitioned": 409,
+    "bad-name": 412,
+    "busy": 412,
+    "not-allowed": 412,
+    "limit-exceeded": 412,
+    "body-too-large": 413,
+    "fewer-partitions": 422,
+    "too-many-requests": 429,
+    "headers-too-large": 431,
+    "error": 500,
+    "not-ready": 503,
+    "metadata-unavailable": 503,
+    "fenced": 503,
+    "overloaded": 503,
+    "timeout": 504,
+    "storage-full": 507,
+}
+
+
+class BodyTooLarge(Error):
+    code = "body-too-large"
+
+
+class TimedOut(Error):
+    """The work behind a request took longer than a request may take; it may still happen."""
+
+    code = "timeout"
+    retryable = True
+
+
+class BadPartitionCount(Error):
+    code = "bad-partition-count"
+
+
+def status_of(error: Error) -> int:
+    if error.code in STATUS:
+        return STATUS[error.code]
+    codes = (vars(kind).get("code") for kind in type(error).__mro__)
+    return next((STATUS[code] for code in codes if code in STATUS), 500)
+
+
+def error_response(error: Error) -> Response:
+    status = status_of(error)
+    made = json_response({"reason": error.reason, "code": error.code}, status)
+    extra: list[tuple[str, str]] = []
+    if status == 405 and (allowed := getattr(error, "allowed", None)):
+        extra.append(("Allow", ", ".join(allowed)))
+    if status in (429, 503):
+        extra.append(("Retry-After", "1"))
+    return Response(status, made.body, made.content_type, tuple(extra))
+
+
+def internal_error() -> Response:
+    """What a client sees of a bug: that there was one. The log has the rest."""
+    return json_response({"reason": "internal error; the broker's log has the details", "code": "internal"}, 500)

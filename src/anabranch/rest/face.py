@@ -1,0 +1,64 @@
+"""What HTTP may ask of a broker. Names arrive decoded and full (`persistent://t/n/x`, namespaces as `t/n`).
+
+Every call may raise an `anabranch.model.errors.Error`; its code becomes the status (`rest.errors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from anabranch.model.position import Position
+
+
+class BrokerFace(Protocol):
+    async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
+        """At least brokerUrl, httpUrl and nativeUrl of the broker that serves the topic."""
+
+    async def partitions(self, topic: str, check_allow_auto_creation: bool) -> int:
+        """Partitions of a partitioned topic, 0 for a plain one; NotFound when there is none and none may be created."""
+
+    async def create_topic(self, topic: str, properties: Mapping[str, str]) -> None: ...
+
+    async def delete_topic(self, topic: str, force: bool) -> None: ...
+
+    async def create_partitions(self, topic: str, count: int) -> None: ...
+
+    async def update_partitions(self, topic: str, count: int) -> None: ...
+
+    async def delete_partitions(self, topic: str, force: bool) -> None: ...
+
+    async def list_topics(self, namespace: str, domain: str, include_partitioned: bool) -> list[str]:
+        """Full names, partitions one by one; with `include_partitioned` the partitioned topics' own names too."""
+
+    async def list_partitioned(self, namespace: str, domain: str) -> list[str]: ...
+
+    async def topic_stats(self, topic: str) -> dict[str, Any]: ...
+
+    async def partitioned_stats(self, topic: str) -> dict[str, Any]: ...
+
+    async def internal_stats(self, topic: str) -> dict[str, Any]: ...
+
+    async def list_subscriptions(self, topic: str) -> list[str]: ...
+
+    async def create_subscription(self, topic: str, subscription: str, position: Position) -> None:
+        """`position` is the first entry to deliver, EARLIEST or LATEST."""
+
+    async def delete_subscription(self, topic: str, subscription: str, force: bool) -> None: ...
+
+    async def list_tenants(self) -> list[str]: ...
+
+    async def create_tenant(self, tenant: str) -> None: ...
+
+    async def list_namespaces(self, tenant: str) -> list[str]:
+        """As `tenant/namespace`, sorted; NotFound for an unknown tenant."""
+
+    async def create_namespace(self, namespace: str) -> None: ...
+
+    async def delete_namespace(self, namespace: str) -> None: ...
+
+    def health(self) -> None:
+        """Raise NotReady (or what is wrong) unless the broker serves."""
+
+    def metrics(self) -> str:
+        """Prometheus text."""

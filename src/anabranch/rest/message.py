@@ -1,0 +1,63 @@
+"""One HTTP request and one answer as values. Knows JSON and query strings; knows no sockets and no routes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from anabranch.model.errors import BadRequest
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str  # as sent, still encoded, without the query
+    params: Mapping[str, str] = field(default_factory=dict)  # from the route's pattern, decoded
+    query: Mapping[str, str] = field(default_factory=dict)  # the last one wins
+    headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
+    body: bytes = b""
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A query parameter that is true or false; `?force` alone means true."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if text.lower() in ("true", "1", ""):
+            return True
+        if text.lower() in ("false", "0"):
+            return False
+        raise BadRequest(f"query parameter {name} is true or false, not {text!r}")
+
+    def json(self) -> Any:
+        """The body as JSON; None when there is no body (clients send empty bodies with a JSON content type)."""
+        if not self.body.strip():
+            return None
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body is not JSON: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int = 200
+    body: bytes = b""
+    content_type: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+NO_CONTENT = Response(204)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(status, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), JSON)
+
+
+def raw_response(text: str, content_type: str = JSON) -> Response:
+    """Text as it is. Pulsar sends bare strings (`ok`) under application/json, and clients rely on it."""
+    return Response(200, text.encode(), content_type)

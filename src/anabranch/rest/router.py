@@ -1,0 +1,116 @@
+"""Routes as data, and finding the one that a request means. Pure: knows no sockets and no handlers' insides.
+
+A pattern is a path whose parts are literal, `{name}` (any one part, which may hold an encoded slash) or `{name:a|b}`
+(one of these words). Parts are split before they are decoded, so `a%2Fb` is one part. A literal wins over a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import unquote_plus
+
+from anabranch.model.errors import BadRequest, Error
+from anabranch.rest.message import Request, Response
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class UnknownPath(Error):
+    code = "unknown-path"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"nothing is served under {path}")
+
+
+class WrongMethod(Error):
+    code = "wrong-method"
+
+    def __init__(self, method: str, path: str, allowed: Sequence[str]) -> None:
+        super().__init__(f"{method} is not served under {path}; allowed: {', '.join(allowed)}")
+        self.allowed = tuple(allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: str
+    pattern: str
+    handler: Handler
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    route: Route
+    params: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Node:
+    literals: dict[str, _Node] = field(default_factory=dict)
+    named: _Node | None = None
+    routes: dict[str, tuple[Route, tuple[tuple[int, str], ...]]] = field(default_factory=dict)  # places of the names
+
+
+class Router:
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self.routes = tuple(routes)
+        self._root = _Node()
+        for route in routes:
+            self._add(route)
+
+    def match(self, method: str, path: str) -> Match:
+        """Raises UnknownPath or WrongMethod. HEAD is served by what serves GET."""
+        parts = [_decoded(part) for part in path.removesuffix("/").split("/")[1:]]
+        served: set[str] = set()
+        wanted = "GET" if method == "HEAD" else method
+        for node in _reachable(self._root, parts, 0):
+            if (found := node.routes.get(wanted)) is not None:
+                route, places = found
+                return Match(route, {name: parts[place] for place, name in places})
+            served.update(node.routes)
+        if not path.startswith("/") or not served:
+            raise UnknownPath(path)
+        implied = {"HEAD", "OPTIONS"} if "GET" in served else {"OPTIONS"}
+        raise WrongMethod(method, path, sorted(served | implied))
+
+    def _add(self, route: Route) -> None:
+        nodes = [self._root]
+        places: list[tuple[int, str]] = []
+        for place, part in enumerate(route.pattern.removesuffix("/").split("/")[1:]):
+            if not part.startswith("{"):
+                words = [part]
+            else:
+                name, _, choice = part[1:-1].partition(":")
+                places.append((place, name))
+                words = choice.split("|") if choice else []
+            nodes = [child for node in nodes for child in _step(node, words)]
+        for node in nodes:
+            assert route.method not in node.routes, f"{route.method} {route.pattern} is routed twice"
+            node.routes[route.method] = (route, tuple(places))
+
+
+def _step(node: _Node, words: list[str]) -> list[_Node]:
+    if words:
+        return [node.literals.setdefault(word, _Node()) for word in words]
+    node.named = node.named or _Node()
+    return [node.named]
+
+
+def _reachable(node: _Node, parts: list[str], place: int) -> Iterator[_Node]:
+    if place == len(parts):
+        if node.routes:
+            yield node
+        return
+    if (literal := node.literals.get(parts[place])) is not None:
+        yield from _reachable(literal, parts, place + 1)
+    if node.named is not None and parts[place]:
+        yield from _reachable(node.named, parts, place + 1)
+
+
+def _decoded(part: str) -> str:
+    """As Java's clients encode it: %XX, and + for a space."""
+    try:
+        return unquote_plus(part, errors="strict")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{part!r} does not decode to UTF-8") from error

@@ -1,0 +1,23 @@
+"""The whole table of routes. The place to look for what the HTTP port serves."""
+
+from __future__ import annotations
+
+from anabranch.rest.face import BrokerFace
+from anabranch.rest.router import Router
+from anabranch.rest.routes_broker import broker_routes
+from anabranch.rest.routes_lookup import lookup_routes
+from anabranch.rest.routes_subscriptions import subscription_routes
+from anabranch.rest.routes_tenants import tenant_routes
+from anabranch.rest.routes_topics import topic_routes
+
+
+def make_router(face: BrokerFace, version: str) -> Router:
+    return Router(
+        [
+            *lookup_routes(face),
+            *topic_routes(face),
+            *subscription_routes(face),
+            *tenant_routes(face),
+            *broker_routes(face, version),
+        ]
+    )

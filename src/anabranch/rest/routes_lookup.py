@@ -1,0 +1,41 @@
+"""Where clients with an `http://` service URL begin: which broker serves a topic. Knows HTTP only through values."""
+
+from __future__ import annotations
+
+from anabranch.model.names import TopicName
+from anabranch.rest.face import BrokerFace
+from anabranch.rest.message import Request, Response, json_response, raw_response
+from anabranch.rest.router import Route
+
+TOPIC_PARAMS = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+_WHOLE_RING = "0x00000000_0xffffffff"
+
+
+def topic_of(request: Request) -> TopicName:
+    """The topic that the path names, checked."""
+    params = request.params
+    return TopicName.from_parts(params["domain"], params["tenant"], params["namespace"], params["topic"])
+
+
+class LookupCalls:
+    def __init__(self, face: BrokerFace) -> None:
+        self._face = face
+
+    async def lookup(self, request: Request) -> Response:
+        listener = request.query.get("listenerName") or request.headers.get("x-pulsar-listenername")
+        found = await self._face.lookup(str(topic_of(request)), request.flag("authoritative"), listener)
+        # The C++ client calls an answer without a TLS address malformed, even when it does not want TLS.
+        return json_response({**found, "brokerUrlSsl": found.get("brokerUrlTls", "")})
+
+    async def bundle(self, request: Request) -> Response:
+        topic_of(request)
+        return raw_response(_WHOLE_RING)
+
+
+def lookup_routes(face: BrokerFace) -> list[Route]:
+    calls = LookupCalls(face)
+    return [
+        Route("GET", f"/lookup/v2/topic/{TOPIC_PARAMS}", calls.lookup, "The broker that serves a topic"),
+        Route("GET", f"/lookup/v2/destination/{TOPIC_PARAMS}", calls.lookup, "The same, by its old name"),
+        Route("GET", f"/lookup/v2/topic/{TOPIC_PARAMS}/bundle", calls.bundle, "The hash range a topic is placed by"),
+    ]

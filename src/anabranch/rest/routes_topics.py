@@ -1,0 +1,109 @@
+"""Topics, partitions and their figures under /admin/v2/{persistent|non-persistent}. Knows HTTP only through values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.model.errors import BadRequest
+from anabranch.model.names import parse_namespace
+from anabranch.rest.errors import BadPartitionCount
+from anabranch.rest.face import BrokerFace
+from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.router import Route
+from anabranch.rest.routes_lookup import TOPIC_PARAMS, topic_of
+
+
+def namespace_of(request: Request) -> str:
+    tenant, namespace = request.params["tenant"], request.params["namespace"]
+    parse_namespace(f"{tenant}/{namespace}")
+    return f"{tenant}/{namespace}"
+
+
+def parse_partitions(value: Any) -> int:
+    """The body of `…/partitions`: a number, or an object with `partitions`."""
+    if isinstance(value, dict):
+        if value.get("properties"):
+            raise BadRequest("properties of partitioned topics are not kept in this release")
+        value = value.get("partitions")
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadRequest("the body is the number of partitions, for example 3")
+    if value <= 0:
+        raise BadPartitionCount("Number of partitions should be more than 0")
+    return value
+
+
+def parse_properties(value: Any) -> dict[str, str]:
+    """A map of text to text; no body means no properties."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise BadRequest('properties are an object of texts, for example {"owner": "me"}')
+    return value
+
+
+class TopicCalls:
+    def __init__(self, face: BrokerFace) -> None:
+        self._face = face
+
+    async def list_topics(self, request: Request) -> Response:
+        return json_response(
+            await self._face.list_topics(namespace_of(request), request.params["domain"], include_partitioned=False)
+        )
+
+    async def list_partitioned(self, request: Request) -> Response:
+        return json_response(await self._face.list_partitioned(namespace_of(request), request.params["domain"]))
+
+    async def create(self, request: Request) -> Response:
+        await self._face.create_topic(str(topic_of(request)), parse_properties(request.json()))
+        return NO_CONTENT
+
+    async def delete(self, request: Request) -> Response:
+        await self._face.delete_topic(str(topic_of(request)), request.flag("force"))
+        return NO_CONTENT
+
+    async def partitions(self, request: Request) -> Response:
+        count = await self._face.partitions(str(topic_of(request)), request.flag("checkAllowAutoCreation"))
+        return json_response({"partitions": count, "deleted": False})
+
+    async def create_partitions(self, request: Request) -> Response:
+        await self._face.create_partitions(str(topic_of(request)), parse_partitions(request.json()))
+        return NO_CONTENT
+
+    async def update_partitions(self, request: Request) -> Response:
+        await self._face.update_partitions(str(topic_of(request)), parse_partitions(request.json()))
+        return NO_CONTENT
+
+    async def delete_partitions(self, request: Request) -> Response:
+        await self._face.delete_partitions(str(topic_of(request)), request.flag("force"))
+        return NO_CONTENT
+
+    async def stats(self, request: Request) -> Response:
+        return json_response(await self._face.topic_stats(str(topic_of(request))))
+
+    async def partitioned_stats(self, request: Request) -> Response:
+        stats = await self._face.partitioned_stats(str(topic_of(request)))
+        return json_response(stats if request.flag("perPartition", True) else {**stats, "partitions": {}})
+
+    async def internal_stats(self, request: Request) -> Response:
+        return json_response(await self._face.internal_stats(str(topic_of(request))))
+
+
+def topic_routes(face: BrokerFace) -> list[Route]:
+    calls = TopicCalls(face)
+    topic = f"/admin/v2/{TOPIC_PARAMS}"
+    namespace = topic.removesuffix("/{topic}")
+    return [
+        Route("GET", namespace, calls.list_topics, "Topics of a namespace, partitions one by one"),
+        Route("GET", f"{namespace}/partitioned", calls.list_partitioned, "Partitioned topics of a namespace"),
+        Route("PUT", topic, calls.create, "Create a topic"),
+        Route("DELETE", topic, calls.delete, "Delete a topic"),
+        Route("GET", f"{topic}/partitions", calls.partitions, "Number of partitions"),
+        Route("PUT", f"{topic}/partitions", calls.create_partitions, "Create a partitioned topic"),
+        Route("POST", f"{topic}/partitions", calls.update_partitions, "Add partitions"),
+        Route("DELETE", f"{topic}/partitions", calls.delete_partitions, "Delete a partitioned topic"),
+        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic"),
+        Route("GET", f"{topic}/partitioned-stats", calls.partitioned_stats, "Figures of a partitioned topic"),
+        Route("GET", f"{topic}/internalStats", calls.internal_stats, "Ledgers and cursors of a topic"),
+    ]

@@ -1,0 +1,264 @@
+"""HTTP/1.1 on one port of the running event loop: keep-alive, limits, deadlines. Knows no route by name.
+
+h11 does the parsing and is the reason that malformed requests end here; `Exchange` drives one connection, `HttpServer`
+owns them all. Every wait has a deadline and every buffer a bound, so a slow or silent peer costs one idle task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qsl
+
+import h11
+
+from anabranch.model.errors import BadRequest, Error
+from anabranch.rest.errors import BodyTooLarge, TimedOut, error_response, internal_error
+from anabranch.rest.message import Request, Response, json_response
+from anabranch.rest.router import Router, WrongMethod
+from anabranch.rest.settings import HttpSettings
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES = 64 * 1024
+_PIPELINE_GRACE_S = 2.0
+
+Serve = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpStats:
+    connections: int
+    requests: int
+    failures: int  # answers with 5xx
+
+
+async def answer(router: Router, request: Request, seconds_max: float) -> Response:
+    """Route, handle, translate errors. Whatever a handler does, there is an answer."""
+    try:
+        if request.method == "OPTIONS":
+            return _options(router, request)
+        match = router.match(request.method, request.path)
+        routed = Request(request.method, request.path, match.params, request.query, request.headers, request.body)
+        async with asyncio.timeout(seconds_max):
+            return await match.route.handler(routed)
+    except Error as error:
+        return error_response(error)
+    except TimeoutError:
+        return error_response(TimedOut(f"no answer within {seconds_max:g} seconds"))
+    except Exception:  # the last line of defence: a bug in a handler must not end the connection
+        log.exception("request failed", extra={"method": request.method, "path": request.path})
+        return internal_error()
+
+
+def _options(router: Router, request: Request) -> Response:
+    try:
+        router.match("OPTIONS", request.path)
+    except WrongMethod as error:
+        return Response(200, headers=(("Allow", ", ".join(error.allowed)),))
+    raise AssertionError("no route serves OPTIONS itself")
+
+
+class Exchange:
+    """One connection: requests one after another until either side has enough."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, settings: HttpSettings, serve: Serve
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._settings = settings
+        self._serve = serve
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=settings.header_bytes_max)
+        self.is_idle = True
+        self.is_closing = False
+
+    async def run(self) -> None:
+        try:
+            while not self.is_closing and await self._one():
+                pass
+        except (ConnectionError, TimeoutError):
+            log.debug("http peer went away")
+        finally:
+            self._writer.close()
+            with suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(_PIPELINE_GRACE_S):
+                    await self._writer.wait_closed()
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+    async def _one(self) -> bool:
+        """Serve one request; False when the connection is done."""
+        self.is_idle = True
+        head_only = False
+        try:
+            head = await self._head()
+            if head is None:
+                return False
+            self.is_idle = False
+            head_only = head.method == b"HEAD"
+            async with asyncio.timeout(self._settings.read_seconds):
+                request = _request(head, await self._body(head))
+            response = await self._serve(request)
+        except h11.RemoteProtocolError as error:
+            if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+                return False
+            body = json_response({"reason": f"not HTTP/1.1: {error}", "code": "bad-request"}, error.error_status_hint)
+            await self._send(body, False, close=True)
+            return False
+        except (BodyTooLarge, BadRequest) as error:
+            await self._send(error_response(error), head_only, close=True)
+            return False
+        await self._send(response, head_only, close=self.is_closing)
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    async def _head(self) -> h11.Request | None:
+        """The next request line and headers: the first byte may take `idle_seconds`, the rest `read_seconds`."""
+        seconds = self._settings.idle_seconds if self._http.trailing_data[0] == b"" else self._settings.read_seconds
+        event = self._http.next_event()
+        if event is h11.NEED_DATA:
+            async with asyncio.timeout(seconds):
+                await self._feed()
+            async with asyncio.timeout(self._settings.read_seconds):
+                event = await self._event()
+        return event if isinstance(event, h11.Request) else None
+
+    async def _body(self, head: h11.Request) -> bytes:
+        limit = self._settings.body_bytes_max
+        length = next((value for name, value in head.headers if name == b"content-length"), b"0")
+        if int(length) > limit:
+            raise BodyTooLarge(f"a request body may have {limit} bytes, not {int(length)}")
+        if self._http.they_are_waiting_for_100_continue:
+            proceed = self._http.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue"))
+            self._writer.write(proceed or b"")
+        body = bytearray()
+        while True:
+            event = await self._event()
+            if isinstance(event, h11.Data):
+                body += event.data
+                if len(body) > limit:
+                    raise BodyTooLarge(f"a request body may have {limit} bytes")
+            elif isinstance(event, h11.EndOfMessage):
+                return bytes(body)
+            else:
+                raise ConnectionResetError("the peer closed in the middle of a body")
+
+    async def _event(self) -> Any:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            await self._feed()
+        return event
+
+    async def _feed(self) -> None:
+        self._http.receive_data(await self._reader.read(_READ_BYTES))
+
+    async def _send(self, response: Response, head_only: bool, close: bool) -> None:
+        headers = [(name.encode(), value.encode()) for name, value in response.headers]
+        if response.content_type is not None:
+            headers.append((b"Content-Type", response.content_type.encode()))
+        if response.status != 204:
+            headers.append((b"Content-Length", str(len(response.body)).encode()))
+        headers += [(b"X-Content-Type-Options", b"nosniff"), (b"Cache-Control", b"no-store")]
+        if close:
+            headers.append((b"Connection", b"close"))
+        reason = HTTPStatus(response.status).phrase.encode()
+        head = self._http.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
+        data = b"" if head_only or response.status == 204 else response.body
+        body = self._http.send(h11.Data(data=data)) or b"" if data else b""
+        end = self._http.send(h11.EndOfMessage()) or b""
+        self._writer.write(head + body + end)
+        async with asyncio.timeout(self._settings.read_seconds):
+            await self._writer.drain()
+
+
+def _request(head: h11.Request, body: bytes) -> Request:
+    try:
+        target = head.target.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise BadRequest("the request target must be encoded as ASCII with %XX") from error
+    path, _, query = target.partition("?")
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in head.headers}
+    return Request(
+        method=head.method.decode("ascii"),
+        path=path,
+        query=dict(parse_qsl(query, keep_blank_values=True)),
+        headers=headers,
+        body=body,
+    )
+
+
+class HttpServer:
+    """`async with HttpServer(router, settings) as server` listens; leaving it lets started requests finish."""
+
+    def __init__(self, router: Router, settings: HttpSettings) -> None:
+        self._router = router
+        self._settings = settings
+        self._tasks = TaskOwner("http")
+        self._exchanges: set[Exchange] = set()
+        self._server: asyncio.Server | None = None
+        self._requests = 0
+        self._failures = 0
+        self.port = settings.port  # the real one once listening
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(
+            self._connected, self._settings.host, self._settings.port, limit=_READ_BYTES, backlog=256
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self, seconds: float = 2.0) -> None:
+        """No new connections, idle ones end at once, requests under way have `seconds` to finish."""
+        if self._server is None:
+            return
+        self._server.close()
+        for exchange in tuple(self._exchanges):
+            exchange.is_closing = True
+            if exchange.is_idle:
+                exchange.abort()
+        await self._tasks.drain(seconds)
+        await self._tasks.close()
+        self._server = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def stats(self) -> HttpStats:
+        return HttpStats(len(self._exchanges), self._requests, self._failures)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._exchanges) >= self._settings.connections_max:
+            writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+            return
+        exchange = Exchange(reader, writer, self._settings, self._serve)
+        self._exchanges.add(exchange)
+        self._tasks.spawn(self._run(exchange), "exchange")
+
+    async def _run(self, exchange: Exchange) -> None:
+        try:
+            await exchange.run()
+        finally:
+            self._exchanges.discard(exchange)
+
+    async def _serve(self, request: Request) -> Response:
+        self._requests += 1
+        response = await answer(self._router, request, self._settings.handle_seconds)
+        if response.status >= 500:
+            self._failures += 1
+        return response
