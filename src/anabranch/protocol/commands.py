@@ -65,12 +65,12 @@ def read_command(data: memoryview | bytes) -> tuple[int, Any]:
     # An absent or unknown type reads as the first one, CONNECT; every other value proves that the field is there.
     kind: int = command.type
     if kind == SEND:
-        send = command.send
-        if send.HasField("sequence_id") and send.HasField("producer_id") and not send.HasField("message_id"):
+        send = command.send  # an absent body reads as an empty one, which lacks its ids
+        if send.IsInitialized():
             return kind, send
     elif kind == FLOW:
         flow = command.flow
-        if flow.HasField("consumer_id") and flow.HasField("messagePermits"):
+        if flow.IsInitialized():
             return kind, flow
     elif kind in (PING, PONG):
         return kind, _GETTERS[kind](command)
@@ -83,9 +83,9 @@ def _checked(command: pb.BaseCommand, kind: int) -> Any:
         raise BadCommand("command without a known type")
     if not command.HasField(name):
         raise BadCommand(f"{name.upper()} without its body")
-    if not command.IsInitialized():
-        raise BadCommand(f"{name.upper()} lacks a required field")
     body: Message = _GETTERS[kind](command)
+    if not body.IsInitialized():
+        raise BadCommand(f"{name.upper()} lacks a required field")
     _check_text(body)
     return body
 
@@ -119,12 +119,25 @@ def frame_with_payload(command: pb.BaseCommand, payload: bytes | bytearray | mem
 # ---------------------------------------------------------------------------------------------- once for every entry
 
 
-class _Reused(threading.local):
-    """Per-thread messages for the hot frames; between calls they hold only what the next call overwrites."""
+class _Hot:
+    """Messages for the hot frames; between calls they hold only what the next call overwrites or compares."""
+
+    __slots__ = (
+        "highest",
+        "message",
+        "message_bytes",
+        "message_id",
+        "message_partition",
+        "receipt",
+        "receipt_bytes",
+        "receipt_id",
+        "receipt_partition",
+    )
 
     def __init__(self) -> None:
         receipt = BaseCommand(type=BaseCommand.SEND_RECEIPT)
         self.receipt = receipt.send_receipt
+        self.receipt.highest_sequence_id = self.highest = 0
         self.receipt_id = self.receipt.message_id
         self.receipt_partition = -1
         self.receipt_bytes = receipt.SerializeToString
@@ -135,7 +148,12 @@ class _Reused(threading.local):
         self.message_bytes = message.SerializeToString
 
 
-_REUSED = _Reused()
+class _PerThread(threading.local):
+    def __init__(self) -> None:
+        self.hot = _Hot()
+
+
+_LOCAL = _PerThread()
 
 
 def receipt_frame(
@@ -149,23 +167,26 @@ def receipt_frame(
     credit_messages: int = 0,
 ) -> bytes:
     """SEND_RECEIPT. Ids of -1 (a duplicate) are allowed; credits are for clients with `anabranch_extensions` only."""
-    reused = _REUSED
-    receipt, message_id = reused.receipt, reused.receipt_id
+    hot = _LOCAL.hot
+    receipt, identity = hot.receipt, hot.receipt_id
     receipt.producer_id = producer_id
     receipt.sequence_id = sequence_id
-    receipt.highest_sequence_id = highest_sequence_id
-    message_id.ledgerId = ledger & U64_MASK
-    message_id.entryId = entry & U64_MASK
-    if partition != reused.receipt_partition:
-        _set_partition(message_id, partition)
-        reused.receipt_partition = partition
+    if ledger < 0 or entry < 0:
+        ledger, entry = ledger & U64_MASK, entry & U64_MASK
+    identity.ledgerId = ledger
+    identity.entryId = entry
+    if highest_sequence_id != hot.highest:
+        receipt.highest_sequence_id = hot.highest = highest_sequence_id
+    if partition != hot.receipt_partition:
+        _set_partition(identity, partition)
+        hot.receipt_partition = partition
     if credit_bytes or credit_messages:
         receipt.credit_bytes, receipt.credit_messages = credit_bytes, credit_messages
-        data: bytes = reused.receipt_bytes()
+        data = hot.receipt_bytes()
         receipt.ClearField("credit_bytes")
         receipt.ClearField("credit_messages")
     else:
-        data = reused.receipt_bytes()
+        data = hot.receipt_bytes()
     size = len(data)
     return _SIZES(size + 4, size) + data
 
@@ -181,31 +202,31 @@ def message_header(
     consumer_epoch: int | None = None,
 ) -> bytes:
     """A MESSAGE frame up to the entry's `payload_bytes` bytes, which follow verbatim. Words of `ack_set` are signed."""
-    reused = _REUSED
-    message, message_id = reused.message, reused.message_id
-    message.consumer_id = consumer_id
-    message_id.ledgerId = ledger
-    message_id.entryId = entry
-    if partition != reused.message_partition:
-        _set_partition(message_id, partition)
-        reused.message_partition = partition
+    hot = _LOCAL.hot
+    identity = hot.message_id
+    hot.message.consumer_id = consumer_id
+    identity.ledgerId = ledger
+    identity.entryId = entry
+    if partition != hot.message_partition:
+        _set_partition(identity, partition)
+        hot.message_partition = partition
     if redelivery_count or ack_set or consumer_epoch is not None:
-        return _rare_message_header(consumer_id, message_id, payload_bytes, redelivery_count, ack_set, consumer_epoch)
-    data: bytes = reused.message_bytes()
+        return _rare_message_header(consumer_id, identity, payload_bytes, redelivery_count, ack_set, consumer_epoch)
+    data = hot.message_bytes()
     size = len(data)
     return _SIZES(size + 4 + payload_bytes, size) + data
 
 
 def _rare_message_header(
     consumer_id: int,
-    message_id: pb.MessageIdData,
+    identity: pb.MessageIdData,
     payload_bytes: int,
     redelivery_count: int,
     ack_set: Sequence[int] | None,
     consumer_epoch: int | None,
 ) -> bytes:
     # A new message: repeated fields of a reused one would grow without end.
-    message = pb.CommandMessage(consumer_id=consumer_id, message_id=message_id, ack_set=ack_set)
+    message = pb.CommandMessage(consumer_id=consumer_id, message_id=identity, ack_set=ack_set)
     if redelivery_count:
         message.redelivery_count = redelivery_count
     if consumer_epoch is not None:
@@ -214,11 +235,11 @@ def _rare_message_header(
     return _SIZES(len(data) + 4 + payload_bytes, len(data)) + data
 
 
-def _set_partition(message_id: pb.MessageIdData, partition: int) -> None:
+def _set_partition(identity: pb.MessageIdData, partition: int) -> None:
     if partition < 0:
-        message_id.ClearField("partition")
+        identity.ClearField("partition")
     else:
-        message_id.partition = partition
+        identity.partition = partition
 
 
 # ------------------------------------------------------------------------------------------------------------ values

@@ -31,6 +31,7 @@ OPENED_BYTES_MAX = 64 * 1024 * 1024  # no compressed batch is opened beyond this
 
 _U16 = Struct(">H").unpack_from
 _U32 = Struct(">I").unpack_from
+_CHECKED = Struct(">HI").unpack_from  # either magic, then the checksum or the size of the broker's block
 _PACK_U16 = Struct(">H").pack
 _PACK_U32 = Struct(">I").pack
 _METADATA: Callable[[Bytes], pb.MessageMetadata] = pb.MessageMetadata.FromString  # type: ignore[assignment]  # takes views
@@ -49,14 +50,15 @@ class BatchMessage(NamedTuple):
 
 def checksum_ok(payload: Bytes) -> bool:
     """True when the checksum fits or there is none."""
+    view = payload if type(payload) is memoryview else memoryview(payload)
     try:
-        start = _after_broker_metadata(payload)
-        if _U16(payload, start)[0] != CHECKSUM_MAGIC:
-            return True
-        expected: int = _U32(payload, start + 2)[0]
+        magic, expected = _CHECKED(view)
+        if magic == BROKER_METADATA_MAGIC:
+            view = view[6 + expected :]
+            magic, expected = _CHECKED(view)
     except struct.error as cause:
         raise BadEntry(f"entry of {len(payload)} bytes is cut short") from cause
-    return crc32c.crc32c(memoryview(payload)[start + 6 :]) == expected
+    return magic != CHECKSUM_MAGIC or bool(crc32c.crc32c(view[6:]) == expected)
 
 
 def metadata(payload: Bytes) -> pb.MessageMetadata:
