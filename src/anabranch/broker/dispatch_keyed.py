@@ -76,7 +76,12 @@ class KeyedDispatcher:
             self.rewind()
 
     def _members_changed(self) -> None:
-        self._ring.reset([(f"{consumer.name}/{consumer.peer.address}/{consumer.consumer_id}", consumer) for consumer in self.consumers])
+        self._ring.reset(
+            [
+                (f"{consumer.name}/{consumer.peer.address}/{consumer.consumer_id}", consumer)
+                for consumer in self.consumers
+            ]
+        )
         self._retry.update(self._stash)
 
     def owner(self, slot: int) -> Consumer | None:

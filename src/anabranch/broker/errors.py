@@ -57,4 +57,3 @@ class ClientMistake(Error):
 
 class TooManyRequests(LimitExceeded):
     code = "too-many-requests"
-

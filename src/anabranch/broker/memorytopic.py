@@ -244,5 +244,3 @@ class MemoryTopic:
         if not force and not self.is_idle:
             raise NotAllowed(f"{self.name} has connected producers or consumers")
         await self.close()
-
-

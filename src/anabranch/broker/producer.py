@@ -7,7 +7,7 @@ themselves; what is answered without an append (a duplicate) waits behind the ap
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from anabranch.broker.access import AccessMode
 from anabranch.broker.peer import Peer
@@ -45,7 +45,7 @@ class Publish:
 class Producer:
     __slots__ = (
         "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
-        "connected_ms", "messages_in", "bytes_in", "closed", "is_ready", "request_id", "_submitted", "_completed", "_deferred",
+        "connected_ms", "messages_in", "bytes_in", "closed", "is_ready", "request_id", "_submitted", "_completed", "_deferred", "_on_idle",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,24 @@ class Producer:
         self._submitted = 0
         self._completed = 0
         self._deferred: deque[tuple[int, bytes]] = deque()
+        self._on_idle: Callable[[], None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything it sent has been answered."""
+        return self._completed >= self._submitted and not self.held
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """A clean close answers what is in flight first."""
+        if self.is_idle:
+            call()
+        else:
+            self._on_idle = call
+
+    def _check_idle(self) -> None:
+        if self._on_idle is not None and self.is_idle:
+            call, self._on_idle = self._on_idle, None
+            call()
 
     def submitted(self, publish: Publish) -> None:
         self._submitted += 1
@@ -100,11 +118,14 @@ class Producer:
         deferred = self._deferred
         while deferred and deferred[0][0] <= self._completed:
             self.peer.send(deferred.popleft()[1])
+        if self._on_idle is not None:
+            self._check_idle()
 
     def failed(self, publish: Publish) -> None:
         self._completed += 1
         self.window.give(publish.size, publish.messages)
         self.peer.held(-publish.size)
+        self._check_idle()
 
     def duplicate(self, publish: Publish) -> None:
         """Already there: a receipt without a position, in its turn."""
@@ -127,7 +148,9 @@ class Producer:
                 publish.size,
                 publish.messages,
             )
-        return commands.receipt_frame(self.producer_id, publish.sequence, ledger, entry, self.partition, publish.highest)
+        return commands.receipt_frame(
+            self.producer_id, publish.sequence, ledger, entry, self.partition, publish.highest
+        )
 
     def refuse(self, publish: Publish, code: ServerError, text: str) -> None:
         self.peer.held(-publish.size)

@@ -37,7 +37,9 @@ class Publisher:
         self._on_failed = on_failed
         self._snapshot_entries = snapshot_entries
         self._since_snapshot = 0
-        self._echoes: deque[tuple[int, Publish]] = deque()  # duplicates of what is in flight: (appends before it, publish)
+        self._echoes: deque[tuple[int, Publish]] = (
+            deque()
+        )  # duplicates of what is in flight: (appends before it, publish)
         self._appended = 0
         self._settled = 0
         self.sequences = sequences

@@ -115,7 +115,9 @@ class StickyRanges(Generic[T]):
         return member if slot <= end else None
 
 
-def failover_active(members: Sequence[T], partition: int, priority_of: Callable[[T], int], name_of: Callable[[T], str]) -> T | None:
+def failover_active(
+    members: Sequence[T], partition: int, priority_of: Callable[[T], int], name_of: Callable[[T], str]
+) -> T | None:
     """The one who serves a Failover subscription.
 
     Only the best priority level counts. A plain topic keeps whoever came first (a join does not take over); partitions are

@@ -4,6 +4,7 @@ how entries are chosen (dispatchers), published (`publisher`) and stored (log) i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class Topic:
             on_persisted=self._persisted,
             on_failed=self._failed,
         )
+        self._creating = asyncio.Lock()  # two first subscribers must get one cursor
         self._dirty = False
         self._fenced = False
         self._failing = False
@@ -128,7 +130,11 @@ class Topic:
 
     @property
     def is_idle(self) -> bool:
-        return not self.producers and not self._access.waiting and not any(s.consumers for s in self.subscriptions.values())
+        return (
+            not self.producers
+            and not self._access.waiting
+            and not any(s.consumers for s in self.subscriptions.values())
+        )
 
     @property
     def messages_in(self) -> int:
@@ -295,10 +301,13 @@ class Topic:
     async def create_subscription(
         self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
     ) -> Subscription:
-        cursor = await self.log.create_cursor(name, start, properties, durable)
-        if name not in self.subscriptions:
-            self.subscriptions[name] = self._subscription(name, cursor)
-        return self.subscriptions[name]
+        async with self._creating:
+            if name not in self.subscriptions:
+                cursor = self.log.cursors.get(name)
+                if cursor is None:
+                    cursor = await self.log.create_cursor(name, start, properties, durable)
+                self.subscriptions[name] = self._subscription(name, cursor)
+            return self.subscriptions[name]
 
     async def _start_of(self, request: SubscribeRequest) -> Position:
         if request.rollback_seconds:

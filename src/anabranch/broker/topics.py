@@ -157,6 +157,8 @@ class Topics:
         self._topics.clear()
         for start in range(0, len(remaining), CLOSE_TOGETHER):
             some = remaining[start : start + CLOSE_TOGETHER]
-            for topic, outcome in zip(some, await asyncio.gather(*map(self._close, some), return_exceptions=True), strict=True):
+            for topic, outcome in zip(
+                some, await asyncio.gather(*map(self._close, some), return_exceptions=True), strict=True
+            ):
                 if isinstance(outcome, BaseException):
                     log.error("topic did not close cleanly", extra={"topic": str(topic.name)}, exc_info=outcome)

@@ -43,10 +43,14 @@ class TaskOwner:
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=seconds)
 
-    async def close(self) -> None:
+    def cancel(self) -> None:
+        """Like `close`, for callers that cannot wait: nothing new starts, what runs is cancelled."""
         self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        self.cancel()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)

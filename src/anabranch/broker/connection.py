@@ -1,0 +1,273 @@
+"""One client connection: bytes in, commands to their handlers, frames out, keep-alive, back-pressure.
+
+Knows framing and who handles which command; must not know what a command does. Frames that are written during one loop
+step leave together at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from anabranch.broker.errors import TooManyRequests
+from anabranch.broker.services import SERVER_VERSION, Services
+from anabranch.model.errors import Error
+from anabranch.protocol import replies
+from anabranch.protocol.commands import BaseCommand, read_command
+from anabranch.protocol.errors import BadCommand, ProtocolError
+from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, Frame, FrameDecoder
+from anabranch.protocol.handshake import Beat, Handshake, Keepalive
+from anabranch.protocol.handshake import Peer as ClientFacts
+from anabranch.protocol.server_errors import server_error
+from anabranch.runtime.clock import Timer
+from anabranch.runtime.net import Buffer, Stream
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Any, Frame], None]
+"""A command's body and its frame; runs to its end without waiting."""
+
+BaseType = int
+
+
+class Connection:
+    """`runtime.net.StreamHandler` for the socket, `broker.peer.Peer` for producers and consumers."""
+
+    def __init__(
+        self, stream: Stream, services: Services, scratch: bytearray, on_closed: Callable[[Connection], None]
+    ) -> None:
+        settings = services.settings
+        self.address = stream.peer
+        self.is_open = True
+        self.client_version = ""
+        self.protocol_version = 0
+        self.knows_end_of_topic = False
+        self.extensions = False
+        self.tasks = TaskOwner(stream.peer)
+        self._stream = stream
+        self._services = services
+        self._on_closed = on_closed
+        self._decoder = FrameDecoder(settings.message_bytes_max + FRAME_OVERHEAD_MAX, scratch)
+        self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max)
+        self._keepalive = Keepalive()
+        self._handlers: dict[BaseType, Handler] = {}
+        self._parts: list[CommandSet] = []
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._flushing = False
+        self._was_full = False
+        self._held_bytes = 0
+        self._held_max = settings.connection_bytes_max
+        self._unsent_max = settings.consumer_unsent_bytes_max
+        self._paused = False
+        self._probes: list[asyncio.Future[None]] = []
+        self._beat: Timer = services.clock.call_later(settings.keep_alive_seconds, self._tick)
+
+    def serve(self, *parts: CommandSet) -> None:
+        """Who handles the commands of this connection."""
+        for part in parts:
+            self._parts.append(part)
+            self._handlers.update(part.handlers())
+
+    # -- receiving
+
+    def buffer(self) -> memoryview:
+        return self._decoder.buffer()
+
+    def received(self, count: int) -> None:
+        self._keepalive.heard()
+        if self._probes:
+            self._answer_probes()
+        try:
+            for frame in self._decoder.received(count):
+                kind, body = read_command(frame.command)
+                handler = self._handlers.get(kind)
+                if handler is not None and self.protocol_version:
+                    handler(body, frame)
+                else:
+                    self._other(kind, body)
+                if not self.is_open:
+                    return
+        except ProtocolError as error:
+            log.warning("protocol error, connection closed", extra={"peer": self.address, "reason": error.reason})
+            self._flush()
+            self.close()
+
+    def _other(self, kind: int, body: Any) -> None:
+        """Handshake, keep-alive, and commands that nobody here handles."""
+        answer = self._handshake.answer(kind, body)
+        if answer is not None:
+            self.send(answer)
+            if kind == BaseCommand.CONNECT:
+                assert self._handshake.peer is not None
+                self._connected(self._handshake.peer)
+        elif kind == BaseCommand.PONG:
+            return
+        elif (handler := self._handlers.get(kind)) is not None:
+            handler(body, Frame(memoryview(b""), None, True))
+        elif hasattr(body, "request_id"):
+            name = BaseCommand.Type.Name(kind)
+            self.send(replies.error(body.request_id, server_error(BadCommand(name)), f"{name} is not supported here"))
+        else:
+            raise BadCommand(f"{BaseCommand.Type.Name(kind)} is not a client's command")
+
+    def _connected(self, client: ClientFacts) -> None:
+        self.client_version = client.client_version
+        # Version 0 is legal but means nothing to us: handlers run once it is at least 1.
+        self.protocol_version = max(1, client.protocol_version)
+        self.knows_end_of_topic = client.understands(BaseCommand.REACHED_END_OF_TOPIC)
+        self.extensions = client.extensions
+
+    def start_request(self, request_id: int, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[Any] | None:
+        """Run the waiting part of a request; errors it raises are answered by `fail`."""
+        if len(self.tasks) >= self._services.settings.requests_in_flight_max:
+            work.close()
+            self.fail(request_id, TooManyRequests("too many requests in flight on this connection"))
+            return None
+        return self.tasks.spawn(self._guard(request_id, work), name)
+
+    async def _guard(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Error as error:
+            self.fail(request_id, error)
+        except Exception as error:
+            log.exception("request failed", extra={"peer": self.address})
+            self.fail(request_id, Error(f"internal error: {type(error).__name__}"))
+
+    def fail(self, request_id: int, error: Error) -> None:
+        self.send(replies.error(request_id, server_error(error), error.reason))
+
+    # -- sending
+
+    def send(self, *buffers: Buffer) -> None:
+        if not self.is_open:
+            return
+        self._out.extend(buffers)
+        for buffer in buffers:
+            self._out_bytes += len(buffer)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out:
+            out, self._out = self._out, []
+            self._out_bytes = 0
+            self._stream.write(out)
+            if self._was_full and self.has_room:
+                self.drained()
+
+    @property
+    def has_room(self) -> bool:
+        if self._out_bytes + self._stream.unsent_bytes < self._unsent_max:
+            return True
+        self._was_full = True
+        return False
+
+    def drained(self) -> None:
+        if self._was_full and self.is_open:
+            self._was_full = False
+            for part in self._parts:
+                part.writable()
+
+    def held(self, size: int) -> None:
+        self._held_bytes += size
+        if self._paused:
+            if self._held_bytes * 2 < self._held_max and self.is_open:
+                self._paused = False
+                self._stream.resume_reading()
+        elif self._held_bytes > self._held_max:
+            self._paused = True
+            self._stream.pause_reading()
+
+    # -- liveness
+
+    def _tick(self) -> None:
+        if not self.is_open:
+            return
+        match self._keepalive.tick(is_open=self.protocol_version > 0, is_reading=not self._paused):
+            case Beat.CLOSE:
+                log.info("peer is silent, connection closed", extra={"peer": self.address})
+                self._stream.abort()
+                return
+            case Beat.PING:
+                self.send(replies.PING_FRAME)
+            case Beat.REST:
+                pass
+        self._beat = self._services.clock.call_later(self._services.settings.keep_alive_seconds, self._tick)
+
+    async def is_alive(self) -> bool:
+        if not self.is_open:
+            return False
+        probe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._probes.append(probe)
+        self._keepalive.probe()
+        self.send(replies.PING_FRAME)
+        try:
+            async with asyncio.timeout(self._services.settings.probe_seconds):
+                await probe
+        except TimeoutError:
+            if probe in self._probes:
+                self._probes.remove(probe)
+            log.info("peer did not answer a probe, connection closed", extra={"peer": self.address})
+            self._stream.abort()
+        return self.is_open
+
+    def _answer_probes(self) -> None:
+        probes, self._probes = self._probes, []
+        for probe in probes:
+            if not probe.done():
+                probe.set_result(None)
+
+    # -- closing
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        self._flush()
+        self._stream.close()
+
+    def closed(self, reason: str) -> None:
+        self.is_open = False
+        self._beat.cancel()
+        self._answer_probes()
+        self.tasks.cancel()
+        for part in self._parts:
+            part.closed()
+        self._on_closed(self)
+
+    # -- what producers and consumers ask of their peer
+
+    def producer_closed(self, producer_id: int) -> None:
+        for part in self._parts:
+            part.producer_closed(producer_id)
+
+    def consumer_closed(self, consumer_id: int) -> None:
+        for part in self._parts:
+            part.consumer_closed(consumer_id)
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.address} {self.client_version!r}>"
+
+
+class CommandSet:
+    """A family of commands on one connection. Subclasses say which they handle; the events default to nothing."""
+
+    def handlers(self) -> dict[BaseType, Handler]:
+        return {}
+
+    def writable(self) -> None:
+        """The socket's queue has room again."""
+
+    def closed(self) -> None:
+        """The connection is gone."""
+
+    def producer_closed(self, producer_id: int) -> None:
+        """The broker closed one of this connection's producers."""
+
+    def consumer_closed(self, consumer_id: int) -> None:
+        """The broker closed one of this connection's consumers."""

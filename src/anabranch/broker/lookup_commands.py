@@ -1,0 +1,91 @@
+"""Where things are: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE, GET_SCHEMA. Reads the catalog, changes nothing
+but what auto-creation says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import crc32c
+
+from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.broker.services import Services
+from anabranch.model.errors import Error
+from anabranch.model.names import Domain, TopicName
+from anabranch.protocol import replies
+from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.frames import Frame
+from anabranch.protocol.server_errors import ServerError, server_error
+
+
+class LookupCommands(CommandSet):
+    def __init__(self, connection: Connection, services: Services) -> None:
+        self._connection = connection
+        self._services = services
+
+    def handlers(self) -> dict[BaseType, Handler]:
+        return {
+            int(BaseCommand.LOOKUP): self._lookup,
+            int(BaseCommand.PARTITIONED_METADATA): self._partitions,
+            int(BaseCommand.GET_TOPICS_OF_NAMESPACE): self._topics,
+            int(BaseCommand.GET_SCHEMA): self._schema,
+        }
+
+    def _lookup(self, body: Any, frame: Frame) -> None:
+        try:
+            TopicName.parse(body.topic)
+        except Error as error:
+            self._connection.send(replies.lookup_failed(body.request_id, server_error(error), error.reason))
+            return
+        self._connection.send(replies.lookup_connect(body.request_id, self._services.address.service_url))
+
+    def _partitions(self, body: Any, frame: Frame) -> None:
+        self._connection.start_request(body.request_id, self._answer_partitions(body), "partitions")
+
+    async def _answer_partitions(self, body: Any) -> None:
+        try:
+            name = TopicName.parse(body.topic)
+            count = await self._services.catalog.partitions_or_create(name, body.metadata_auto_creation_enabled)
+        except Error as error:
+            frame = replies.partitioned_metadata_failed(body.request_id, server_error(error), error.reason)
+            self._connection.send(frame)
+            return
+        self._connection.send(replies.partitioned_metadata(body.request_id, count))
+
+    def _topics(self, body: Any, frame: Frame) -> None:
+        self._connection.start_request(body.request_id, self._answer_topics(body), "topics of namespace")
+
+    async def _answer_topics(self, body: Any) -> None:
+        await self._services.catalog.policies(body.namespace)
+        names: list[str] = []
+        if body.mode in (body.PERSISTENT, body.ALL):
+            names += map(str, await self._services.catalog.topics(body.namespace))
+            names += await self._partitions_of(body.namespace, "persistent")
+        if body.mode in (body.NON_PERSISTENT, body.ALL):
+            loaded = (topic.name for topic in self._services.topics if topic.name.domain is Domain.NON_PERSISTENT)
+            names += [str(name) for name in loaded if name.namespace_path == body.namespace]
+        found = sorted(set(names))
+        digest = topics_hash(found)
+        if body.HasField("topics_hash") and body.topics_hash == digest:
+            self._connection.send(replies.topics_of_namespace(body.request_id, [], topics_hash=digest, changed=False))
+        else:
+            self._connection.send(replies.topics_of_namespace(body.request_id, found, topics_hash=digest))
+
+    async def _partitions_of(self, namespace: str, domain: str) -> list[str]:
+        """Partitions count as topics from the moment the partitioned topic exists."""
+        catalog = self._services.catalog
+        return [
+            str(topic.partition(index))
+            for topic in await catalog.partitioned_topics(namespace, domain)
+            for index in range(await catalog.partitions(topic))
+        ]
+
+    def _schema(self, body: Any, frame: Frame) -> None:
+        self._connection.send(replies.schema_failed(body.request_id, ServerError.TopicNotFound, "topic has no schema"))
+
+
+def topics_hash(names: list[str]) -> str:
+    """The digest clients compare: CRC32C of the sorted, comma-joined names, hex of its little-endian bytes."""
+    if not names:
+        return "00000000"
+    joined = ",".join(sorted(names, key=lambda name: name.encode("utf-16-be"))).encode()
+    return int(crc32c.crc32c(joined)).to_bytes(4, "little").hex()

@@ -1,0 +1,18 @@
+"""Names the broker gives to producers and consumers that come without one: unique for ever, because deduplication and
+session takeover go by name. The prefix is new at every start of a broker."""
+
+from __future__ import annotations
+
+from itertools import count
+
+
+class NameGiver:
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._numbers = count()
+
+    def producer(self) -> str:
+        return f"{self._prefix}-{next(self._numbers)}"
+
+    def consumer(self) -> str:
+        return f"{self._prefix}-c{next(self._numbers)}"

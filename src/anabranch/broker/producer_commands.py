@@ -1,0 +1,205 @@
+"""PRODUCER, SEND, CLOSE_PRODUCER on one connection."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.broker.access import AccessMode
+from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.broker.dedup import highest_of
+from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.services import Services
+from anabranch.broker.topics import AnyTopic
+from anabranch.broker.window import Window
+from anabranch.model.errors import LimitExceeded, NotReady
+from anabranch.model.names import TopicName, check_subscription_name
+from anabranch.model.position import EARLIEST
+from anabranch.protocol import entry, replies
+from anabranch.protocol.commands import BaseCommand, signed
+from anabranch.protocol.errors import BadCommand, BadEntry
+from anabranch.protocol.frames import Frame
+from anabranch.protocol.server_errors import ServerError
+
+PRODUCER_NAME_MAX = 1_024
+
+
+@dataclass(slots=True)
+class Attached:
+    producer: Producer
+    topic: AnyTopic
+
+
+class ProducerCommands(CommandSet):
+    def __init__(self, connection: Connection, services: Services) -> None:
+        self._connection = connection
+        self._services = services
+        self._attached: dict[int, Attached] = {}
+        self._opening: dict[int, asyncio.Task[Any]] = {}
+        # Producers the broker closed itself: their clients do not know yet, so what they still send is ignored for a while.
+        self._gone: dict[int, float] = {}
+
+    def handlers(self) -> dict[BaseType, Handler]:
+        return {
+            int(BaseCommand.PRODUCER): self._create,
+            int(BaseCommand.SEND): self._send,
+            int(BaseCommand.CLOSE_PRODUCER): self._close,
+        }
+
+    # -- PRODUCER
+
+    def _create(self, body: Any, frame: Frame) -> None:
+        producer_id = body.producer_id
+        attached = self._attached.get(producer_id)
+        if attached is not None and not attached.producer.closed and body.epoch <= attached.producer.epoch:
+            self._succeed(body.request_id, attached, None)
+            return
+        if producer_id in self._opening:
+            self._connection.fail(body.request_id, NotReady("this producer is still being created"))
+            return
+        if len(self._attached) + len(self._opening) >= self._services.settings.producers_per_connection_max:
+            self._connection.fail(body.request_id, LimitExceeded("too many producers on one connection"))
+            return
+        task = self._connection.start_request(body.request_id, self._open(body), "producer")
+        if task is not None:
+            self._opening[producer_id] = task
+            task.add_done_callback(lambda _: self._opening.pop(producer_id, None))
+
+    async def _open(self, body: Any) -> None:
+        services = self._services
+        name = TopicName.parse(body.topic)
+        topic = await services.topics.get(name, create=True)
+        if body.initial_subscription_name:
+            await self._initial_subscription(topic, body.initial_subscription_name)
+        producer = self._producer(body, name)
+        try:
+            admission = await topic.add_producer(producer, body.topic_epoch if body.HasField("topic_epoch") else None)
+        except BaseException:
+            topic.remove_producer(producer)
+            raise
+        if not self._connection.is_open:
+            topic.remove_producer(producer)
+            return
+        attached = self._attached[body.producer_id] = Attached(producer, topic)
+        self._gone.pop(body.producer_id, None)
+        self._succeed(body.request_id, attached, admission.epoch)
+
+    def _producer(self, body: Any, name: TopicName) -> Producer:
+        settings = self._services.settings
+        if len(body.producer_name) > PRODUCER_NAME_MAX:
+            raise BadCommand("producer name is too long")
+        return Producer(
+            self._connection,
+            producer_id=body.producer_id,
+            request_id=body.request_id,
+            name=body.producer_name or self._services.names.producer(),
+            partition=name.partition_index,
+            epoch=body.epoch,
+            mode=AccessMode(int(body.producer_access_mode)),
+            metadata={pair.key: pair.value for pair in body.metadata},
+            window=Window(settings.producer_bytes_max, settings.producer_messages_max),
+            grants_credits=self._connection.extensions,
+            connected_ms=self._services.clock.now_ms(),
+        )
+
+    async def _initial_subscription(self, topic: AnyTopic, name: str) -> None:
+        check_subscription_name(name)
+        if topic.name.is_persistent and name not in topic.subscriptions:
+            await topic.create_subscription(name, topic.resolve(EARLIEST), {})  # type: ignore[union-attr]  # persistent
+
+    def _succeed(self, request_id: int, attached: Attached, epoch: int | None) -> None:
+        producer = attached.producer
+        credits = producer.grants_credits
+        self._connection.send(
+            replies.producer_success(
+                request_id,
+                producer.name,
+                last_sequence_id=attached.topic.last_sequence(producer.name),
+                topic_epoch=epoch,
+                ready=producer.is_ready,
+                credit_bytes=producer.window.bytes_max if credits else None,
+                credit_messages=producer.window.messages_max if credits else None,
+            )
+        )
+
+    # -- SEND
+
+    def _send(self, body: Any, frame: Frame) -> None:
+        attached = self._attached.get(body.producer_id)
+        if attached is None:
+            self._check_gone(body.producer_id)
+            return
+        producer = attached.producer
+        if producer.closed:
+            return
+        view = frame.payload
+        if view is None:
+            raise BadCommand("SEND without an entry")
+        if not producer.is_ready:
+            raise BadCommand("SEND of a producer that waits for exclusive access")
+        payload = view if frame.owned else bytes(view)
+        sequence, highest, messages = body.sequence_id, body.highest_sequence_id, body.num_messages
+        problem = self._problem(body, payload)
+        if problem is not None:
+            self._connection.send(replies.send_error(body.producer_id, max(sequence, highest), *problem))
+            return
+        messages = max(messages, 1)
+        last_chunk = not body.is_chunk or _is_last_chunk(payload)
+        last = highest_of(sequence, signed(highest), messages)
+        attached.topic.publish(Publish(producer, sequence, highest, last, messages, payload, last_chunk))
+
+    def _problem(self, body: Any, payload: bytes | memoryview) -> tuple[ServerError, str] | None:
+        try:
+            sound = entry.checksum_ok(payload)
+        except BadEntry as error:
+            return ServerError.ChecksumError, error.reason
+        if not sound:
+            return ServerError.ChecksumError, "checksum mismatch"
+        if body.txnid_most_bits or body.txnid_least_bits:
+            return ServerError.NotAllowedError, "transactions are not supported"
+        return None
+
+    def _check_gone(self, producer_id: int) -> None:
+        until = self._gone.get(producer_id)
+        if until is None or self._services.clock.monotonic() > until:
+            raise BadCommand(f"SEND of unknown producer {producer_id}")
+
+    # -- closing
+
+    def _close(self, body: Any, frame: Frame) -> None:
+        producer_id, request_id = body.producer_id, body.request_id
+        opening = self._opening.get(producer_id)
+        if opening is not None:
+            opening.cancel()
+        attached = self._attached.get(producer_id)
+        if attached is None:
+            self._connection.send(replies.success(request_id))
+            return
+
+        def done() -> None:
+            if self._attached.get(producer_id) is attached:
+                del self._attached[producer_id]
+            attached.topic.remove_producer(attached.producer)
+            self._connection.send(replies.success(request_id))
+
+        attached.producer.when_idle(done)
+
+    def producer_closed(self, producer_id: int) -> None:
+        self._attached.pop(producer_id, None)
+        now = self._services.clock.monotonic()
+        self._gone = {known: until for known, until in self._gone.items() if until > now}
+        self._gone[producer_id] = now + self._services.settings.keep_alive_seconds
+
+    def closed(self) -> None:
+        attached, self._attached = list(self._attached.values()), {}
+        for one in attached:
+            one.topic.remove_producer(one.producer)
+
+
+def _is_last_chunk(payload: bytes | memoryview) -> bool:
+    try:
+        metadata = entry.metadata(payload)
+    except BadEntry:
+        return True
+    return metadata.chunk_id >= metadata.num_chunks_from_msg - 1
