@@ -267,7 +267,10 @@ class _Reader:
         return self._data[self._at - size : self._at]
 
     def text(self) -> str:
-        return self.blob().decode("utf-8", "surrogatepass")
+        try:
+            return self.blob().decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise BadStateRecord(f"state record holds no text where a name should be: {error}") from error
 
     def properties(self) -> dict[str, str]:
         return {self.text(): self.text() for _ in range(self.number())}

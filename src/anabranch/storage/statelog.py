@@ -115,6 +115,7 @@ class StateLog:
         self._delta_bytes = self._snapshot_bytes = 0
         self._dirty: dict[str, Cursor] = {}
         self._pending: list[StateRecord] = []
+        self._blob_changes: dict[str, BlobSaved] = {}
         self._waiters: list[asyncio.Future[None]] = []
         self._is_running = False
         self._timer: Timer | None = None
@@ -129,7 +130,7 @@ class StateLog:
 
     @property
     def is_dirty(self) -> bool:
-        return bool(self._dirty or self._pending)
+        return bool(self._dirty or self._pending or self._blob_changes)
 
     def cursor_changed(self, cursor: Cursor) -> None:
         if self.cursors.get(cursor.name) is cursor:
@@ -140,7 +141,10 @@ class StateLog:
         """Something besides acknowledgements changed; written with the next flush, before the deltas."""
         if isinstance(record, CursorDeleted):
             self._dirty.pop(record.name, None)
-        self._pending.append(record)
+        if isinstance(record, BlobSaved):
+            self._blob_changes[record.key] = record
+        else:
+            self._pending.append(record)
         self._arm(self._flush_ms)
 
     async def flush(self) -> None:
@@ -217,6 +221,8 @@ class StateLog:
             await self._write_snapshot()
             return
         records, self._pending = self._pending, []
+        records.extend(self._blob_changes.values())
+        self._blob_changes = {}
         dirty, self._dirty = self._dirty, {}
         for cursor in dirty.values():
             records.extend(cursor.take_changes())
@@ -231,7 +237,7 @@ class StateLog:
             await self._give_up_writer()
             self._ledger_id = await self._replace()
             self._is_fresh = True
-        self._pending, self._dirty = [], {}
+        self._pending, self._blob_changes, self._dirty = [], {}, {}
         payloads = self._snapshot()
         await self._append(payloads)
         self._needs_snapshot = False

@@ -31,7 +31,14 @@ class TopicSink(Protocol):
 
     def persisted(self, position: Position, messages: int, payload: Payload, context: Any) -> None: ...
 
-    def persist_failed(self, error: Error, context: Any) -> None: ...
+    def persist_failed(self, error: StorageError, context: Any) -> None: ...
+
+
+class TopicUnavailable(StorageError):
+    """The topic cannot go on in a new ledger at the moment (no room, no metadata store)."""
+
+    code = "topic-unavailable"
+    retryable = True
 
 
 _Parked = tuple[Payload, int, TopicSink, Any]
@@ -61,16 +68,17 @@ class TopicTail:
         self._announced: int | None = None
         self._inflight = 0
         self._parked: deque[_Parked] = deque()
-        self._failure: Error | None = None  # an append failed: the open ledger is dead
-        self._refusal: Error | None = None  # the store refused an append: the open ledger may go on later
-        self._stopped: Error | None = None
+        self._failure: StorageError | None = None  # an append failed: the open ledger is dead
+        self._refusal: StorageError | None = None  # the store refused an append: the open ledger may go on later
+        self._stopped: StorageError | None = None
         self._switch: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None
 
     def start(self, ledger_id: int) -> None:
-        """Begin in a ledger that is fresh and announced."""
-        self._info = self._chain.open(ledger_id)
+        """Begin in a ledger that is fresh and announced; when the store has no room the next append tries again."""
+        self._announced = ledger_id
         self._current = self._writer = self._ledgers.create(ledger_id)
+        self._info = self._chain.open(ledger_id)
         self._announced = self._failure = self._refusal = None
         self._roll_at = self.ledger_bytes_max
         self.opened_at_ms = self._clock.now_ms()
@@ -122,14 +130,14 @@ class TopicTail:
             self._start_switch()
         await self._wait_switch()
 
-    async def stop(self, error: Error) -> None:
+    async def stop(self, error: StorageError) -> None:
         """Take no more appends (they fail with `error`), wait for what is in flight and seal the open ledger."""
         await self._wait_switch()
         self._stopped, self._writer = error, None
         await self._wait_idle()
         await self._seal()
 
-    def abandon(self, error: Error) -> None:
+    def abandon(self, error: StorageError) -> None:
         """Another owner has the topic: fail everything from now on, seal nothing."""
         self._stopped, self._writer = error, None
         self._schedule_idle()
@@ -209,9 +217,10 @@ class TopicTail:
             self._writer = self._current
             self._roll_at = self._current.bytes + max(self.ledger_bytes_max >> 4, 1)
             return
+        reason = error if isinstance(error, StorageError) else TopicUnavailable(error.reason)
         failed, self._parked = self._parked, deque()
         for _, _, sink, context in failed:
-            sink.persist_failed(error, context)
+            sink.persist_failed(reason, context)
 
     async def _seal(self) -> None:
         """Make the length of the open ledger final: its durable end, as told to the sinks."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from anabranch.model.errors import AlreadyExists, Error, NotFound
+from anabranch.model.errors import AlreadyExists, Error
 from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -40,7 +40,7 @@ __all__ = ["StoredEntry", "TopicLog", "TopicLogSettings", "TopicSink", "TopicTer
 log = logging.getLogger(__name__)
 
 
-class TopicTerminated(Error):
+class TopicTerminated(StorageError):
     """The topic takes no more messages, ever."""
 
     code = "topic-terminated"
@@ -124,10 +124,16 @@ class TopicLog:
         if opened.data_ledger is None:
             await topic._tail.stop(TopicTerminated(f"{name} is terminated"))
         else:
-            topic._tail.start(opened.data_ledger)
+            topic._start_tail(opened.data_ledger)
         if topic._garbage:
             topic._tasks.spawn(topic._delete_garbage(), "garbage")
         return topic
+
+    def _start_tail(self, ledger: int) -> None:
+        try:
+            self._tail.start(ledger)
+        except StorageError as error:
+            log.warning("topic opened for reading only", extra={"topic": self.name, "reason": str(error)})
 
     def _cursor_of(self, saved: CursorSaved) -> Cursor:
         state = AckState(self.chain)
@@ -319,7 +325,7 @@ class TopicLog:
         """Remove the topic. Point of no return: the record says so; the rest can be finished by the next `open`."""
         self._check_usable()
         self._is_closed = True
-        await self._tail.stop(NotFound(f"{self.name} is deleted"))
+        await self._tail.stop(StorageError(f"{self.name} is deleted"))
         await self._state.close(flush=False)
         await self._tasks.close()
         await self._save(lambda record: replace(record, is_deleted=True))

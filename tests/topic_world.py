@@ -1,0 +1,128 @@
+"""One topic log on ledgers and metadata in memory, with a clock that moves when told: what the topic log tests stand on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from anabranch.broker.records import MetadataRecords
+from anabranch.metadata.memory import MemoryStore
+from anabranch.model.position import Position
+from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.memory import MemoryLedgers
+from anabranch.storage.port import Payload, StorageError
+from anabranch.storage.topiclog import TopicLog, TopicLogSettings
+
+
+class ManualTimer:
+    def __init__(self, due: float, callback: Callable[[], None]) -> None:
+        self.due, self.callback, self.is_cancelled = due, callback, False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.seconds = 1_000_000.0
+        self._timers: list[ManualTimer] = []
+
+    def now_ms(self) -> int:
+        return int(self.seconds * 1000)
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    async def sleep(self, seconds: float) -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.call_later(seconds, lambda: done.set_result(None))
+        await done
+
+    def call_later(self, seconds: float, callback: Callable[[], None]) -> ManualTimer:
+        timer = ManualTimer(self.seconds + seconds, callback)
+        self._timers.append(timer)
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+        due = [timer for timer in self._timers if timer.due <= self.seconds]
+        self._timers = [timer for timer in self._timers if timer.due > self.seconds]
+        for timer in sorted(due, key=lambda timer: timer.due):
+            if not timer.is_cancelled:
+                timer.callback()
+
+
+class Receipts:
+    """A sink that remembers what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, Position | str]] = []
+
+    def persisted(self, position: Position, messages: int, payload: Payload, context: Any) -> None:
+        self.told.append((context, position))
+
+    def persist_failed(self, error: StorageError, context: Any) -> None:
+        self.told.append((context, error.code))
+
+    @property
+    def positions(self) -> list[Position]:
+        return [told for _, told in self.told if isinstance(told, Position)]
+
+    @property
+    def failures(self) -> list[tuple[Any, str]]:
+        return [(context, told) for context, told in self.told if isinstance(told, str)]
+
+
+def publish_time_of(payload: Payload) -> int:
+    """Test payloads are decimal numbers: their own publish time."""
+    return int(bytes(payload))
+
+
+class TopicWorld:
+    def __init__(self, *, auto: bool = True) -> None:
+        self.clock = ManualClock()
+        self.metadata = MemoryStore(self.clock)
+        self.records = MetadataRecords(self.metadata)
+        self.ledgers = MemoryLedgers(publish_time_of=publish_time_of, auto=auto)
+        self.receipts = Receipts()
+
+    async def open(self, settings: TopicLogSettings | None = None, *, create: bool = True) -> TopicLog:
+        return await TopicLog.open(
+            "t/n/topic",
+            ledgers=self.ledgers,
+            metadata=self.records,
+            ids=LedgerIds(self.records),
+            clock=self.clock,
+            settings=settings,
+            create=create,
+        )
+
+    def crash(self) -> None:
+        """The process is gone; what was durable is not."""
+        self.ledgers = self.ledgers.crashed()
+
+    async def fill(self, topic: TopicLog, count: int, *, messages: int = 1, first: int = 0) -> list[Position]:
+        """Append numbers first, first+1 … and wait for them."""
+        receipts = Receipts()
+        for number in range(first, first + count):
+            topic.append(b"%d" % number, messages, receipts, number)
+        await self.settle(lambda: len(receipts.told) == count)
+        assert not receipts.failures
+        return receipts.positions
+
+    async def settle(self, condition: Callable[[], bool] = lambda: False, turns: int = 200) -> None:
+        """Let the event loop turn until `condition` holds; without one, until all that can happen has happened."""
+        for _ in range(turns):
+            if condition():
+                return
+            await asyncio.sleep(0)
+
+
+async def read_all(topic: TopicLog) -> list[bytes]:
+    found: list[bytes] = []
+    at = topic.first_position
+    while entries := await topic.read(at, 7, 1 << 20, topic.last_position):
+        found.extend(bytes(entry.payload) for entry in entries)
+        at = topic.after(entries[-1].position)
+    return found
