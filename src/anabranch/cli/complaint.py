@@ -1,0 +1,44 @@
+"""How a failure is told on the command line: one clear line, never a traceback for what can be expected."""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+from anabranch.model.errors import Error
+from anabranch.runtime.settings import SettingsError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+def lines_of(error: BaseException) -> list[str] | None:
+    """What to print for an expected failure; None for anything that would be a bug."""
+    match error:
+        case SettingsError(complaints=(only,)):
+            return [only]
+        case SettingsError(complaints=complaints):
+            return [f"{len(complaints)} settings are wrong:", *(f"  {text}" for text in complaints)]
+        case Error():
+            return [" ".join(error.reason.split())]
+        case OSError(errno=errno.EADDRINUSE):
+            return [f"{_words(error)}; is another broker running? Choose other ports with --port and --http-port"]
+        case OSError():
+            return [_words(error)]
+        case _:
+            return None
+
+
+def complain(error: Exception) -> int:
+    """Print an expected failure and return the exit code; raise an unexpected one again, traceback and all."""
+    lines = lines_of(error)
+    if lines is None:
+        raise error
+    print("anabranch: " + "\n".join(lines), file=sys.stderr)
+    return EXIT_USAGE if isinstance(error, SettingsError) else EXIT_FAILED
+
+
+def _words(error: OSError) -> str:
+    text = error.strerror or str(error)
+    return f"{error.filename}: {text}" if error.filename else text

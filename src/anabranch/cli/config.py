@@ -1,0 +1,22 @@
+"""`anabranch config`: settings for people."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group()
+def config() -> None:
+    """Show settings."""
+
+
+@config.command()
+@click.option("--markdown", is_flag=True, help="As tables for the documentation instead of a TOML file.")
+def sample(markdown: bool) -> int:
+    """Print every setting with its default and one line of help, as a file for --config."""
+    from anabranch.node.standalone import StandaloneSettings
+    from anabranch.runtime.settings import reference
+    from anabranch.runtime.settings import sample as sample_text
+
+    click.echo(reference(StandaloneSettings) if markdown else sample_text(StandaloneSettings), nl=False)
+    return 0

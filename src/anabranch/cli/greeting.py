@@ -1,0 +1,31 @@
+"""What a broker says when it is ready: where it listens, where its data is, and how to connect. Text only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    version: str
+    service_url: str
+    http_url: str
+    data: Path
+    sync: str
+    seconds: float  # from start to ready
+
+    def __str__(self) -> str:
+        durability = "" if self.sync != "none" else "   (sync = none: a crash loses confirmed messages)"
+        return "\n".join(
+            [
+                f"Anabranch {self.version} is ready after {self.seconds:.2f} s",
+                f"  clients   {self.service_url}",
+                f"  HTTP      {self.http_url}",
+                f"  data      {self.data}{durability}",
+                "",
+                "  pip install pulsar-client",
+                f"  python -c \"import pulsar; c = pulsar.Client('{self.service_url}');"
+                " print(c.create_producer('hello').send(b'world')); c.close()\"",
+            ]
+        )

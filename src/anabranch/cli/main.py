@@ -1,0 +1,49 @@
+"""The command `anabranch`: its subcommands and how a failure is told. Imports no subcommand before it is used.
+
+`anabranch --version` is answered before even the option parser is loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from anabranch import __version__
+from anabranch.cli.complaint import EXIT_INTERRUPTED, complain
+
+COMMANDS = {
+    "standalone": (
+        "anabranch.cli.standalone",
+        "standalone",
+        "Run one broker with everything it needs in this process.",
+    ),
+    "config": ("anabranch.cli.config", "config", "Show settings."),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code and prints failures as one clear line each."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given in (["--version"], ["-V"]):
+        print(f"anabranch {__version__}")
+        return 0
+    import click
+
+    from anabranch.cli.lazy import LazyGroup
+
+    group = LazyGroup(
+        "anabranch",
+        COMMANDS,
+        help="A durable message broker in Python that stock Pulsar clients use unchanged.",
+    )
+    click.version_option(__version__, "--version", "-V", prog_name="anabranch", message="%(prog)s %(version)s")(group)
+    try:
+        result = group.main(given, prog_name="anabranch", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except Exception as error:  # the outermost shell: known failures become one line, unknown ones travel on
+        return complain(error)
+    return result if isinstance(result, int) else 0
