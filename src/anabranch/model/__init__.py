@@ -1,9 +1,11 @@
-"""Frozen values and pure functions: names, positions, key hashes and the error root. Imports nothing but the stdlib."""
+"""Frozen values and pure functions; nothing here imports more than the stdlib.
 
-from __future__ import annotations
+| module     | knows                                                                       |
+|------------|-----------------------------------------------------------------------------|
+| `errors`   | the error root and the kinds of failure all floors share                    |
+| `names`    | names of topics, namespaces, subscriptions, segments                        |
+| `position` | where an entry is in its topic                                              |
+| `keyhash`  | the hash of a key and its views                                             |
 
-from anabranch.model.errors import Error
-from anabranch.model.names import Domain, SegmentDescriptor, TopicName
-from anabranch.model.position import EARLIEST, LATEST, Position
-
-__all__ = ["EARLIEST", "LATEST", "Domain", "Error", "Position", "SegmentDescriptor", "TopicName"]
+Re-exports nothing: importing the package loads the error root only, and `anabranch --version` stays quick.
+"""
