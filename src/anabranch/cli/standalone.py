@@ -1,8 +1,8 @@
 """`anabranch standalone`: flags into settings, then hand over to `anabranch.node.standalone`.
 
 Agreed with the node: `StandaloneSettings` is the root of the settings (see `anabranch.runtime.settings`) and has at
-least the names in `FLAGS`; `run_standalone(settings) -> int` serves until it is told to stop and prints a `Greeting` when
-it is ready.
+least the names in `FLAGS`; `run_standalone(settings) -> int` serves until it is told to stop and prints a `Greeting`
+when it is ready.
 """
 
 from __future__ import annotations
