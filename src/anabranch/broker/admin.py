@@ -1,0 +1,201 @@
+"""What administrators may ask of this broker, as plain calls with full names. HTTP is one skin over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
+from anabranch.broker.server import BrokerServer
+from anabranch.broker.services import Services
+from anabranch.broker.stats import internal_stats, merged, topic_stats
+from anabranch.broker.topic import Topic
+from anabranch.model.errors import AlreadyExists, NotAllowed
+from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.model.position import Position
+
+
+class BrokerAdmin:
+    """Implements `rest.face.BrokerFace`."""
+
+    def __init__(
+        self, services: Callable[[], Services], server: BrokerServer, check_storage: Callable[[], None]
+    ) -> None:
+        self._services = services
+        self._server = server
+        self._check_storage = check_storage
+
+    # -- lookup
+
+    async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
+        TopicName.parse(topic)
+        address = self._services().address
+        return {"brokerUrl": address.service_url, "nativeUrl": address.service_url, "httpUrl": address.http_url}
+
+    async def partitions(self, topic: str, check_allow_auto_creation: bool) -> int:
+        return await self._services().catalog.partitions_or_create(TopicName.parse(topic), check_allow_auto_creation)
+
+    # -- topics
+
+    async def create_topic(self, topic: str, properties: Mapping[str, str]) -> None:
+        services, name = self._services(), TopicName.parse(topic)
+        if await services.catalog.exists(name) or await services.catalog.partitions(name):
+            raise AlreadyExists(f"topic {name} already exists")
+        await services.topics.create(name)
+        if properties:
+            created = await services.topics.get(name, create=True)
+            if isinstance(created, Topic):
+                await created.log.set_properties(dict(properties))
+
+    async def delete_topic(self, topic: str, force: bool) -> None:
+        services, name = self._services(), TopicName.parse(topic)
+        if await services.catalog.partitions(name):
+            raise NotAllowed(f"{name} is partitioned: delete it with its partitions")
+        await services.topics.delete(name, force=force)
+
+    async def create_partitions(self, topic: str, count: int) -> None:
+        services, name = self._services(), TopicName.parse(topic)
+        await services.catalog.create_partitioned(name, count)
+        await self._make_partitions(name, range(count))
+
+    async def update_partitions(self, topic: str, count: int) -> None:
+        services, name = self._services(), TopicName.parse(topic)
+        before = await services.catalog.grow_partitions(name, count)
+        await self._make_partitions(name, range(before, count))
+
+    async def _make_partitions(self, name: TopicName, indexes: range) -> None:
+        if name.is_persistent:
+            for index in indexes:
+                await self._services().topics.create(name.partition(index))
+
+    async def delete_partitions(self, topic: str, force: bool) -> None:
+        services, name = self._services(), TopicName.parse(topic)
+        count = await services.catalog.partitions(name)
+        if not count:
+            raise TopicNotFound(f"no such partitioned topic: {name}")
+        if not force:
+            for index in range(count):
+                loaded = services.topics.loaded(name.partition(index))
+                if loaded is not None and not loaded.is_idle:
+                    raise NotAllowed(f"{name} has connected producers or consumers")
+        for index in range(count):
+            partition = name.partition(index)
+            if services.topics.loaded(partition) is not None or await services.catalog.exists(partition):
+                await services.topics.delete(partition, force=force)
+        await services.catalog.delete_partitioned(name)
+
+    async def list_topics(self, namespace: str, domain: str, include_partitioned: bool) -> list[str]:
+        services = self._services()
+        await services.catalog.policies(namespace)
+        if domain == Domain.PERSISTENT:
+            names = [str(name) for name in await services.catalog.topics(namespace)]
+        else:
+            loaded = (topic.name for topic in services.topics)
+            names = [str(n) for n in loaded if n.domain is Domain.NON_PERSISTENT and n.namespace_path == namespace]
+        if include_partitioned:
+            names += await self.list_partitioned(namespace, domain)
+        return sorted(set(names))
+
+    async def list_partitioned(self, namespace: str, domain: str) -> list[str]:
+        services = self._services()
+        await services.catalog.policies(namespace)
+        return [str(name) for name in await services.catalog.partitioned_topics(namespace, domain)]
+
+    # -- stats
+
+    async def _existing(self, topic: str) -> Topic:
+        name = TopicName.parse(topic)
+        found = await self._services().topics.get(name, create=False)
+        if not isinstance(found, Topic):
+            raise NotAllowed(f"{name} is not persistent")
+        return found
+
+    async def topic_stats(self, topic: str) -> dict[str, Any]:
+        services, name = self._services(), TopicName.parse(topic)
+        if await services.catalog.partitions(name):
+            raise TopicNotFound(f"{name} is partitioned: ask for its partitioned stats")
+        found = await services.topics.get(name, create=False)
+        return await topic_stats(found, services.clock.now_ms())
+
+    async def partitioned_stats(self, topic: str) -> dict[str, Any]:
+        services, name = self._services(), TopicName.parse(topic)
+        count = await services.catalog.partitions(name)
+        if not count:
+            raise TopicNotFound(f"no such partitioned topic: {name}")
+        parts = {str(name.partition(i)): await self.topic_stats(str(name.partition(i))) for i in range(count)}
+        return {**merged(list(parts.values())), "metadata": {"partitions": count}, "partitions": parts}
+
+    async def internal_stats(self, topic: str) -> dict[str, Any]:
+        return internal_stats(await self._existing(topic))
+
+    # -- subscriptions
+
+    async def list_subscriptions(self, topic: str) -> list[str]:
+        found = await self._services().topics.get(TopicName.parse(topic), create=False)
+        return sorted(found.subscriptions)
+
+    async def create_subscription(self, topic: str, subscription: str, position: Position) -> None:
+        check_subscription_name(subscription)
+        found = await self._existing(topic)
+        if subscription in found.subscriptions:
+            raise AlreadyExists(f"subscription {subscription!r} already exists")
+        await found.create_subscription(subscription, found.resolve(position), {})
+
+    async def delete_subscription(self, topic: str, subscription: str, force: bool) -> None:
+        found = await self._services().topics.get(TopicName.parse(topic), create=False)
+        if subscription not in found.subscriptions:
+            raise SubscriptionNotFound(f"subscription {subscription!r} does not exist")
+        await found.unsubscribe(subscription, force=force)
+
+    async def terminate_topic(self, topic: str) -> Position:
+        return await (await self._existing(topic)).terminate()
+
+    # -- tenants and namespaces
+
+    async def list_tenants(self) -> list[str]:
+        return await self._services().catalog.tenants()
+
+    async def create_tenant(self, tenant: str) -> None:
+        await self._services().catalog.create_tenant(tenant, {})
+
+    async def list_namespaces(self, tenant: str) -> list[str]:
+        return await self._services().catalog.namespaces(tenant)
+
+    async def create_namespace(self, namespace: str) -> None:
+        await self._services().catalog.create_namespace(namespace)
+
+    async def delete_namespace(self, namespace: str) -> None:
+        await self._services().catalog.delete_namespace(namespace)
+
+    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
+        """Takes effect at once on loaded topics too."""
+        services = self._services()
+        await services.catalog.set_deduplication(namespace, enabled)
+        for topic in services.topics:
+            if topic.name.namespace_path == namespace:
+                await topic.set_deduplication(await services.catalog.deduplicates(topic.name))
+
+    async def get_deduplication(self, namespace: str) -> bool | None:
+        return (await self._services().catalog.policies(namespace)).deduplication
+
+    # -- the broker itself
+
+    def health(self) -> None:
+        self._check_storage()
+
+    def metrics(self) -> str:
+        services = self._services()
+        topics = list(services.topics)
+        figures = {
+            "anabranch_connections": self._server.connections,
+            "anabranch_topics_loaded": len(topics),
+            "anabranch_producers": sum(len(topic.producers) for topic in topics),
+            "anabranch_consumers": sum(len(s.consumers) for topic in topics for s in topic.subscriptions.values()),
+            "anabranch_messages_in_total": sum(topic.messages_in for topic in topics),
+            "anabranch_bytes_in_total": sum(topic.bytes_in for topic in topics),
+        }
+        lines = []
+        for name, value in figures.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines.append(f"# TYPE {name} {kind}\n{name} {value}\n")
+        return "".join(lines)

@@ -1,0 +1,144 @@
+"""One broker, wired: the only place that names concrete classes of every floor.
+
+Opening order is the order of need: metadata, storage (recovers what a crash left), topics, ports. Closing is the reverse:
+stop accepting, tell the clients, make everything durable, give up the locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from anabranch import __version__
+from anabranch.broker.admin import BrokerAdmin
+from anabranch.broker.catalog import Catalog
+from anabranch.broker.names import NameGiver
+from anabranch.broker.server import BrokerServer
+from anabranch.broker.services import Address, Services
+from anabranch.broker.topics import Topics
+from anabranch.metadata.open import open_store
+from anabranch.model.errors import NotReady
+from anabranch.node.records import MetadataRecords
+from anabranch.node.settings import NodeSettings
+from anabranch.protocol.entry import publish_time_of
+from anabranch.rest.routes import make_router
+from anabranch.rest.server import HttpServer
+from anabranch.runtime.blocking import ThreadBlocking
+from anabranch.runtime.clock import Clock, SystemClock
+from anabranch.runtime.disk import RealDisk
+from anabranch.runtime.net import SocketNetwork
+from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.ledgers import EmbeddedLedgers
+from anabranch.storage.port import Payload
+from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
+
+BLOCKING_THREADS = 4
+
+
+class Node:
+    """`async with Node(settings) as node`: serving inside, everything durable and closed after."""
+
+    def __init__(self, settings: NodeSettings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.fenced = asyncio.Event()
+        self._clock = clock or SystemClock()
+        self._stack = AsyncExitStack()
+        self._services: Services | None = None
+
+    @property
+    def services(self) -> Services:
+        assert self._services is not None, "the node is not open"
+        return self._services
+
+    @property
+    def service_url(self) -> str:
+        return self.services.address.service_url
+
+    @property
+    def http_url(self) -> str:
+        return self.services.address.http_url
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def _open(self) -> None:
+        settings, clock, stack = self.settings, self._clock, self._stack
+        settings.storage.dir.mkdir(parents=True, exist_ok=True)
+        blocking = ThreadBlocking(BLOCKING_THREADS)
+        stack.push_async_callback(blocking.close)
+        metadata = await stack.enter_async_context(open_store(settings.metadata_url, clock))
+        ledgers = await stack.enter_async_context(
+            EmbeddedLedgers(settings.storage, RealDisk(), blocking, clock, _publish_time)
+        )
+        catalog = Catalog(metadata, settings.broker)
+        await catalog.ensure_defaults()
+        records = MetadataRecords(metadata)
+        ids = LedgerIds(records)
+
+        async def open_log(key: str) -> TopicLog:
+            return await TopicLog.open(
+                key, ledgers=ledgers, metadata=records, ids=ids, clock=clock, settings=settings.topics
+            )
+
+        topics = Topics(catalog, open_log, settings=settings.broker, clock=clock)
+        ledgers.on_group_end = topics.group_ended
+        ledgers.on_fenced = self.fenced.set
+        server = BrokerServer(SocketNetwork(), lambda: self.services, settings.broker.connections_max)
+        listener = await server.listen(settings.network.host, settings.network.port)
+        stack.callback(server.stop_accepting)
+        # A name that no earlier start of any broker has used.
+        names = NameGiver(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")
+        http = HttpServer(
+            make_router(BrokerAdmin(lambda: self.services, server, _check(ledgers)), __version__), settings.http
+        )
+        await http.start()
+        stack.push_async_callback(http.stop)
+        self._services = Services(
+            settings=settings.broker,
+            clock=clock,
+            catalog=catalog,
+            topics=topics,
+            names=names,
+            address=Address(
+                f"pulsar://{settings.advertised_host}:{listener.port}",
+                f"http://{settings.advertised_host}:{http.port}",
+            ),
+        )
+        topics.start()
+        stack.push_async_callback(self._shut, server, topics)
+
+    async def _shut(self, server: BrokerServer, topics: Topics) -> None:
+        """First the topics (their clients are told on the open connections), then the connections."""
+        server.stop_accepting()
+        await topics.stop()
+        server.close_connections()
+        await self._clock.sleep(0)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+
+def _publish_time(payload: Payload) -> int:
+    return publish_time_of(payload)
+
+
+def _check(ledgers: EmbeddedLedgers) -> Callable[[], None]:
+    def check() -> None:
+        state = ledgers.stats().state
+        if state != "open":
+            raise NotReady(f"storage takes no writes: {state}")
+
+    return check

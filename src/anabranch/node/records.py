@@ -1,0 +1,29 @@
+"""Topic records in the metadata store: the small port that storage declares, on the port that all stores have."""
+
+from __future__ import annotations
+
+from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
+from anabranch.storage.records import RecordRaced, StoredRecord
+
+
+class MetadataRecords:
+    """Implements `storage.records.RecordStore`."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def load(self, key: str) -> StoredRecord | None:
+        found = await self._store.get(key)
+        return None if found is None else StoredRecord(found.value, found.version)
+
+    async def save(self, key: str, value: bytes, *, version: int | None) -> int:
+        try:
+            return await self._store.put(key, value, expected=ABSENT if version is None else version)
+        except VersionMismatch as raced:
+            raise RecordRaced(raced.reason) from raced
+
+    async def remove(self, key: str) -> None:
+        try:
+            await self._store.delete(key, expected=ANY)
+        except KeyMissing:
+            return  # absent is fine, says the port

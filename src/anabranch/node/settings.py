@@ -1,0 +1,77 @@
+"""All settings of a node in one tree: one group per part of the house. `runtime.settings` loads it from file, environment
+and flags; `anabranch config sample` prints it."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anabranch.broker.settings import BrokerSettings
+from anabranch.rest.settings import HttpSettings
+from anabranch.runtime.settings import require_all
+from anabranch.storage.settings import StorageSettings
+from anabranch.storage.topiclog import TopicLogSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkSettings:
+    host: str = field(default="127.0.0.1", metadata={"help": "address the binary port listens on"})
+    port: int = field(default=6650, metadata={"help": "binary port; 0 = any free one"})
+    advertised_host: str = field(default="", metadata={"help": "host that clients are told to use; empty = host"})
+    insecure: bool = field(default=False, metadata={"help": "allow listening beyond loopback without authentication"})
+
+    def __post_init__(self) -> None:
+        require_all(
+            (0 <= self.port <= 65535, "network.port", "between 0 and 65535"),
+            (
+                self.insecure or is_loopback(self.host),
+                "network.host",
+                "only loopback is allowed without authentication (set network.insecure to listen elsewhere)",
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataSettings:
+    url: str = field(default="", metadata={"help": "memory: or sqlite:///DIR; empty = sqlite below storage.dir"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    level: str = field(default="info", metadata={"help": "debug, info, warning or error"})
+    form: str = field(default="text", metadata={"help": "text or json"})
+
+    def __post_init__(self) -> None:
+        require_all(
+            (self.level in ("debug", "info", "warning", "error"), "log.level", "debug, info, warning or error"),
+            (self.form in ("text", "json"), "log.form", "text or json"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    metadata: MetadataSettings = field(default_factory=MetadataSettings)
+    storage: StorageSettings = field(default_factory=lambda: StorageSettings(dir=Path("anabranch-data")))
+    topics: TopicLogSettings = field(default_factory=TopicLogSettings)
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+    @property
+    def metadata_url(self) -> str:
+        return self.metadata.url or f"sqlite:///{Path(self.storage.dir).absolute() / 'metadata'}"
+
+    @property
+    def advertised_host(self) -> str:
+        return self.network.advertised_host or self.network.host
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
