@@ -35,7 +35,7 @@ class Port:
 @dataclass(frozen=True)
 class Root:
     storage: Storage
-    service: Port
+    network: Port
     http: Port
 
 
@@ -72,12 +72,12 @@ def test_wrong_usage_is_told_with_exit_code_2(arguments: list[str], capsys: pyte
 
 def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
-    config.write_text('[storage]\nsync = "none"\ndir = "/file"\n[http]\nport = 3\n[service]\nport = 3\n')
-    environ = {"ANABRANCH_HTTP_PORT": "4", "ANABRANCH_SERVICE_PORT": "4"}
+    config.write_text('[storage]\nsync = "none"\ndir = "/file"\n[http]\nport = 3\n[network]\nport = 3\n')
+    environ = {"ANABRANCH_HTTP_PORT": "4", "ANABRANCH_NETWORK_PORT": "4"}
     flags = flag_layer({"port": 5, "host": "0.0.0.0", "data": None}, ("storage.sync=linger:2ms",))
     root = load(Root, settings_layers(Root, config, environ, flags))
     assert (root.storage.dir, root.storage.sync) == (Path("/file"), "linger:2ms")
-    assert (root.service, root.http) == (Port("0.0.0.0", 5), Port("0.0.0.0", 4))
+    assert (root.network, root.http) == (Port("0.0.0.0", 5), Port("0.0.0.0", 4))
 
 
 def test_without_anything_the_data_directory_has_a_default() -> None:

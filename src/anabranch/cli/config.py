@@ -14,9 +14,9 @@ def config() -> None:
 @click.option("--markdown", is_flag=True, help="As tables for the documentation instead of a TOML file.")
 def sample(markdown: bool) -> int:
     """Print every setting with its default and one line of help, as a file for --config."""
-    from anabranch.node.standalone import StandaloneSettings
+    from anabranch.node.settings import NodeSettings
     from anabranch.runtime.settings import reference
     from anabranch.runtime.settings import sample as sample_text
 
-    click.echo(reference(StandaloneSettings) if markdown else sample_text(StandaloneSettings), nl=False)
+    click.echo(reference(NodeSettings) if markdown else sample_text(NodeSettings), nl=False)
     return 0

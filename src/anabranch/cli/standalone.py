@@ -1,8 +1,6 @@
 """`anabranch standalone`: flags into settings, then hand over to `anabranch.node.standalone`.
 
-Agreed with the node: `StandaloneSettings` is the root of the settings (see `anabranch.runtime.settings`) and has at
-least the names in `FLAGS`; `run_standalone(settings) -> int` serves until it is told to stop and prints a `Greeting`
-when it is ready.
+Knows the names of the settings that have a flag of their own (`FLAGS`); every other one is reached with --set.
 """
 
 from __future__ import annotations
@@ -14,18 +12,23 @@ from typing import Any
 
 import click
 
+from anabranch import __version__
+from anabranch.cli.greeting import Greeting
+from anabranch.runtime.clock import SystemClock
+from anabranch.runtime.logs import setup_logs
 from anabranch.runtime.settings import Layer, env_layer, file_layer, load
 
 DEFAULT_DATA = "anabranch-data"
 FLAGS: Mapping[str, tuple[str, ...]] = {
     "data": ("storage.dir",),
-    "host": ("service.host", "http.host"),
-    "port": ("service.port",),
+    "host": ("network.host", "http.host"),
+    "port": ("network.port",),
     "http_port": ("http.port",),
     "metadata": ("metadata.url",),
     "sync": ("storage.sync",),
     "log_level": ("log.level",),
-    "log_format": ("log.format",),
+    "log_format": ("log.form",),
+    "insecure": ("network.insecure", "http.insecure"),
 }
 
 
@@ -63,6 +66,9 @@ def settings_layers(root: type[Any], config: Path | None, environ: Mapping[str, 
 @click.option(
     "--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Any setting, for example storage.sync=group."
 )
+@click.option(
+    "--insecure", is_flag=True, default=None, help="Allow an address beyond loopback, without authentication."
+)
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error (default: info).")
 @click.option("--log-format", metavar="FORMAT", help="text or json (default: text).")
 def standalone(config: Path | None, assignments: tuple[str, ...], **flags: Any) -> int:
@@ -70,7 +76,28 @@ def standalone(config: Path | None, assignments: tuple[str, ...], **flags: Any) 
 
     Clients connect to pulsar://localhost:6650; HTTP (lookup, admin, metrics) is on port 8080.
     """
-    from anabranch.node.standalone import StandaloneSettings, run_standalone
+    from anabranch.node.settings import NodeSettings
 
-    layers = settings_layers(StandaloneSettings, config, os.environ, flag_layer(flags, assignments))
-    return run_standalone(load(StandaloneSettings, layers))
+    clock = SystemClock()
+    began = clock.monotonic()
+    layers = settings_layers(NodeSettings, config, os.environ, flag_layer(flags, assignments))
+    settings = load(NodeSettings, layers)
+    setup_logs(settings.log.level, "json" if settings.log.form == "json" else "text")
+
+    from anabranch.node.node import Node
+    from anabranch.node.standalone import run_standalone
+
+    def greet(node: Node) -> None:
+        print(
+            Greeting(
+                version=__version__,
+                service_url=node.service_url,
+                http_url=node.http_url,
+                data=settings.storage.dir.absolute(),
+                sync=settings.storage.sync,
+                seconds=clock.monotonic() - began,
+            ),
+            flush=True,
+        )
+
+    return run_standalone(settings, greet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 
 from anabranch.runtime.settings import require_all
@@ -14,6 +15,7 @@ MIB = 1 << 20
 class HttpSettings:
     host: str = field(default="127.0.0.1", metadata={"help": "address the HTTP port listens on"})
     port: int = field(default=8080, metadata={"help": "HTTP port; 0 = any free one"})
+    insecure: bool = field(default=False, metadata={"help": "allow listening beyond loopback without authentication"})
     body_bytes_max: int = field(default=1 * MIB, metadata={"help": "largest request body"})
     header_bytes_max: int = field(default=32 * KIB, metadata={"help": "largest request line and headers"})
     connections_max: int = field(default=1_000, metadata={"help": "open HTTP connections; more are answered 503"})
@@ -24,6 +26,11 @@ class HttpSettings:
     def __post_init__(self) -> None:
         require_all(
             (0 <= self.port <= 65535, "http.port", "between 0 and 65535"),
+            (
+                self.insecure or _is_loopback(self.host),
+                "http.host",
+                "only loopback is allowed without authentication (set http.insecure to listen elsewhere)",
+            ),
             (self.body_bytes_max >= KIB, "http.body_bytes_max", "at least 1 KiB"),
             (self.header_bytes_max >= KIB, "http.header_bytes_max", "at least 1 KiB"),
             (self.connections_max >= 1, "http.connections_max", "at least 1"),
@@ -31,3 +38,12 @@ class HttpSettings:
             (self.read_seconds > 0, "http.read_seconds", "greater than 0"),
             (self.handle_seconds > 0, "http.handle_seconds", "greater than 0"),
         )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -13,18 +13,10 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
-LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    level: LogLevel = field(default="info", metadata={"help": "debug, info, warning or error"})
-    format: LogFormat = field(default="text", metadata={"help": "text for people, json for machines"})
 
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
