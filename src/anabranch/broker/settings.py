@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from anabranch.model.errors import BadRequest
+from anabranch.runtime.settings import require_all
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -13,9 +13,7 @@ MIB = 1024 * KIB
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     message_bytes_max: int = field(default=5 * MIB, metadata={"help": "largest message; a frame may be 10 KiB longer"})
-    keep_alive_seconds: float = field(
-        default=30.0, metadata={"help": "ping interval; a silent peer is closed after two"}
-    )
+    keep_alive_seconds: float = field(default=30.0, metadata={"help": "ping interval; two silent ones end it"})
     connections_max: int = field(default=10_000, metadata={"help": "connections in total"})
     requests_in_flight_max: int = field(default=1_000, metadata={"help": "unanswered requests per connection"})
     producers_per_connection_max: int = field(default=10_000, metadata={"help": "producers on one connection"})
@@ -36,44 +34,30 @@ class BrokerSettings:
     )
     delayed_max: int = field(default=1_000_000, metadata={"help": "delayed messages tracked per subscription"})
     auto_create_topics: bool = field(default=True, metadata={"help": "create a missing topic on first use"})
-    auto_create_partitions: int = field(
-        default=0, metadata={"help": "partitions of auto-created topics; 0 = plain topic"}
-    )
-    auto_create_subscriptions: bool = field(
-        default=True, metadata={"help": "create a missing subscription on subscribe"}
-    )
+    auto_create_partitions: int = field(default=0, metadata={"help": "of auto-created topics; 0 = plain topic"})
+    auto_create_subscriptions: bool = field(default=True, metadata={"help": "create a missing one on subscribe"})
     partitions_max: int = field(default=1_024, metadata={"help": "partitions of one topic"})
-    deduplication: bool = field(
-        default=False, metadata={"help": "deduplicate producers by (name, sequence id) everywhere"}
-    )
+    deduplication: bool = field(default=False, metadata={"help": "by (producer name, sequence id), everywhere"})
     dedup_snapshot_entries: int = field(default=1_000, metadata={"help": "entries between two dedup snapshots"})
-    probe_seconds: float = field(
-        default=5.0, metadata={"help": "how long a colliding old connection may take to answer a ping"}
-    )
-    idle_topic_seconds: float = field(
-        default=60.0, metadata={"help": "an unused loaded topic is closed (not deleted) after this"}
-    )
+    probe_seconds: float = field(default=5.0, metadata={"help": "patience with a colliding connection"})
+    idle_topic_seconds: float = field(default=60.0, metadata={"help": "an unused topic is unloaded after this"})
 
     def __post_init__(self) -> None:
-        complaints = [
-            text
-            for ok, text in (
-                (KIB <= self.message_bytes_max <= 128 * MIB, "broker.message_bytes_max: between 1 KiB and 128 MiB"),
-                (self.keep_alive_seconds > 0, "broker.keep_alive_seconds: greater than 0"),
-                (self.producer_bytes_max >= 64 * KIB, "broker.producer_bytes_max: at least 64 KiB"),
-                (self.producer_messages_max >= 1, "broker.producer_messages_max: at least 1"),
-                (
-                    self.connection_bytes_max >= self.producer_bytes_max,
-                    "broker.connection_bytes_max: at least one producer's",
-                ),
-                (self.read_bytes >= 4 * KIB, "broker.read_bytes: at least 4 KiB"),
-                (
-                    0 <= self.auto_create_partitions <= self.partitions_max,
-                    "broker.auto_create_partitions: 0 … partitions_max",
-                ),
-                (self.dedup_snapshot_entries >= 1, "broker.dedup_snapshot_entries: at least 1"),
-            )
-            if not ok
-        ]
-        if complaints:
-            raise BadRequest("; ".join(complaints))
+        require_all(
+            (KIB <= self.message_bytes_max <= 128 * MIB, "broker.message_bytes_max", "between 1 KiB and 128 MiB"),
+            (self.keep_alive_seconds > 0, "broker.keep_alive_seconds", "greater than 0"),
+            (self.producer_bytes_max >= 64 * KIB, "broker.producer_bytes_max", "at least 64 KiB"),
+            (self.producer_messages_max >= 1, "broker.producer_messages_max", "at least 1"),
+            (
+                self.connection_bytes_max >= self.producer_bytes_max,
+                "broker.connection_bytes_max",
+                "at least broker.producer_bytes_max",
+            ),
+            (self.read_bytes >= 4 * KIB, "broker.read_bytes", "at least 4 KiB"),
+            (
+                0 <= self.auto_create_partitions <= self.partitions_max,
+                "broker.auto_create_partitions",
+                "between 0 and broker.partitions_max",
+            ),
+            (self.dedup_snapshot_entries >= 1, "broker.dedup_snapshot_entries", "at least 1"),
+        )
