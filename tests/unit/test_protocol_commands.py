@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -78,6 +79,8 @@ def test_a_body_may_be_kept() -> None:
         b"\x08\x0b\x5a\x02\x08\x01",  # FLOW without permits
         b"\x08\x06\x3a\x04\x08\x01\x10\x01",  # type SEND, body of SEND_RECEIPT
         b"\x32\x04\x08\x01\x10\x01",  # body of SEND, no type
+        b"\x12\x03\x0a\x01x",  # body of CONNECT, no type
+        b"\x08\x63\x12\x03\x0a\x01x",  # body of CONNECT, type 99
         b"\x08\x25",  # AUTH_RESPONSE without its body, which has no required field
         b"\x08\x15\xaa\x01\x05\x0a\x01\xff\x10\x01",  # topic is not UTF-8
         b"\x08\x0a\x52\x08\x08\x01\x10\x00\x1a\x02\x08\x01",  # ACK with half a message id
@@ -138,15 +141,22 @@ def test_hot_frames_of_two_threads_do_not_mix() -> None:
     wrong: list[int] = []
 
     def write(producer: int) -> None:
-        expected = receipt_frame(producer, producer, producer, producer, producer)
-        ids = (producer,) * 5
-        wrong.extend(1 for _ in range(20_000) if receipt_frame(*ids) != expected)
+        # The partition changes each time: setting it is a call, a place where threads may change.
+        expected = [receipt_frame(producer, producer, producer, producer, partition) for partition in (0, 1)]
+        for turn in range(20_000):
+            made = receipt_frame(producer, producer, producer, producer, turn % 2)
+            wrong.extend([producer] if made != expected[turn % 2] else [])
 
     threads = [threading.Thread(target=write, args=(producer,)) for producer in (1, 300, 70_000)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
     assert parsed(receipt_frame(300, 1, 1, 1))[1].producer_id == 300
     assert wrong == []
 
