@@ -128,6 +128,32 @@ def _good(rng: random.Random) -> bytes:
     return sized(command.SerializeToString(), random_payload(rng) if command.type == pb.BaseCommand.SEND else b"")
 
 
+def _opening(rng: random.Random) -> bytes:
+    """What a sane client says first: without it hardly any later frame would meet a producer or consumer."""
+    number, topic = rng.randrange(2), rng.choice(_TEXTS[:4])
+    match rng.randrange(4):
+        case 0 | 1:
+            producer = pb.CommandProducer(topic=topic, producer_id=number, request_id=rng.choice(_NUMBERS))
+            command = pb.BaseCommand(type=pb.BaseCommand.PRODUCER, producer=producer)
+        case 2:
+            subscribe = pb.CommandSubscribe(topic=topic, subscription="sub", consumer_id=number, request_id=1)
+            subscribe.subType = rng.choice((pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared))
+            subscribe.initialPosition = pb.CommandSubscribe.Earliest
+            command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE, subscribe=subscribe)
+        case _:
+            flow = pb.CommandFlow(consumer_id=number, messagePermits=rng.choice((1, 1000, 2**32 - 1)))
+            command = pb.BaseCommand(type=pb.BaseCommand.FLOW, flow=flow)
+    return sized(command.SerializeToString())
+
+
+def _plausible_send(rng: random.Random) -> bytes:
+    """A SEND to a producer that may exist, with an entry that may be sound."""
+    command = random_command(rng, pb.BaseCommand.SEND)
+    command.send.producer_id = rng.randrange(2)
+    command.send.ClearField("message_id")
+    return sized(command.SerializeToString(), random_payload(rng))
+
+
 def _damaged(rng: random.Random, data: bytes) -> bytes:
     """A few bytes flipped, lost, doubled or made up."""
     out = bytearray(data)
@@ -215,10 +241,16 @@ def _varint(value: int) -> bytes:
 
 
 _MUTATIONS: tuple[Callable[[random.Random], bytes], ...] = (
+    _opening,
+    _opening,
+    _opening,
+    _opening,
+    _plausible_send,
+    _plausible_send,
+    _plausible_send,
     _good,
     _good,
     _good,
-    _damaged_command,
     _damaged_command,
     _damaged_command,
     _damaged_send,
