@@ -1,7 +1,7 @@
 """Who may produce to a topic: Pulsar's four access modes as one small machine. No await, no sockets, no clock.
 
-The machine holds opaque producer handles. `admit` answers what to do; the shell does it (closes the fenced ones, persists
-the raised epoch, answers the waiting one).
+The machine holds opaque producer handles. `admit` answers what to do; the shell does it (closes the fenced ones,
+persists the raised epoch, answers the waiting one).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What exists: tenants, namespaces with their policies, partitioned topics, plain topics. Lives in the metadata store only.
+"""What exists: tenants, namespaces with their policies, partitioned topics, plain topics. Lives in the metadata store.
 
 Keys: `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, and the topic records that storage writes below
 `/managed/T/N/persistent/NAME` (their existence is the topic's existence). NAME is the form-url-encoded local name.
@@ -183,7 +183,7 @@ class Catalog:
             raise TopicNotFound(f"no such partitioned topic: {topic}") from missing
 
     async def partitions_or_create(self, topic: TopicName, auto_create: bool) -> int:
-        """What PARTITIONED_METADATA answers: the count, after creating it by policy when it is missing and that is allowed."""
+        """What PARTITIONED_METADATA answers: the count; a missing topic is created by policy first, if that is allowed."""
         await self.policies(topic.namespace_path)
         if topic.partition_index >= 0:
             return 0

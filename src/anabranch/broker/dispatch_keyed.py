@@ -1,10 +1,10 @@
 """Key_Shared: one owner per hash slot at a time, order kept inside a slot. Pure: see `dispatch`.
 
 Three rules keep the order of a slot:
-1. an entry goes to the slot's owner only while no *other* consumer still holds entries of that slot (after a join or leave
-   the former owner finishes first);
-2. an entry that cannot be delivered now is *stashed* (its position, not its bytes), and later entries of the same slot queue
-   up behind it;
+1. an entry goes to the slot's owner only while no *other* consumer still holds entries of that slot (after a join or
+   leave the former owner finishes first);
+2. an entry that cannot be delivered now is *stashed* (its position, not its bytes), and later entries of the same slot
+   queue up behind it;
 3. stashed entries are read again when something changed for their slot: an ack, new permits, another owner.
 With `allow_out_of_order` rule 1 is dropped. Reading goes on past blocked slots, up to a bound of stashed entries.
 """

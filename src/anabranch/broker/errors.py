@@ -1,4 +1,4 @@
-"""Errors of serving. Their wire numbers come from their codes (`protocol.server_errors`); no sockets, no storage here."""
+"""Errors of serving. Their wire numbers come from their codes (`protocol.server_errors`); no sockets or storage here."""
 
 from __future__ import annotations
 

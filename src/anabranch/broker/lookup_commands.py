@@ -1,5 +1,5 @@
-"""Where things are: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE, GET_SCHEMA. Reads the catalog, changes nothing
-but what auto-creation says."""
+"""Where things are: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE, GET_SCHEMA. Reads the catalog, changes
+nothing but what auto-creation says."""
 
 from __future__ import annotations
 

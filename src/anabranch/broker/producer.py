@@ -45,7 +45,8 @@ class Publish:
 class Producer:
     __slots__ = (
         "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
-        "connected_ms", "messages_in", "bytes_in", "closed", "is_ready", "request_id", "_submitted", "_completed", "_deferred", "_on_idle",
+        "connected_ms", "messages_in", "bytes_in", "closed", "is_ready", "request_id", "_submitted", "_completed",
+        "_deferred", "_on_idle",
     )  # fmt: skip
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The publish path of one persistent topic: window, deduplication, append, receipt. Runs on the event loop, never awaits.
+"""The publish path of one persistent topic: window, deduplication, append, receipt. Runs on the loop, never awaits.
 
 Order is the law here: entries of one producer are appended in the order of their SENDs, and answered in that order.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Publisher:
-    """`persisted`/`persist_failed` make it the log's sink. `on_persisted` is told once per entry, `on_failed` once per loss."""
+    """`persisted`/`persist_failed` make it the log's sink. `on_persisted` is told per entry, `on_failed` per loss."""
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
 from anabranch.broker.errors import ConsumerAssignFailed
@@ -87,7 +88,7 @@ class StickyRanges(Generic[T]):
             if not 0 <= start <= end < RING_SIZE:
                 raise ConsumerAssignFailed(f"hash range {start}-{end} is not inside 0-{RING_SIZE - 1}")
         ordered = sorted(ranges)
-        for (_, low_end), (high_start, _) in zip(ordered, ordered[1:], strict=False):
+        for (_, low_end), (high_start, _) in pairwise(ordered):
             if high_start <= low_end:
                 raise ConsumerAssignFailed("a consumer's own hash ranges overlap")
         for start, end in ordered:
@@ -120,8 +121,8 @@ def failover_active(
 ) -> T | None:
     """The one who serves a Failover subscription.
 
-    Only the best priority level counts. A plain topic keeps whoever came first (a join does not take over); partitions are
-    spread over the consumers by name, so every partition of a topic finds another active consumer.
+    Only the best priority level counts. A plain topic keeps whoever came first (a join does not take over); partitions
+    are spread over the consumers by name, so every partition of a topic finds another active consumer.
     """
     if not members:
         return None

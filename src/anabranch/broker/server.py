@@ -1,4 +1,4 @@
-"""The broker's binary port: accepts connections up to a limit, gives each its command sets, closes them all at the end."""
+"""The broker's binary port: accepts connections up to a limit, gives each its command sets, closes them at the end."""
 
 from __future__ import annotations
 

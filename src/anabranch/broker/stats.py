@@ -133,11 +133,9 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
             known = total.get(key)
             if known is None:
                 total[key] = merged([value]) if isinstance(value, dict) else value
-            elif isinstance(value, bool) or isinstance(value, str):
+            elif isinstance(value, (bool, str)):
                 continue
-            elif isinstance(value, (int, float)):
-                total[key] = known + value
-            elif isinstance(value, list):
+            elif isinstance(value, (int, float, list)):
                 total[key] = known + value
             elif isinstance(value, dict):
                 total[key] = merged([known, value])

@@ -307,7 +307,7 @@ class Subscription:
     # -- moving
 
     async def seek(self, next_to_read: Position, words: tuple[int, ...] = ()) -> None:
-        """Move the cursor. Every consumer is told to come back, as with the reference: what it had in flight is void."""
+        """Move the cursor. Every consumer is told to come back (as with the reference): what it held is void."""
         if self._fenced:
             raise TopicFenced(f"subscription {self.name!r} is being moved already")
         self._fenced = True

@@ -1,7 +1,7 @@
 """How much one producer may have between "received" and "durable". Pure counting.
 
-A window is granted as credits to clients that read them; for the others the broker holds what comes in excess, in order,
-without touching its neighbours on the same connection.
+A window is granted as credits to clients that read them; for the others the broker holds what comes in excess, in
+order, without touching its neighbours on the same connection.
 """
 
 from __future__ import annotations
@@ -27,4 +27,5 @@ class Window:
     def give(self, size: int, messages: int) -> None:
         self.bytes -= size
         self.messages -= messages
-        assert self.bytes >= 0 and self.messages >= 0
+        assert self.bytes >= 0
+        assert self.messages >= 0

@@ -1,7 +1,7 @@
 """One broker, wired: the only place that names concrete classes of every floor.
 
-Opening order is the order of need: metadata, storage (recovers what a crash left), topics, ports. Closing is the reverse:
-stop accepting, tell the clients, make everything durable, give up the locks.
+Opening order is the order of need: metadata, storage (recovers what a crash left), topics, ports. Closing is the
+reverse: stop accepting, tell the clients, make everything durable, give up the locks.
 """
 
 from __future__ import annotations

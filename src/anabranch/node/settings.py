@@ -1,5 +1,5 @@
-"""All settings of a node in one tree: one group per part of the house. `runtime.settings` loads it from file, environment
-and flags; `anabranch config sample` prints it."""
+"""All settings of a node in one tree: one group per part of the house. `runtime.settings` loads it from file,
+environment and flags; `anabranch config sample` prints it."""
 
 from __future__ import annotations
 
