@@ -231,6 +231,9 @@ class Connection:
         self._flush()
         self._stream.close()
 
+    def abort(self) -> None:
+        self._stream.abort()
+
     def closed(self, reason: str) -> None:
         self.is_open = False
         self._beat.cancel()

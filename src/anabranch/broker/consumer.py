@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import takewhile
 from typing import NamedTuple
 
 from anabranch.broker.peer import Peer
@@ -142,7 +143,7 @@ class Consumer:
 
     def settle_up_to(self, position: Position) -> int:
         """Cumulative acknowledgement; answers how many messages it covered."""
-        done = [p for p in self.pending if p <= position]
+        done = list(takewhile(position.__ge__, self.pending))  # delivered in order, so pending is in order
         return sum(pending.messages for p in done if (pending := self.settle(p)) is not None)
 
     def __repr__(self) -> str:

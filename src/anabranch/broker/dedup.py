@@ -68,7 +68,7 @@ class Sequences:
     @classmethod
     def load(cls, blob: bytes | None) -> tuple[Sequences, Position]:
         """The snapshot and the position up to which it speaks."""
-        if blob is None:
+        if not blob:
             return cls(), EARLIEST
         found = json.loads(blob)
         sequences = {str(name): int(last) for name, last in found["sequences"].items()}

@@ -14,6 +14,7 @@ from anabranch.model.errors import LimitExceeded
 from anabranch.protocol import replies
 from anabranch.protocol.commands import NO_REQUEST
 from anabranch.protocol.server_errors import ServerError
+from anabranch.runtime.clock import Clock
 from anabranch.runtime.net import Listener, Network, Stream, StreamHandler
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,12 @@ class BrokerServer:
             listener.close()
         self._listeners.clear()
 
-    def close_connections(self) -> None:
+    async def close_connections(self, clock: Clock, seconds: float) -> None:
+        """What is queued is sent first; a peer that does not read in time is cut off."""
         for connection in list(self._connections):
             connection.close()
+        deadline = clock.monotonic() + seconds
+        while self._connections and clock.monotonic() < deadline:
+            await clock.sleep(0.005)
+        for connection in list(self._connections):
+            connection.abort()

@@ -64,6 +64,7 @@ class Topic:
         settings: BrokerSettings,
         clock: Clock,
         on_dirty: Callable[[Topic], None],
+        check_writable: Callable[[], None],
     ) -> None:
         self.name = name
         self.log = topic_log
@@ -73,6 +74,7 @@ class Topic:
         self._settings = settings
         self._clock = clock
         self._on_dirty = on_dirty
+        self._check_writable = check_writable
         self._tasks = TaskOwner(str(name))
         self._access: AccessTable[Producer] = AccessTable()
         self._publisher = Publisher(
@@ -82,6 +84,7 @@ class Topic:
             on_persisted=self._persisted,
             on_failed=self._failed,
         )
+        self._abandoned: set[str] = set()  # readers without a consumer, seen at the last sweep
         self._creating = asyncio.Lock()  # two first subscribers must get one cursor
         self._dirty = False
         self._fenced = False
@@ -96,9 +99,15 @@ class Topic:
         await self.set_deduplication(deduplicate)
 
     async def set_deduplication(self, enabled: bool) -> None:
+        """Switched on anew it knows nothing of the past; switched off it forgets."""
+        saved = self.log.state("dedup")
         if not enabled:
             self._publisher.sequences = None
+            if saved:
+                await self.log.save_state("dedup", b"")
         elif self._publisher.sequences is None:
+            if not saved:
+                await self.log.save_state("dedup", Sequences().dump(self.log.last_position))
             self._publisher.sequences = await self._recover_sequences()
 
     async def _recover_sequences(self) -> Sequences:
@@ -167,6 +176,7 @@ class Topic:
         self._check_open()
         if self.log.is_terminated:
             raise TopicTerminated(f"{self.name} is terminated")
+        self._check_writable()
         await self._settle_name(producer)
         self._check_open()
         before = self._access.epoch
@@ -335,6 +345,16 @@ class Topic:
             if self.subscriptions.get(subscription.name) is subscription:
                 del self.subscriptions[subscription.name]
                 self._tasks.spawn(self.log.delete_cursor(subscription.name), f"drop reader {subscription.name}")
+
+    async def sweep(self) -> None:
+        """Let the log drop what is consumed, and drop readers whose client did not come back after a seek."""
+        lonely = {name for name, one in self.subscriptions.items() if not one.is_durable and not one.consumers}
+        for name in lonely & self._abandoned:
+            if not self.subscriptions[name].consumers:
+                del self.subscriptions[name]
+                await self.log.delete_cursor(name)
+        self._abandoned = lonely
+        await self.log.trim()
 
     async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
         subscription = self.subscriptions.get(name)

@@ -14,7 +14,7 @@ from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.memorytopic import MemoryTopic
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic import Topic
-from anabranch.model.errors import BadName, NotAllowed, NotReady
+from anabranch.model.errors import BadName, Error, NotAllowed, NotReady
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -31,9 +31,19 @@ CLOSE_TOGETHER = 64
 
 
 class Topics:
-    def __init__(self, catalog: Catalog, open_log: OpenLog, *, settings: BrokerSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        open_log: OpenLog,
+        *,
+        settings: BrokerSettings,
+        clock: Clock,
+        check_writable: Callable[[], None],
+    ) -> None:
+        """`check_writable` raises what an append would raise now."""
         self._catalog = catalog
         self._open_log = open_log
+        self._check_writable = check_writable
         self._settings = settings
         self._clock = clock
         self._topics: dict[TopicName, AnyTopic] = {}
@@ -89,7 +99,14 @@ class Topics:
         topic: AnyTopic
         if name.is_persistent:
             topic_log = await self._open_log(self._catalog.topic_key(name))
-            topic = Topic(name, topic_log, settings=self._settings, clock=self._clock, on_dirty=self._dirty.append)
+            topic = Topic(
+                name,
+                topic_log,
+                settings=self._settings,
+                clock=self._clock,
+                on_dirty=self._dirty.append,
+                check_writable=self._check_writable,
+            )
             await topic.load(await self._catalog.deduplicates(name))
         else:
             topic = MemoryTopic(name, settings=self._settings, clock=self._clock)
@@ -147,7 +164,13 @@ class Topics:
                     self._topics.pop(topic.name, None)
                     await self._close(topic)
                 elif isinstance(topic, Topic):
-                    await topic.log.trim()
+                    await self._sweep_topic(topic)
+
+    async def _sweep_topic(self, topic: Topic) -> None:
+        try:
+            await topic.sweep()
+        except Error as error:  # a full or failing disk: the next sweep tries again
+            log.warning("topic was not swept", extra={"topic": str(topic.name), "reason": error.reason})
 
     async def stop(self) -> None:
         """Close everything, many at a time; what cannot be closed is reported, the rest goes on."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -21,7 +20,6 @@ from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Address, Services
 from anabranch.broker.topics import Topics
 from anabranch.metadata.open import open_store
-from anabranch.model.errors import NotReady
 from anabranch.node.records import MetadataRecords
 from anabranch.node.settings import NodeSettings
 from anabranch.protocol.entry import publish_time_of
@@ -39,6 +37,7 @@ from anabranch.storage.topiclog import TopicLog
 log = logging.getLogger(__name__)
 
 BLOCKING_THREADS = 4
+CLOSE_SECONDS = 1.0  # how long a client may take to read its last frames
 
 
 class Node:
@@ -91,7 +90,7 @@ class Node:
                 key, ledgers=ledgers, metadata=records, ids=ids, clock=clock, settings=settings.topics
             )
 
-        topics = Topics(catalog, open_log, settings=settings.broker, clock=clock)
+        topics = Topics(catalog, open_log, settings=settings.broker, clock=clock, check_writable=ledgers.check_writable)
         ledgers.on_group_end = topics.group_ended
         ledgers.on_fenced = self.fenced.set
         server = BrokerServer(SocketNetwork(), lambda: self.services, settings.broker.connections_max)
@@ -100,7 +99,7 @@ class Node:
         # A name that no earlier start of any broker has used.
         names = NameGiver(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")
         http = HttpServer(
-            make_router(BrokerAdmin(lambda: self.services, server, _check(ledgers)), __version__), settings.http
+            make_router(BrokerAdmin(lambda: self.services, server, ledgers.check_writable), __version__), settings.http
         )
         await http.start()
         stack.push_async_callback(http.stop)
@@ -122,8 +121,7 @@ class Node:
         """First the topics (their clients are told on the open connections), then the connections."""
         server.stop_accepting()
         await topics.stop()
-        server.close_connections()
-        await self._clock.sleep(0)
+        await server.close_connections(self._clock, CLOSE_SECONDS)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -133,12 +131,3 @@ class Node:
 
 def _publish_time(payload: Payload) -> int:
     return publish_time_of(payload)
-
-
-def _check(ledgers: EmbeddedLedgers) -> Callable[[], None]:
-    def check() -> None:
-        state = ledgers.stats().state
-        if state != "open":
-            raise NotReady(f"storage takes no writes: {state}")
-
-    return check

@@ -31,6 +31,8 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "incompatible-schema": ServerError.IncompatibleSchema,
     "metadata": ServerError.MetadataError,
     "storage": ServerError.PersistenceError,
+    # Stock clients retry PersistenceError until their timeout and then say "timeout"; this one they report at once.
+    "storage-full": ServerError.ProducerBlockedQuotaExceededException,
     "fenced": ServerError.ServiceNotReady,
     "checksum": ServerError.ChecksumError,
     "authentication": ServerError.AuthenticationError,

@@ -27,7 +27,7 @@ from anabranch.storage.index import SparseIndex
 from anabranch.storage.ledgerfile import LedgerFiles
 from anabranch.storage.port import Entry, Fenced, LedgerSummary, LedgerWriter, Payload, StorageError
 from anabranch.storage.reader import LedgerReader
-from anabranch.storage.record import LOG_NUMBER_MASK, TOMBSTONE_LEDGER, encode_header
+from anabranch.storage.record import TOMBSTONE_LEDGER, encode_header
 from anabranch.storage.recovery import Recovery, take_over
 from anabranch.storage.reserve import Reserve
 from anabranch.storage.settings import StorageSettings
@@ -95,7 +95,7 @@ class EmbeddedLedgers:
             settings.write_behind_bytes, settings.write_behind_bytes_max, settings.write_behind_ms / 1000
         )
         self._group = GroupCommit(settings.log_bytes_max, settings.direct_bytes_min)
-        self._reserve = Reserve(disk, volume.broker_dir(self._root, settings.broker_id))
+        self._reserve = Reserve(disk, volume.broker_dir(self._root, settings.broker_id), settings.reserve_bytes)
         self._probe_timer: Timer | None = None
         self._probing = False
         self._in_log: dict[int, int] = {}  # ledger -> the last log file that holds records of it
@@ -178,6 +178,8 @@ class EmbeddedLedgers:
                 "log recovered",
                 extra={"broker": broker_id, "records": recovery.records, "ledgers": len(recovery.ledgers)},
             )
+        for path, place in recovery.torn:
+            log.warning("the log ends inside a group", extra={"path": path, "offset": place})
         for path, place in recovery.damaged:
             log.error("damaged place in the log", extra={"path": path, "offset": place})
 
@@ -219,6 +221,11 @@ class EmbeddedLedgers:
         self._lock.release()
 
     # writing ------------------------------------------------------------------------------------------------------
+
+    def check_writable(self) -> None:
+        """Raises what an append would be refused with now: StorageFull, Fenced, StorageError."""
+        if self._gate.refusal is not None:
+            raise self._gate.refuse()
 
     def create(self, ledger_id: int) -> LedgerWriter:
         assert ledger_id not in self._ledgers, f"ledger {ledger_id} is written already"
@@ -418,8 +425,7 @@ class EmbeddedLedgers:
         self._settler.forget(ledger_id)
         self._reader.forget(ledger_id)
         if self._in_log.pop(ledger_id, None) is not None and self._gate.refusal is None:
-            number = self._gate.log_number & LOG_NUMBER_MASK
-            self._committer.gather_extra(encode_header(TOMBSTONE_LEDGER, ledger_id, 0, 0, number, b""))
+            self._committer.gather_extra(encode_header(TOMBSTONE_LEDGER, ledger_id, 0, 0, self._gate.log_stamp, b""))
         await self._unlink(ledger_id)
 
     async def _unlink(self, ledger_id: int) -> None:
