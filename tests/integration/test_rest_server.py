@@ -229,6 +229,7 @@ class TopicsInMemory:
         self.partitioned: dict[str, int] = {}
         self.subscriptions: dict[tuple[str, str], Position] = {}
         self.namespaces = {"public/default"}
+        self.deduplication: dict[str, bool | None] = {}
         self.healthy = True
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
@@ -280,6 +281,15 @@ class TopicsInMemory:
 
     async def delete_subscription(self, topic: str, subscription: str, force: bool) -> None:
         del self.subscriptions[topic, subscription]
+
+    async def terminate_topic(self, topic: str) -> Position:
+        return Position(3, 7)
+
+    async def get_deduplication(self, namespace: str) -> bool | None:
+        return self.deduplication.get(namespace)
+
+    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
+        self.deduplication[namespace] = enabled
 
     async def list_tenants(self) -> list[str]:
         return sorted({name.split("/")[0] for name in self.namespaces})
@@ -358,6 +368,15 @@ async def test_the_real_table_of_routes() -> None:
         assert (await ask("GET", f"{admin}/namespaces/t/zzz"))[0] == 404
         assert (await ask("DELETE", f"{admin}/namespaces/t/n?force=true"))[0] == 412
         assert (await ask("DELETE", f"{admin}/namespaces/t/n"))[0] == 204
+        dedup = f"{admin}/namespaces/public/default/deduplication"
+        assert await ask("GET", dedup) == (200, "")
+        assert (await ask("POST", dedup, b'"yes"'))[0] == 400
+        assert (await ask("POST", dedup, b"true"))[0] == 204
+        assert await ask("GET", dedup) == (200, "true")
+        assert (await ask("DELETE", dedup))[0] == 204
+        assert await ask("GET", dedup) == (200, "")
+        last = {"ledgerId": 3, "entryId": 7, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
+        assert json.loads((await ask("POST", f"{admin}{topic}/terminate"))[1]) == last
         assert await ask("GET", f"{admin}/clusters") == (200, '["standalone"]')
         assert await ask("GET", f"{admin}/brokers/health") == (200, "ok")
         assert await ask("GET", f"{admin}/brokers/version") == (200, "1.2.3")

@@ -5,6 +5,7 @@ Knows the names of the settings that have a flag of their own (`FLAGS`); every o
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,4 +101,10 @@ def standalone(config: Path | None, assignments: tuple[str, ...], **flags: Any) 
             flush=True,
         )
 
-    return run_standalone(settings, greet)
+    try:
+        return run_standalone(settings, greet)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        # The HTTP port names itself in its own error, so this is the other one.
+        raise OSError(errno.EADDRINUSE, f"{settings.network.host}:{settings.network.port} is in use") from error

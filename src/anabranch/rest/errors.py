@@ -39,6 +39,12 @@ STATUS = {
 }
 
 
+class CannotListen(Error):
+    """The HTTP port is taken, or not ours to take."""
+
+    code = "cannot-listen"
+
+
 class BodyTooLarge(Error):
     code = "body-too-large"
 
@@ -52,6 +58,20 @@ class TimedOut(Error):
 
 class BadPartitionCount(Error):
     code = "bad-partition-count"
+
+
+class FewerPartitions(Error):
+    """Partitions are only ever added: taking one away would lose its messages."""
+
+    code = "fewer-partitions"
+
+
+class NotPartitioned(Error):
+    code = "not-partitioned"
+
+
+class NotEmpty(Error):
+    code = "not-empty"
 
 
 def status_of(error: Error) -> int:

@@ -46,6 +46,9 @@ class BrokerFace(Protocol):
 
     async def delete_subscription(self, topic: str, subscription: str, force: bool) -> None: ...
 
+    async def terminate_topic(self, topic: str) -> Position:
+        """No message after this one, ever; the last position. Safe to repeat."""
+
     async def list_tenants(self) -> list[str]: ...
 
     async def create_tenant(self, tenant: str) -> None: ...
@@ -56,6 +59,11 @@ class BrokerFace(Protocol):
     async def create_namespace(self, namespace: str) -> None: ...
 
     async def delete_namespace(self, namespace: str) -> None: ...
+
+    async def get_deduplication(self, namespace: str) -> bool | None:
+        """None: not set, the broker's default holds."""
+
+    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None: ...
 
     def health(self) -> None:
         """Raise NotReady (or what is wrong) unless the broker serves."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from anabranch.model.errors import BadRequest, NotAllowed, NotFound
 from anabranch.model.names import Domain, check_tenant
+from anabranch.rest.errors import NotEmpty
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
@@ -58,7 +59,25 @@ class TenantCalls:
     async def delete_namespace(self, request: Request) -> Response:
         if request.flag("force"):
             raise NotAllowed("namespaces with topics are not deleted by force; delete the topics first")
-        await self._face.delete_namespace(namespace_of(request))
+        namespace = namespace_of(request)
+        if await self._all_topics(namespace, _MODES["ALL"]):
+            raise NotEmpty("Cannot delete non empty namespace")
+        await self._face.delete_namespace(namespace)
+        return NO_CONTENT
+
+    async def deduplication(self, request: Request) -> Response:
+        enabled = await self._face.get_deduplication(namespace_of(request))
+        return Response() if enabled is None else json_response(enabled)
+
+    async def set_deduplication(self, request: Request) -> Response:
+        enabled = request.json()
+        if not isinstance(enabled, bool):
+            raise BadRequest("the body is true or false")
+        await self._face.set_deduplication(namespace_of(request), enabled)
+        return NO_CONTENT
+
+    async def unset_deduplication(self, request: Request) -> Response:
+        await self._face.set_deduplication(namespace_of(request), None)
         return NO_CONTENT
 
     async def topics(self, request: Request) -> Response:
@@ -66,11 +85,13 @@ class TenantCalls:
         mode = request.query.get("mode", "PERSISTENT")
         if mode not in _MODES:
             raise BadRequest(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
-        namespace = namespace_of(request)
+        return json_response(await self._all_topics(namespace_of(request), _MODES[mode]))
+
+    async def _all_topics(self, namespace: str, domains: tuple[Domain, ...]) -> list[str]:
         names: list[str] = []
-        for domain in _MODES[mode]:
+        for domain in domains:
             names += await self._face.list_topics(namespace, domain.value, include_partitioned=False)
-        return json_response(names)
+        return names
 
     async def _check_namespace(self, request: Request) -> None:
         namespace = namespace_of(request)
@@ -103,5 +124,8 @@ def tenant_routes(face: BrokerFace) -> list[Route]:
         Route("PUT", namespace, calls.create_namespace, "Create a namespace"),
         Route("DELETE", namespace, calls.delete_namespace, "Delete an empty namespace"),
         Route("GET", f"{namespace}/bundles", calls.bundles, "Hash ranges of a namespace"),
+        Route("GET", f"{namespace}/deduplication", calls.deduplication, "Is deduplication on? Empty: not set"),
+        Route("POST", f"{namespace}/deduplication", calls.set_deduplication, "Turn deduplication on or off"),
+        Route("DELETE", f"{namespace}/deduplication", calls.unset_deduplication, "Back to the broker's default"),
         Route("GET", f"{namespace}/topics", calls.topics, "Topics of a namespace by mode"),
     ]

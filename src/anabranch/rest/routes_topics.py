@@ -6,7 +6,7 @@ from typing import Any
 
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import parse_namespace
-from anabranch.rest.errors import BadPartitionCount
+from anabranch.rest.errors import BadPartitionCount, FewerPartitions, NotPartitioned
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
@@ -63,6 +63,12 @@ class TopicCalls:
         await self._face.delete_topic(str(topic_of(request)), request.flag("force"))
         return NO_CONTENT
 
+    async def terminate(self, request: Request) -> Response:
+        last = await self._face.terminate_topic(str(topic_of(request)))
+        return json_response(
+            {"ledgerId": last.ledger, "entryId": last.entry, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
+        )
+
     async def partitions(self, request: Request) -> Response:
         count = await self._face.partitions(str(topic_of(request)), request.flag("checkAllowAutoCreation"))
         return json_response({"partitions": count, "deleted": False})
@@ -72,7 +78,13 @@ class TopicCalls:
         return NO_CONTENT
 
     async def update_partitions(self, request: Request) -> Response:
-        await self._face.update_partitions(str(topic_of(request)), parse_partitions(request.json()))
+        topic, wanted = str(topic_of(request)), parse_partitions(request.json())
+        current = await self._face.partitions(topic, False)
+        if current == 0:
+            raise NotPartitioned(f"Topic {topic} is not the partitioned topic.")
+        if wanted < current:
+            raise FewerPartitions(f"Desired partitions {wanted} can't be less than the current partitions {current}.")
+        await self._face.update_partitions(topic, wanted)
         return NO_CONTENT
 
     async def delete_partitions(self, request: Request) -> Response:
@@ -99,6 +111,7 @@ def topic_routes(face: BrokerFace) -> list[Route]:
         Route("GET", f"{namespace}/partitioned", calls.list_partitioned, "Partitioned topics of a namespace"),
         Route("PUT", topic, calls.create, "Create a topic"),
         Route("DELETE", topic, calls.delete, "Delete a topic"),
+        Route("POST", f"{topic}/terminate", calls.terminate, "End a topic: no message after the last one"),
         Route("GET", f"{topic}/partitions", calls.partitions, "Number of partitions"),
         Route("PUT", f"{topic}/partitions", calls.create_partitions, "Create a partitioned topic"),
         Route("POST", f"{topic}/partitions", calls.update_partitions, "Add partitions"),

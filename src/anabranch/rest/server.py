@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from urllib.parse import parse_qsl
 import h11
 
 from anabranch.model.errors import BadRequest, Error
-from anabranch.rest.errors import BodyTooLarge, TimedOut, error_response, internal_error
+from anabranch.rest.errors import BodyTooLarge, CannotListen, TimedOut, error_response, internal_error
 from anabranch.rest.message import Request, Response, json_response
 from anabranch.rest.router import Router, WrongMethod
 from anabranch.rest.settings import HttpSettings
@@ -211,9 +212,11 @@ class HttpServer:
         self.port = settings.port  # the real one once listening
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(
-            self._connected, self._settings.host, self._settings.port, limit=_READ_BYTES, backlog=256
-        )
+        host, port = self._settings.host, self._settings.port
+        try:
+            self._server = await asyncio.start_server(self._connected, host, port, limit=_READ_BYTES, backlog=256)
+        except OSError as error:
+            raise CannotListen(f"cannot serve HTTP on {host}:{port}: {os.strerror(error.errno or 0)}") from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self, seconds: float = 2.0) -> None:

@@ -133,7 +133,7 @@ def load(root: type[T], layers: Sequence[Layer]) -> T:
 def sample(root: type[Any]) -> str:
     """A TOML file with every setting at its default, commented out, each with its line of help."""
     lines = [
-        "# Anabranch settings. Every value shown is the default; remove the # to change it.",
+        "# Anabranch settings. Every value shown is the default; remove its # to change it.",
         f"# The environment ({ENV_PREFIX}SECTION_KEY) wins over this file, flags win over both.",
     ]
     for section, group in _groups(root):
@@ -142,9 +142,8 @@ def sample(root: type[Any]) -> str:
             text = field.metadata.get("help")
             lines += [f"# {text}"] if text else []
             default = _default(field)
-            lines.append(
-                f"# {field.name} =" + ("   # required" if default is MISSING else f" {_toml(default)}".rstrip())
-            )
+            shown = "   # required" if default is MISSING else f" {_toml(default)}".rstrip()
+            lines.append(f"#{field.name} ={shown}")
     return "\n".join(lines) + "\n"
 
 
