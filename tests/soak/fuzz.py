@@ -82,7 +82,7 @@ class Peer:
             if not in_step:
                 self._socket.shutdown(socket.SHUT_WR)
             return self._wait_for(PONG) and in_step
-        except (ConnectionError, BrokenPipeError):
+        except OSError:  # ConnectionError, or ENOTCONN when the broker was faster
             return False
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from anabranch.metadata.open import open_store
 from anabranch.node.records import MetadataRecords
 from anabranch.node.settings import NodeSettings
 from anabranch.protocol.entry import publish_time_of
+from anabranch.protocol.errors import ProtocolError
 from anabranch.rest.routes import make_router
 from anabranch.rest.server import HttpServer
 from anabranch.runtime.blocking import ThreadBlocking
@@ -130,4 +131,8 @@ class Node:
 
 
 def _publish_time(payload: Payload) -> int:
-    return publish_time_of(payload)
+    """0 for what is no message: topics keep their own state in ledgers too."""
+    try:
+        return publish_time_of(payload)
+    except ProtocolError:
+        return 0
