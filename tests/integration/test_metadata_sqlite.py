@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import signal
 import sqlite3
 import subprocess
@@ -132,6 +133,37 @@ async def test_long_use_does_not_let_the_log_grow(tmp_path: Path) -> None:
         assert len(await store.children("/big")) == 100
 
 
+async def test_a_stuck_lock_holder_is_an_error_in_time_and_service_resumes(tmp_path: Path) -> None:
+    async with SqliteStore(tmp_path, SystemClock(), lock_wait_ms_max=50) as store:
+        with (tmp_path / "writer.lock").open("r+") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            with pytest.raises(StoreUnavailable, match="another process holds"):
+                await asyncio.wait_for(store.put("/a", b"", expected=ABSENT), 5)
+            assert await store.get("/a") is None
+        await store.put("/a", b"", expected=ABSENT)
+
+
+class WildClock(SystemClock):
+    """Says a time that no SQLite integer can hold, once."""
+
+    def __init__(self) -> None:
+        self.wild = False
+
+    def now_ms(self) -> int:
+        wild, self.wild = self.wild, False
+        return 1 << 70 if wild else super().now_ms()
+
+
+async def test_an_unforeseen_failure_is_told_to_the_caller_and_is_not_the_end(tmp_path: Path) -> None:
+    clock = WildClock()
+    async with SqliteStore(tmp_path, clock) as store:
+        clock.wild = True
+        with pytest.raises(StoreUnavailable) as caught:
+            await asyncio.wait_for(store.put("/a", b"", expected=ABSENT), 5)
+        assert isinstance(caught.value.__cause__, OverflowError)
+        await store.put("/a", b"", expected=ABSENT)
+
+
 _FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
@@ -168,10 +200,10 @@ async def test_urls(tmp_path: Path) -> None:
     clock = SystemClock()
     async with open_store("memory:", clock) as store:
         await store.put("/a", b"", expected=ABSENT)
-    async with open_store(f"sqlite://{tmp_path}/x%20y", clock) as store:
+    async with open_store(f"sqlite://{tmp_path}/x y%20", clock) as store:
         await store.put("/a", b"", expected=ABSENT)
-    assert (tmp_path / "x y" / "metadata.db").exists()
-    async with open_store(f"sqlite:///{tmp_path}/x%20y", clock) as store:
+    assert (tmp_path / "x y%20" / "metadata.db").exists()
+    async with open_store(f"sqlite:///{tmp_path}/x y%20", clock) as store:
         assert await store.get("/a") is not None
     for url in ("zk://h:2181", "sqlite:", "sqlite:///", "nonsense", ""):
         with pytest.raises(UnknownStore, match="this release has memory: and sqlite:///DIR"):

@@ -161,6 +161,14 @@ async def test_errors_are_reason_and_code(server: HttpServer, method: str, path:
     assert b"secret detail" not in body and b"Traceback" not in body
 
 
+async def test_pages_of_others_change_nothing(server: HttpServer) -> None:
+    foreign = {"Origin": "http://elsewhere.example"}
+    assert (await call(server, "PUT", "/echo/a", b"x", foreign))[0] == 403
+    assert (await call(server, "PUT", "/echo/a", b"x", {"Origin": "null"}))[0] == 403
+    assert (await call(server, "GET", "/echo/a", b"", foreign))[0] == 200
+    assert (await call(server, "PUT", "/echo/a", b"x", {"Origin": "http://h"}))[0] == 200
+
+
 async def test_the_connection_survives_an_error(server: HttpServer) -> None:
     peer = await connect(server)
     for path in (b"/broken", b"/nothing", b"/refused", b"/echo/a"):

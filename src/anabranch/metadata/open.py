@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote
 
 from anabranch.metadata.port import MetadataStore, UnknownStore
 from anabranch.runtime.clock import Clock
@@ -26,6 +25,6 @@ def open_store(url: str, clock: Clock) -> MetadataStore:
 
 
 def sqlite_folder(rest: str) -> Path:
-    """`///DIR` is absolute when DIR is (`////x`, or `///x` meaning `/x`), as in other tools; `///./x` is relative."""
-    path = unquote(rest[2:])
+    """`///x` and `////x` both mean `/x`, `///./x` is relative. Taken literally: no %XX, so any path can be written."""
+    path = rest[2:]
     return Path(path[1:]) if path.startswith(("//", "/./", "/../")) else Path(path)

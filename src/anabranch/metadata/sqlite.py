@@ -8,6 +8,7 @@ is not needed.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,9 +34,12 @@ from anabranch.metadata.watches import TreeWatch, Watches
 from anabranch.runtime.clock import Clock, Timer
 
 POLL_S = 1.0
+LOCK_WAIT_MS_MAX = 10_000  # a healthy process holds the writer lock for milliseconds
 SCAN_ROWS = 500
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class SqliteSession:
@@ -59,8 +63,9 @@ class SqliteSession:
 
 
 class SqliteStore:
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: Clock, lock_wait_ms_max: int = LOCK_WAIT_MS_MAX) -> None:
         self._folder = folder
+        self._lock_wait_ms_max = lock_wait_ms_max
         self._clock = clock
         self._watches = Watches()
         self._sessions: set[SqliteSession] = set()
@@ -74,9 +79,10 @@ class SqliteStore:
         self._pool = ThreadPoolExecutor(1, "metadata-reader")
 
         def deliver(group: Group) -> None:
-            loop.call_soon_threadsafe(self._delivered, group)
+            if not loop.is_closed():  # else nobody is left to be told
+                loop.call_soon_threadsafe(self._delivered, group)
 
-        writer = Writer(self._folder, self._clock, deliver)
+        writer = Writer(self._folder, self._clock, deliver, self._lock_wait_ms_max)
         try:
             self._reading = await loop.run_in_executor(self._pool, writer.open)
         except BaseException:
@@ -90,7 +96,10 @@ class SqliteStore:
         if self._writer is None:
             return
         for session in tuple(self._sessions):
-            await self.end_session(session)
+            try:
+                await self.end_session(session)
+            except StoreUnavailable as error:  # closing drops its lock, so the next to look ends it
+                log.warning("session was not ended", extra={"error": str(error)})
         writer, self._writer, self._reading = self._writer, None, None
         if self._poll is not None:
             self._poll.cancel()

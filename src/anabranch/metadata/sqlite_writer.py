@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 
 GROUP_OPERATIONS_MAX = 512
 CHECKPOINT_WAL_BYTES = 4 * 1024 * 1024
-LOCK_WAIT_MS_MAX = 10_000
 
 
 class Operation:
@@ -52,10 +51,11 @@ class Group:
 class Writer:
     """Start with `open` (blocking), hand in operations from any thread, end with `close` (blocking)."""
 
-    def __init__(self, folder: Path, clock: Clock, deliver: Callable[[Group], None]) -> None:
+    def __init__(self, folder: Path, clock: Clock, deliver: Callable[[Group], None], lock_wait_ms_max: int) -> None:
         self._folder = folder
         self._clock = clock
         self._deliver = deliver
+        self._lock_wait_ms_max = lock_wait_ms_max
         self._inbox: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metadata-writer", daemon=True)
         self._seen = 0
@@ -65,7 +65,7 @@ class Writer:
         path = self._folder / "metadata.db"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock = WriterLock(self._folder / "writer.lock", self._clock, LOCK_WAIT_MS_MAX)
+            self._lock = WriterLock(self._folder / "writer.lock", self._clock, self._lock_wait_ms_max)
             with self._lock.held():
                 self._db = connect(path)
                 prepare(self._db)
@@ -119,7 +119,9 @@ class Writer:
                     raise
                 self._checkpoint()
             return Group(operations, changes)
-        except (sqlite3.Error, OSError, StoreUnavailable) as error:
+        except Exception as error:  # whatever happened, the callers must hear of it
+            if not isinstance(error, sqlite3.Error | OSError | StoreUnavailable):
+                log.exception("metadata writer failed")
             unavailable = StoreUnavailable(f"metadata was not written: {error}")
             unavailable.__cause__ = error
             for operation in operations:

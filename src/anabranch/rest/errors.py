@@ -49,6 +49,10 @@ class BodyTooLarge(Error):
     code = "body-too-large"
 
 
+class ForeignOrigin(Error):
+    code = "forbidden"
+
+
 class TimedOut(Error):
     """The work behind a request took longer than a request may take; it may still happen."""
 

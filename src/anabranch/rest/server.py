@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl
 import h11
 
 from anabranch.model.errors import BadRequest, Error
-from anabranch.rest.errors import BodyTooLarge, CannotListen, TimedOut, error_response, internal_error
+from anabranch.rest.errors import BodyTooLarge, CannotListen, ForeignOrigin, TimedOut, error_response, internal_error
 from anabranch.rest.message import Request, Response, json_response
 from anabranch.rest.router import Router, WrongMethod
 from anabranch.rest.settings import HttpSettings
@@ -46,6 +46,7 @@ async def answer(router: Router, request: Request, seconds_max: float) -> Respon
     try:
         if request.method == "OPTIONS":
             return _options(router, request)
+        _check_origin(request)
         match = router.match(request.method, request.path)
         routed = Request(request.method, request.path, match.params, request.query, request.headers, request.body)
         async with asyncio.timeout(seconds_max):
@@ -65,6 +66,15 @@ def _options(router: Router, request: Request) -> Response:
     except WrongMethod as error:
         return Response(200, headers=(("Allow", ", ".join(error.allowed)),))
     raise AssertionError("no route serves OPTIONS itself")
+
+
+def _check_origin(request: Request) -> None:
+    """A foreign web page must not change anything through its reader's browser; other clients send no Origin."""
+    origin = request.headers.get("origin")
+    if origin is None or request.method in ("GET", "HEAD"):
+        return
+    if origin.partition("://")[2] != request.headers.get("host"):
+        raise ForeignOrigin(f"changes are not accepted from pages of {origin}")
 
 
 class Exchange:
