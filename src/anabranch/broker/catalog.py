@@ -183,7 +183,7 @@ class Catalog:
             raise TopicNotFound(f"no such partitioned topic: {topic}") from missing
 
     async def partitions_or_create(self, topic: TopicName, auto_create: bool) -> int:
-        """What PARTITIONED_METADATA answers: the count; a missing topic is created by policy first, if that is allowed."""
+        """What PARTITIONED_METADATA answers: the count; a missing topic is created by policy first where allowed."""
         await self.policies(topic.namespace_path)
         if topic.partition_index >= 0:
             return 0

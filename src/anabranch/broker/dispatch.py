@@ -1,5 +1,5 @@
-"""What all dispatchers share. A dispatcher is a machine: consumers join and leave, entries are offered, and it says what
-it wants to read next. It never awaits, reads a clock or touches the log; the subscription around it does.
+"""What all dispatchers share. A dispatcher is a machine: consumers join and leave, entries are offered, and it says
+what it wants to read next. It never awaits, reads a clock or touches the log; the subscription around it does.
 
     shell                              dispatcher
     -----                              ----------

@@ -1,4 +1,4 @@
-"""Errors of serving. Their wire numbers come from their codes (`protocol.server_errors`); no sockets or storage here."""
+"""Errors of serving. Their wire numbers come from their codes (`protocol.server_errors`); no sockets, no storage."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class ProducerCommands(CommandSet):
         self._services = services
         self._attached: dict[int, Attached] = {}
         self._opening: dict[int, asyncio.Task[Any]] = {}
-        # Producers the broker closed itself: their clients do not know yet; what they still send is ignored for a while.
+        # Producers the broker closed itself: their clients do not know yet; what they still send is ignored a while.
         self._gone: dict[int, float] = {}
 
     def handlers(self) -> dict[BaseType, Handler]:
