@@ -147,7 +147,7 @@ async def test_reader(aclient: pulsar.asyncio.Client, topic: str) -> None:
         while await reader.has_message_available():
             found.append((await reader.read_next()).data())
         assert found == values
-        await reader.seek(pulsar.MessageId.wrap(ids[2]))
+        await reader.seek(ids[2])
         assert (await reader.read_next()).data() == values[3]
         await reader.close()
 
