@@ -41,6 +41,7 @@ KEYS = 50
 IN_FLIGHT_MAX = 400
 RESENT = 50  # how many confirmed messages the deduplicated producer sends again after each kill
 QUIET_S_MAX = 40.0  # no progress for this long is a failure
+WAIT_S_MAX = 120.0  # for any single step
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
@@ -71,6 +72,7 @@ class Sender(threading.Thread):
         self.topic = topic
         self.acknowledged: list[Numbered] = []
         self.refused = 0
+        self.failure: Exception | None = None
         self._client = connect()
         self._streams = streams
         self._stopping = threading.Event()
@@ -80,6 +82,12 @@ class Sender(threading.Thread):
         self._stopping.set()
 
     def run(self) -> None:
+        try:
+            self.produce()
+        except Exception as error:
+            self.failure = error  # raised by the main thread
+
+    def produce(self) -> None:
         keyed = len(self._streams) > 1
         batching = pulsar.BatchingType.KeyBased if keyed else pulsar.BatchingType.Default
         producer = self._client.create_producer(
@@ -97,7 +105,6 @@ class Sender(threading.Thread):
             if n % 20 == 0:
                 self._stopping.wait(0.008)  # about 2,000 messages/s: the kill is the load, not the rate
         producer.flush()
-        self._client.close()
 
     def _send(self, producer: pulsar.Producer, stream: str, number: int, **options: object) -> None:
         self._window.acquire()
@@ -117,13 +124,13 @@ class OnceSender(Sender):
 
     def __init__(self, connect: Callable[[], pulsar.Client], topic: str, name: str) -> None:
         super().__init__(connect, topic, [name])
-        self._name = name
+        self._producer_name = name
         self._again = threading.Event()
 
     def start_over(self) -> None:
         self._again.set()
 
-    def run(self) -> None:
+    def produce(self) -> None:
         number = 0
         while not self._stopping.is_set():
             producer = self._producer()
@@ -132,19 +139,20 @@ class OnceSender(Sender):
             self._again.clear()
             number = max(0, min(number, confirmed + 1 - RESENT))
             while not self._stopping.is_set() and not self._again.is_set():
-                self._send(producer, self._name, number, sequence_id=number)
+                self._send(producer, self._producer_name, number, sequence_id=number)
                 number += 1
                 if number % 20 == 0:
                     self._stopping.wait(0.012)
             if self._stopping.is_set():
                 producer.flush()
             producer.close()
-        self._client.close()
 
     def _producer(self) -> pulsar.Producer:
         while True:
             try:
-                return self._client.create_producer(self.topic, producer_name=self._name, send_timeout_millis=0)
+                return self._client.create_producer(
+                    self.topic, producer_name=self._producer_name, send_timeout_millis=0
+                )
             except pulsar.PulsarException:
                 if self._stopping.wait(0.1):
                     raise
@@ -229,6 +237,7 @@ class Soak:
             sender.stop()
         for sender in senders:
             sender.join(QUIET_S_MAX)
+            assert sender.failure is None, sender.failure
             assert not sender.is_alive(), f"{sender.name} could not finish\n{self._broker.log_tail()}"
         for audit in audits:
             audit.open(holder)
@@ -244,7 +253,7 @@ class Soak:
             )
             for subscription in everything
         }
-        for client in self._clients[len(senders) :]:
+        for client in self._clients:
             client.close()
         self._broker.stop()
         return Outcome(self._seed, kills, starting, time.monotonic() - began, start_s_max, rss, verdicts)
@@ -293,11 +302,13 @@ class Soak:
 
     def _until(self, done: Callable[[], bool], progress: Callable[[], int], complaint: str) -> None:
         last, since = progress(), time.monotonic()
+        deadline = since + WAIT_S_MAX
         while not done():
             time.sleep(0.05)
             now = progress()
             if now != last:
                 last, since = now, time.monotonic()
+            assert time.monotonic() < deadline, f"not done within {WAIT_S_MAX} s\n{self._broker.log_tail()}"
             assert time.monotonic() - since < QUIET_S_MAX, f"{complaint} for {QUIET_S_MAX} s\n{self._broker.log_tail()}"
 
     def _connect(self) -> pulsar.Client:
@@ -307,6 +318,9 @@ class Soak:
 
 
 def reached(senders: list[Sender], floors: list[int]) -> bool:
+    for sender in senders:
+        if sender.failure is not None:
+            raise sender.failure
     return all(len(sender.acknowledged) >= least for sender, least in zip(senders, floors, strict=True))
 
 
