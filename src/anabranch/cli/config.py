@@ -11,7 +11,7 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--markdown", is_flag=True, help="As tables for the documentation instead of a TOML file.")
+@click.option("--markdown", is_flag=True, help="As a page for the documentation instead of a TOML file.")
 def sample(markdown: bool) -> int:
     """Print every setting with its default and one line of help, as a file for --config."""
     from anabranch.node.settings import NodeSettings

@@ -148,8 +148,16 @@ def sample(root: type[Any]) -> str:
 
 
 def reference(root: type[Any]) -> str:
-    """The same as Markdown tables, for the documentation."""
-    lines: list[str] = []
+    """The same as a Markdown page, for the documentation."""
+    lines = [
+        "# Settings",
+        "",
+        "Generated: `anabranch config sample --markdown > docs/reference-settings.md`; a test keeps it in step.",
+        "",
+        "A setting `storage.sync` is `sync` in the section `[storage]` of the TOML file given with `--config`,",
+        f"`{ENV_PREFIX}STORAGE_SYNC` in the environment, or `--set storage.sync=…` on the command line; the later of",
+        "these wins. Sizes may be written like `64MiB`.",
+    ]
     for section, group in _groups(root):
         lines += ["", f"## [{section}]", "", "| setting | default | meaning |", "|---|---|---|"]
         for field in fields(group):
