@@ -369,7 +369,9 @@ def test_redelivered_after_crash_keeps_key_order(private_broker: BrokerProcess) 
         for index in range(100):
             producer.send_async(f"{index:03d}".encode(), lambda result, message_id: None, partition_key=f"k{index % 5}")
         producer.flush()
-        held = receive_all(consumer, 100, ack=False)  # nothing stays in the client's own queue, which outlives the crash
+        held = receive_all(
+            consumer, 100, ack=False
+        )  # nothing stays in the client's own queue, which outlives the crash
         for message in held[:50]:
             consumer.acknowledge(message)
         crash(private_broker)

@@ -1,0 +1,203 @@
+"""What clients see when the broker is set up differently: creation, limits, small ledgers, unloading, sync modes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pulsar
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.e2e.stock.client_helpers import (
+    EARLIEST,
+    SHARED,
+    Rest,
+    data,
+    eventually,
+    expect_silence,
+    payloads,
+    position,
+    read_available,
+    receive_all,
+    receive_data,
+    send_all,
+    send_pipelined,
+)
+from tests.stock_client import new_client
+
+TOPIC = "persistent://public/default/set"
+StartBroker = Callable[..., BrokerProcess]
+
+
+@contextlib.contextmanager
+def connected(broker: BrokerProcess, *, timeout_s: int = 10) -> Iterator[pulsar.Client]:
+    stock = new_client(broker.service_url, operation_timeout_seconds=timeout_s)
+    try:
+        yield stock
+    finally:
+        stock.close()
+
+
+def settings(*values: str) -> list[str]:
+    return [word for value in values for word in ("--set", value)]
+
+
+def test_topics_can_be_auto_created_with_partitions(start_broker: StartBroker) -> None:
+    broker = start_broker(arguments=settings("broker.auto_create_partitions=3"))
+    with connected(broker) as client:
+        consumer = client.subscribe(TOPIC, "s", initial_position=EARLIEST)
+        values = payloads(9)
+        send_all(client.create_producer(TOPIC), values)
+        received = receive_all(consumer, 9)
+        assert sorted(data(received)) == values
+        assert {message.message_id().partition() for message in received} == {0, 1, 2}
+        assert len(client.get_topic_partitions(TOPIC)) == 3
+
+
+def test_missing_topics_can_be_refused(start_broker: StartBroker) -> None:
+    broker = start_broker(arguments=settings("broker.auto_create_topics=false"))
+    rest = Rest(broker.http_url)
+    with connected(broker) as client:
+        with pytest.raises(pulsar.TopicNotFound):
+            client.create_producer(TOPIC)
+        with pytest.raises(pulsar.TopicNotFound):
+            client.subscribe(TOPIC, "s")
+        rest.expect("PUT", "/admin/v2/persistent/public/default/set")
+        consumer = client.subscribe(TOPIC, "s")
+        client.create_producer(TOPIC).send(b"x")
+        assert receive_data(consumer, 1) == [b"x"]
+
+
+def test_missing_subscriptions_can_be_refused(start_broker: StartBroker) -> None:
+    broker = start_broker(arguments=settings("broker.auto_create_subscriptions=false"))
+    with connected(broker, timeout_s=2) as client:
+        client.create_producer(TOPIC).send(b"x")
+        with pytest.raises(pulsar.PulsarException):
+            client.subscribe(TOPIC, "s")
+        assert Rest(broker.http_url).stats(TOPIC)["subscriptions"] == {}
+        reader = client.create_reader(TOPIC, pulsar.MessageId.earliest)
+        assert read_available(reader) == [b"x"]
+
+
+def test_unacked_limit_holds_a_shared_consumer(start_broker: StartBroker) -> None:
+    broker = start_broker(arguments=settings("broker.unacked_per_consumer_max=20"))
+    with connected(broker) as client:
+        consumer = client.subscribe(TOPIC, "s", SHARED, initial_position=EARLIEST)
+        values = payloads(100)
+        send_pipelined(client.create_producer(TOPIC), values)
+        held = receive_all(consumer, 20, ack=False)
+        expect_silence(consumer)
+        for message in held:
+            consumer.acknowledge(message)
+        assert data(held) + receive_data(consumer, 80) == values
+
+
+def test_deduplication_for_all(start_broker: StartBroker) -> None:
+    broker = start_broker(arguments=settings("broker.deduplication=true", "broker.dedup_snapshot_entries=10"))
+    with connected(broker) as client:
+        producer = client.create_producer(TOPIC, producer_name="p")
+        for sequence_id in range(1, 41):
+            producer.send(str(sequence_id).encode(), sequence_id=sequence_id)
+        producer.close()
+        broker.kill9()
+        broker.start()
+        producer = client.create_producer(TOPIC, producer_name="p")
+        assert producer.last_sequence_id() == 40
+        for sequence_id in (39, 40, 41):
+            producer.send(str(sequence_id).encode(), sequence_id=sequence_id)
+        consumer = client.subscribe(TOPIC, "s", initial_position=EARLIEST)
+        assert receive_data(consumer, 41) == [str(sequence_id).encode() for sequence_id in range(1, 42)]
+        expect_silence(consumer)
+
+
+def test_small_ledgers_are_one_topic_to_clients(start_broker: StartBroker) -> None:
+    """Ids stay ordered over roll-over; readers, seeks by id and time, and restarts cross the borders."""
+    broker = start_broker(arguments=settings("topics.ledger_bytes_max=65536"))
+    with connected(broker) as client:
+        keeper = client.subscribe(TOPIC, "keeper", initial_position=EARLIEST)
+        producer = client.create_producer(TOPIC)
+        values = [value + os.urandom(4_000) for value in payloads(200)]
+        first = send_all(producer, values[:100])
+        border_ms = int(time.time() * 1000) + 1
+        eventually(lambda: int(time.time() * 1000) > border_ms, what="the next millisecond")
+        second = send_all(producer, values[100:])
+        ids = [position(each) for each in first + second]
+        assert ids == sorted(set(ids))
+        assert len({ledger for ledger, _, _ in ids}) >= 3, "the ledger never rolled over"
+        assert read_available(client.create_reader(TOPIC, pulsar.MessageId.earliest)) == values
+        assert read_available(client.create_reader(TOPIC, first[60])) == values[61:]
+        broker.kill9()
+        broker.start()
+        assert receive_data(keeper, 200) == values
+        keeper.seek(border_ms)
+        assert receive_data(keeper, 100) == values[100:]
+
+
+def test_unused_topics_are_unloaded_and_come_back(start_broker: StartBroker) -> None:
+    broker = start_broker(arguments=settings("broker.idle_topic_seconds=0.2"))
+    with connected(broker) as client:
+        consumer = client.subscribe(TOPIC, "s", SHARED, initial_position=EARLIEST)
+        producer = client.create_producer(TOPIC)
+        values = payloads(10)
+        ids = send_all(producer, values)
+        for message in receive_all(consumer, 10, ack=False)[::2]:
+            consumer.acknowledge(message)
+        producer.close()
+        consumer.close()
+        other = client.subscribe(TOPIC + "-busy", "s")
+        expect_silence(other, quiet_ms=1_000)
+        again = client.subscribe(TOPIC, "s", SHARED)
+        assert receive_data(again, 5) == values[1::2]
+        assert position(client.create_producer(TOPIC).send(b"more")) > position(ids[-1])
+        assert receive_data(again, 1) == [b"more"]
+
+
+@pytest.mark.parametrize("mode", ["group", "linger:5ms", "none"])
+def test_sync_modes(start_broker: StartBroker, mode: str) -> None:
+    broker = start_broker(arguments=["--sync", mode])
+    values = payloads(200)
+    with connected(broker) as client:
+        send_pipelined(client.create_producer(TOPIC), values)
+    broker.restart()
+    with connected(broker) as client:
+        assert receive_data(client.subscribe(TOPIC, "s", initial_position=EARLIEST), 200) == values
+
+
+def test_acks_older_than_the_flush_window_survive_a_crash(start_broker: StartBroker) -> None:
+    broker = start_broker(arguments=settings("topics.cursor_flush_ms=50"))
+    with connected(broker) as client:
+        consumer = client.subscribe(TOPIC, "s", SHARED, initial_position=EARLIEST, batch_index_ack_enabled=True)
+        values = payloads(30)
+        send_all(client.create_producer(TOPIC), values)
+        for message in receive_all(consumer, 30, ack=False)[::2]:
+            consumer.acknowledge(message)
+        expect_silence(consumer, quiet_ms=1_000)  # the contract is about time: twenty windows pass
+        consumer.close()
+        broker.kill9()
+        broker.start()
+        again = client.subscribe(TOPIC, "s", SHARED, batch_index_ack_enabled=True)
+        assert receive_data(again, 15) == values[1::2]
+        expect_silence(again)
+
+
+def test_keep_alive_leaves_idle_clients_connected(start_broker: StartBroker) -> None:
+    broker = start_broker(arguments=settings("broker.keep_alive_seconds=0.2"))
+    with connected(broker) as client:
+        consumer = client.subscribe(TOPIC, "s")
+        producer = client.create_producer(TOPIC)
+        expect_silence(consumer, quiet_ms=1_500)
+        assert consumer.is_connected()
+        producer.send(b"still here")
+        assert receive_data(consumer, 1) == [b"still here"]
+
+
+def test_small_producer_bound_slows_but_loses_nothing(start_broker: StartBroker) -> None:
+    broker = start_broker(arguments=settings("broker.producer_bytes_max=65536", "broker.producer_messages_max=10"))
+    with connected(broker) as client:
+        consumer = client.subscribe(TOPIC, "s", initial_position=EARLIEST)
+        values = [value + bytes(2_000) for value in payloads(500)]
+        send_pipelined(client.create_producer(TOPIC), values)
+        assert receive_data(consumer, 500) == values
