@@ -118,6 +118,9 @@ class KeyedDispatcher:
         holder = self._holders.get(slot)
         if holder is not None and holder[0] is not owner and not self._allow_out_of_order:
             return None  # rule 1: retried when the holder has settled its last one
+        if self.is_blocked:
+            self._retry.add(slot)  # nothing is read while it lasts, so this is looked at right after
+            return None
         if not owner.is_ready:
             self._hungry.add(owner)
             return None
@@ -136,7 +139,7 @@ class KeyedDispatcher:
 
     def _offer_new(self, entry: StoredEntry) -> None:
         slot = self._slot_of(entry)
-        if slot not in self._stash and (taker := self._taker(slot)) is not None and not self.is_blocked:
+        if slot not in self._stash and (taker := self._taker(slot)) is not None:
             self._deliver(taker, entry, slot)
         else:
             self._put_aside(slot, entry.position)
@@ -149,10 +152,12 @@ class KeyedDispatcher:
             while positions and positions[0] in found:
                 position = positions[0]
                 if not self._acks.is_acked(position):
-                    taker = None if self.is_blocked else self._taker(slot)
+                    taker = self._taker(slot)
                     if taker is None:
                         break
                     self._deliver(taker, found[position], slot)
+                else:
+                    self.redeliveries.pop(position, None)
                 positions.pop(0)
                 self._stashed -= 1
             if not positions:
@@ -165,6 +170,8 @@ class KeyedDispatcher:
         """Entries that are gone from the log (trimmed, unreadable) must not block their slot for ever."""
         missing = {position for position in want.positions if position not in found}
         if missing:
+            for position in missing:
+                self.redeliveries.pop(position, None)
             for slot in list(self._stash):
                 kept = [position for position in self._stash[slot] if position not in missing]
                 self._stashed -= len(self._stash[slot]) - len(kept)
@@ -206,6 +213,7 @@ class KeyedDispatcher:
         self._retry.clear()
         self._holders.clear()
         self._hungry.clear()
+        self.redeliveries.clear()
         self.read_position = self._acks.first_unacked()
         for consumer in self.consumers:
             consumer.pending.clear()

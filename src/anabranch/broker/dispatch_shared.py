@@ -89,6 +89,9 @@ class SharedDispatcher:
         return ReadForward(self.read_position)
 
     def offer(self, want: Want, entries: Sequence[StoredEntry]) -> None:
+        if isinstance(want, ReadThese) and len(entries) < len(want.positions):
+            for position in set(want.positions).difference(entry.position for entry in entries):
+                self.redeliveries.pop(position, None)  # gone from the log
         if entries:
             if isinstance(want, ReadForward):
                 self.read_position = after(entries[-1].position)
@@ -106,6 +109,7 @@ class SharedDispatcher:
             entry = buffer.head
             position = entry.position
             if acks.is_acked(position):
+                self.redeliveries.pop(position, None)
                 buffer.pop()
                 continue
             deliver_at = self._deliver_at_of(entry)
@@ -124,6 +128,7 @@ class SharedDispatcher:
         self._buffer.clear()
         self._replay.clear()
         self.delayed.clear()
+        self.redeliveries.clear()
         self.read_position = self._acks.first_unacked()
         for consumer in self.consumers:
             consumer.pending.clear()
