@@ -140,6 +140,11 @@ class BrokerProcess:
     def open_files(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def log_complaints(self) -> list[str]:
+        """Lines that no peer may cause: tracebacks and logged errors."""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return [line for line in lines if line.startswith("Traceback") or " ERROR " in line]
+
     def log_tail(self, lines: int = 60) -> str:
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         return "\n".join(["--- broker log ---", *text.splitlines()[-lines:]])

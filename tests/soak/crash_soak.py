@@ -53,6 +53,7 @@ class Outcome:
     seconds: float
     start_s_max: float
     rss_bytes: int
+    complaints: list[str]
     verdicts: dict[str, Verdict]
 
     @property
@@ -61,6 +62,8 @@ class Outcome:
         once = self.verdicts["once/audit"]
         if once.repeated:
             found.append(f"once/audit: {once.repeated} duplicates of a deduplicated producer")
+        if self.complaints:
+            found.append(f"the broker logged {len(self.complaints)} errors, first: {self.complaints[0]}")
         return found
 
 
@@ -256,7 +259,8 @@ class Soak:
         for client in self._clients:
             client.close()
         self._broker.stop()
-        return Outcome(self._seed, kills, starting, time.monotonic() - began, start_s_max, rss, verdicts)
+        complaints = self._broker.log_complaints()
+        return Outcome(self._seed, kills, starting, time.monotonic() - began, start_s_max, rss, complaints, verdicts)
 
     def _kill(self, kills: int, senders: list[Sender], once: OnceSender) -> tuple[int, float]:
         chance = random.Random(self._seed)

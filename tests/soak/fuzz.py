@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pulsar
-from tests.fuzzing import mutated_frames
 
 from tests.broker_process import HOST, BrokerProcess
+from tests.fuzzing import mutated_frames
 
 ANSWER_S_MAX = 10.0
 GROWTH_BYTES_MAX = 24 << 20
@@ -188,6 +188,8 @@ def faults(outcome: Outcome, broker: BrokerProcess) -> list[str]:
         found.append(f"the good client was disturbed: {outcome.good_fault}")
     if outcome.good_messages == 0:
         found.append("the good client never got a message through")
+    if complaints := broker.log_complaints():
+        found.append(f"the broker logged {len(complaints)} errors, first: {complaints[0]}")
     grown = outcome.rss_after - outcome.rss_before
     if grown > GROWTH_BYTES_MAX:
         found.append(f"resident memory grew by {grown >> 20} MB")
