@@ -1,0 +1,175 @@
+"""Floors that need a process of their own: what a peer without topics and storage, or without Python in between, gives.
+
+    python -m benchmarks.peers receipts | synced FILE | file FILE ENTRY_BYTES
+
+Each binds a free loopback port, prints it, and serves until its standard input is closed. `Peer` starts one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from anabranch.protocol import entry, replies
+from anabranch.protocol.commands import BaseCommand, message_header, read_command, receipt_frame
+from anabranch.protocol.frames import FrameDecoder
+from anabranch.runtime.net import Buffer, SocketNetwork, Stream
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+BLOCK_BYTES = 1 << 20
+SLICES_MAX = 512
+ANSWER_BYTES = 40  # about a receipt
+
+
+class Peer:
+    """`with Peer("receipts") as peer`: it listens on `peer.port`."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.peers", *arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.strip():
+            self._process.kill()
+            self._process.wait()
+            raise RuntimeError(f"peer {arguments[0]} did not start")
+        self.port = int(line)
+
+    def connect(self) -> socket.socket:
+        sock = socket.create_connection((HOST, self.port), timeout=60.0)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class ReceiptHandler:
+    """The broker's own transport and codec, checksum included, and nothing behind it: every SEND is answered at
+    once."""
+
+    def __init__(self, stream: Stream, scratch: bytearray) -> None:
+        self._stream = stream
+        self._decoder = FrameDecoder(6 << 20, scratch)
+        self._entries = 0
+
+    def buffer(self) -> memoryview:
+        return self._decoder.buffer()
+
+    def received(self, count: int) -> None:
+        out: list[Buffer] = []
+        for one in self._decoder.received(count):
+            kind, body = read_command(one.command)
+            if kind == BaseCommand.SEND:
+                assert one.payload is not None
+                assert entry.checksum_ok(one.payload)
+                out.append(receipt_frame(body.producer_id, body.sequence_id, 1, self._entries))
+                self._entries += 1
+            elif kind == BaseCommand.CONNECT:
+                out.append(replies.connected("peer", 19, 5 << 20))
+            elif kind == BaseCommand.PRODUCER:
+                out.append(replies.producer_success(body.request_id, "peer"))
+        self._stream.write(out)
+
+    def drained(self) -> None:
+        """Nothing waits for it."""
+
+    def closed(self, reason: str) -> None:
+        """Nothing to clean up."""
+
+
+async def serve_receipts() -> None:
+    scratch = bytearray(512 * 1024)
+    listener = await SocketNetwork().listen(HOST, 0, lambda stream: ReceiptHandler(stream, scratch))
+    print(listener.port, flush=True)
+    await asyncio.Event().wait()
+
+
+def serve_synced(path: str) -> None:
+    """A loopback round trip with a write and an `fdatasync` of the same bytes in between. The first two bytes of a
+    connection say how many a request has."""
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    answer = bytes(ANSWER_BYTES)
+    for sock in _accept():
+        size = int.from_bytes(sock.recv(2, socket.MSG_WAITALL), "big")
+        while data := sock.recv(size, socket.MSG_WAITALL):
+            os.write(fd, data)
+            os.fdatasync(fd)
+            sock.sendall(answer)
+        sock.close()
+
+
+def serve_file(path: str, entry_bytes: int) -> None:
+    """`preadv` of 1 MB blocks and `sendmsg` of [head, entry] slices: all entries of the file, once per connection."""
+    fd = os.open(path, os.O_RDONLY)
+    size = os.fstat(fd).st_size
+    head = message_header(entry_bytes, 1, 1, 1)
+    block = bytearray(BLOCK_BYTES // entry_bytes * entry_bytes)
+    view = memoryview(block)
+    for sock in _accept():
+        for offset in range(0, size, len(block)):
+            found = os.preadv(fd, [block], offset)
+            slices: list[Buffer] = []
+            for at in range(0, found, entry_bytes):
+                slices += (head, view[at : at + entry_bytes])
+            for begin in range(0, len(slices), SLICES_MAX):
+                _send_all(sock, slices[begin : begin + SLICES_MAX])
+        sock.close()
+
+
+def _send_all(sock: socket.socket, slices: list[Buffer]) -> None:
+    sent = sock.sendmsg(slices)
+    total = sum(map(len, slices))
+    if sent < total:
+        sock.sendall(b"".join(slices)[sent:])
+
+
+def _accept() -> Iterator[socket.socket]:
+    """Connections, one after the other."""
+    with socket.create_server((HOST, 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
+        while True:
+            sock, _ = listener.accept()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            yield sock
+
+
+def main(arguments: list[str]) -> None:
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    match arguments:
+        case ["receipts"]:
+            asyncio.run(serve_receipts())
+        case ["synced", path]:
+            serve_synced(path)
+        case ["file", path, entry_bytes]:
+            serve_file(path, int(entry_bytes))
+        case _:
+            raise SystemExit(__doc__)
+
+
+def _end_with_stdin() -> None:
+    """No peer outlives the benchmark that started it."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
