@@ -17,6 +17,7 @@ from anabranch.storage.fence import Fence
 from anabranch.storage.gate import Gate, is_full, translated
 from anabranch.storage.group import Batch, GroupCommit, Plan
 from anabranch.storage.port import Append, Fenced, StorageError
+from anabranch.storage.record import log_stamp
 from anabranch.storage.writer import OpenLedger
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Committer:
         for batch in group.gathered:
             self._ledgers[batch.ledger_id].close_batch()
         plan = group.start(self._behind.claim)
-        self._gate.log_number = plan.log_number
+        self._gate.log_stamp = log_stamp(plan.log_number)
         self._worker.submit(lambda: self._log.commit(plan), self._done)
 
     def _done(self, _: None, error: BaseException | None) -> None:

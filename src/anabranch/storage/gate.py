@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 
 from anabranch.storage.port import Fenced, StorageError, StorageFull
+from anabranch.storage.record import log_stamp
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -26,11 +27,11 @@ def translated(error: BaseException) -> StorageError:
 
 
 class Gate:
-    __slots__ = ("refusal", "log_number")
+    __slots__ = ("refusal", "log_stamp")
 
     def __init__(self) -> None:
         self.refusal: StorageError | None = None
-        self.log_number = 1  # stamped into new records
+        self.log_stamp = log_stamp(1)  # for new records: the current log file
 
     def refuse(self) -> StorageError:
         """A fresh error to raise (one that is raised again and again would collect tracebacks)."""

@@ -2,11 +2,11 @@
 
 A record has the same bytes in the commit log and in its ledger file:
 
-    crc32c u32 | length u32 | ledger u64 | entry u64 | offset u64 | messages u32 | log u32 | payload   (little endian)
+    crc32c u32 | length u32 | ledger u64 | entry u64 | offset u64 | messages u32 | stamp u32 | payload   (little endian)
 
 The checksum covers everything behind it. `offset` is the record's own place in the ledger file, so that replay is a
-plain write at that place and a reader that lost its way recognises the next record for certain. `log` is the number of
-the commit log file that was current when the entry was appended: it tells a record from the remains of a recycled file.
+plain write at that place and a reader that lost its way recognises the next record for certain. `stamp` names the
+commit log file that was current when the entry was appended: it tells a record from the remains of a recycled file.
 
 In the log each group starts with a head of the same layout (ledger = GROUP_LEDGER, entry = number of the group in this
 file, offset = place in the log, length = bytes of its records, messages = number of records; the checksum covers the
@@ -29,7 +29,6 @@ HEADER_BYTES = HEADER.size
 PAYLOAD_BYTES_MAX = 1 << 28
 GROUP_LEDGER = (1 << 64) - 1
 TOMBSTONE_LEDGER = (1 << 64) - 2
-LOG_NUMBER_MASK = (1 << 32) - 1
 
 FORMAT = 1
 FILE_HEAD = Struct("<8sIIQQ")  # magic, format, crc of the rest, number, reserved
@@ -44,7 +43,7 @@ class Header(NamedTuple):
     entry: int
     offset: int
     messages: int
-    log: int
+    stamp: int
 
 
 class NewerFormat(StorageError):
@@ -61,8 +60,13 @@ class BadFileHead(StorageError):
     code = "bad-file-head"
 
 
-def encode_header(ledger: int, entry: int, offset: int, messages: int, log: int, payload: Payload) -> bytes:
-    rest = REST.pack(len(payload), ledger, entry, offset, messages, log)
+def log_stamp(number: int) -> int:
+    """Four bytes for the number of a log file that are rare elsewhere (so they can be searched), different for neighbours."""
+    return (number * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFF_FFFF
+
+
+def encode_header(ledger: int, entry: int, offset: int, messages: int, stamp: int, payload: Payload) -> bytes:
+    rest = REST.pack(len(payload), ledger, entry, offset, messages, stamp)
     return CRC.pack(crc32c(payload, crc32c(rest))) + rest
 
 
@@ -77,7 +81,7 @@ def is_sound(data: memoryview, at: int, length: int) -> bool:
 
 
 def encode_group_head(number: int, place: int, records: int, length: int, log: int) -> bytes:
-    rest = REST.pack(length, GROUP_LEDGER, number, place, records, log & LOG_NUMBER_MASK)
+    rest = REST.pack(length, GROUP_LEDGER, number, place, records, log_stamp(log))
     return CRC.pack(crc32c(rest)) + rest
 
 
@@ -86,7 +90,7 @@ def decode_group_head(data: Payload, at: int, place: int, log: int) -> Header | 
     if len(data) - at < HEADER_BYTES:
         return None
     head = decode_header(data, at)
-    if head.ledger != GROUP_LEDGER or head.offset != place or head.log != log & LOG_NUMBER_MASK:
+    if head.ledger != GROUP_LEDGER or head.offset != place or head.stamp != log_stamp(log):
         return None
     return head if head.crc == crc32c(data[at + 4 : at + HEADER_BYTES]) else None
 

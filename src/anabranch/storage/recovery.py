@@ -20,7 +20,6 @@ from anabranch.storage.record import (
     GROUP_LEDGER,
     HEADER_BYTES,
     LOG_MAGIC,
-    LOG_NUMBER_MASK,
     PAYLOAD_BYTES_MAX,
     TOMBSTONE_LEDGER,
     BadFileHead,
@@ -29,6 +28,7 @@ from anabranch.storage.record import (
     decode_group_head,
     decode_header,
     is_sound,
+    log_stamp,
 )
 
 BLOCK_BYTES = 4 << 20
@@ -50,6 +50,7 @@ class Recovery:
     bytes: int = 0
     ledgers: set[int] = field(default_factory=set)
     damaged: list[tuple[str, int]] = field(default_factory=list)  # log file, offset
+    torn: list[tuple[str, int]] = field(default_factory=list)  # where a log file ends inside a group
 
 
 class LogReader:
@@ -58,10 +59,11 @@ class LogReader:
     def __init__(self, file: File, number: int) -> None:
         self._file = file
         self._number = number
-        self._accepts = {number & LOG_NUMBER_MASK, (number - 1) & LOG_NUMBER_MASK}
+        self._accepts = {log_stamp(number), log_stamp(number - 1)}
         self._view = memoryview(b"")
         self._base = 0
         self.damaged: list[int] = []
+        self.torn: int | None = None
 
     def _load(self, place: int, size: int) -> int:
         at = place - self._base
@@ -71,16 +73,19 @@ class LogReader:
         return at
 
     def __iter__(self) -> Iterator[LoggedRecord]:
-        place = LOG_START
+        place = group_end = LOG_START
         while True:
             at = self._load(place, HEADER_BYTES)
-            if decode_group_head(self._view, at, place, self._number) is not None:
+            head = decode_group_head(self._view, at, place, self._number)
+            if head is not None:
                 place += HEADER_BYTES
+                group_end = place + head.length
                 continue
             found = self._record_at(place)
             if found is None:
                 after = self._search(place)
                 if after is None:
+                    self.torn = place if place < group_end else None
                     return
                 self.damaged.append(place)
                 place = after
@@ -93,7 +98,7 @@ class LogReader:
         if len(self._view) - at < HEADER_BYTES:
             return None
         header = decode_header(self._view, at)
-        if header.log not in self._accepts or header.length > PAYLOAD_BYTES_MAX or header.ledger == GROUP_LEDGER:
+        if header.stamp not in self._accepts or header.length > PAYLOAD_BYTES_MAX or header.ledger == GROUP_LEDGER:
             return None
         size = HEADER_BYTES + header.length
         at = self._load(place, size)
@@ -103,7 +108,7 @@ class LogReader:
 
     def _search(self, start: int) -> int | None:
         """The next place with a sound record or group head of this file."""
-        patterns = [number.to_bytes(4, "little") for number in self._accepts]
+        patterns = [stamp.to_bytes(4, "little") for stamp in self._accepts]
         place = start + 1
         while place < start + SEARCH_BYTES_MAX:
             data = self._file.pread(BLOCK_BYTES, place)
@@ -172,6 +177,8 @@ def replay(file: File, number: int, files: LedgerFiles, recovery: Recovery) -> N
         recovery.ledgers.add(found.header.ledger)
     run.flush()
     recovery.damaged += [(file.path, place) for place in reader.damaged]
+    if reader.torn is not None:
+        recovery.torn.append((file.path, reader.torn))
 
 
 def take_over(

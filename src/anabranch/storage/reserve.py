@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from anabranch.runtime.disk import Disk
 
-RESERVE_BYTES = 1 << 20
-
 
 class Reserve:
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, size: int) -> None:
         self._disk = disk
         self._path = f"{directory}/reserve"
+        self._size = size
 
     def fill(self) -> None:
         """Raises OSError when the device is too full for it."""
         file = self._disk.open(self._path, create=True)
         try:
-            if file.size() < RESERVE_BYTES:
-                file.pwritev([bytes(RESERVE_BYTES)], 0)
+            if file.size() < self._size:
+                file.pwritev([bytes(self._size)], 0)
                 file.fdatasync()
         except OSError:
             file.truncate(0)

@@ -26,6 +26,7 @@ class StorageSettings:
     write_behind_bytes: int = 256 * KIB  # per ledger: written to its file once so much waits
     write_behind_bytes_max: int = 48 * MIB  # over all ledgers: groups wait while more than this is unwritten
     open_files_max: int = 256
+    reserve_bytes: int = MIB  # room kept back for deleting on a full device
     probe_ms: int = 200  # how often a full device is tried again
 
     def __post_init__(self) -> None:
@@ -43,6 +44,7 @@ class StorageSettings:
                 (self.write_behind_bytes < 1, "storage.write_behind_bytes: at least 1"),
                 (self.write_behind_bytes_max < 64 * KIB, "storage.write_behind_bytes_max: at least 64 KiB"),
                 (self.open_files_max < 8, "storage.open_files_max: at least 8"),
+                (self.reserve_bytes < 1, "storage.reserve_bytes: at least 1"),
                 (self.probe_ms < 1, "storage.probe_ms: at least 1"),
             )
             if wrong

@@ -17,7 +17,7 @@ from anabranch.storage.group import JOIN_BELOW_BYTES, Batch
 from anabranch.storage.index import IndexPoint, SparseIndex
 from anabranch.storage.ledgerfile import LEDGER_START
 from anabranch.storage.port import Append, AppendSink, Entry, LedgerSummary, Payload, StorageError
-from anabranch.storage.record import CRC, HEADER_BYTES, LOG_NUMBER_MASK, PAYLOAD_BYTES_MAX, REST
+from anabranch.storage.record import CRC, HEADER_BYTES, PAYLOAD_BYTES_MAX, REST
 
 _pack_rest = REST.pack
 _pack_crc = CRC.pack
@@ -100,7 +100,7 @@ class OpenLedger:
         entry_id, offset = self.next_entry_id, self._end
         if entry_id >= self._point_entry or offset >= self._point_offset:
             self._add_point(batch, payload)
-        rest = _pack_rest(size, self.ledger_id, entry_id, offset, messages, gate.log_number & LOG_NUMBER_MASK)
+        rest = _pack_rest(size, self.ledger_id, entry_id, offset, messages, gate.log_stamp)
         crc = _pack_crc(crc32c(payload, crc32c(rest)))
         if size < JOIN_BELOW_BYTES:
             batch.pieces += (crc, rest, payload)
