@@ -1,4 +1,4 @@
-"""One topic log on ledgers and metadata in memory, with a clock that moves when told: what the topic log tests stand on."""
+"""One topic log on ledgers and metadata in memory, with a clock that moves when told."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from anabranch.broker.records import MetadataRecords
 from anabranch.metadata.memory import MemoryStore
 from anabranch.model.position import Position
+from anabranch.node.records import MetadataRecords
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.memory import MemoryLedgers
 from anabranch.storage.port import Payload, StorageError
@@ -75,8 +75,9 @@ class Receipts:
 
 
 def publish_time_of(payload: Payload) -> int:
-    """Test payloads are decimal numbers: their own publish time."""
-    return int(bytes(payload))
+    """Test payloads are decimal numbers: their own publish time. What is no message (cursor state) has none."""
+    text = bytes(payload)
+    return int(text) if text.isdigit() else 0
 
 
 class TopicWorld:
@@ -88,6 +89,7 @@ class TopicWorld:
         self.receipts = Receipts()
 
     async def open(self, settings: TopicLogSettings | None = None, *, create: bool = True) -> TopicLog:
+        await self.metadata.open()
         return await TopicLog.open(
             "t/n/topic",
             ledgers=self.ledgers,
@@ -98,9 +100,9 @@ class TopicWorld:
             create=create,
         )
 
-    def crash(self) -> None:
+    def crash(self, *, auto: bool | None = None) -> None:
         """The process is gone; what was durable is not."""
-        self.ledgers = self.ledgers.crashed()
+        self.ledgers = self.ledgers.crashed(auto=auto)
 
     async def fill(self, topic: TopicLog, count: int, *, messages: int = 1, first: int = 0) -> list[Position]:
         """Append numbers first, first+1 … and wait for them."""

@@ -77,8 +77,8 @@ class MemoryLedgers:
     def queued(self) -> int:
         return len(self._queue)
 
-    def crashed(self) -> MemoryLedgers:
-        after = MemoryLedgers(publish_time_of=self._publish_time_of, auto=self._auto)
+    def crashed(self, *, auto: bool | None = None) -> MemoryLedgers:
+        after = MemoryLedgers(publish_time_of=self._publish_time_of, auto=self._auto if auto is None else auto)
         after._durable = {ledger: list(entries) for ledger, entries in self._durable.items()}
         return after
 

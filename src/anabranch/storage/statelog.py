@@ -37,13 +37,14 @@ from anabranch.storage.port import Append, LedgerStore, LedgerWriter, StorageErr
 
 log = logging.getLogger(__name__)
 
-DELTA_BYTES_MAX = 256 * 1024  # rewrite as a snapshot past this (or four times the last snapshot)
-ENTRY_BYTES_MAX = 1024 * 1024  # a snapshot is cut into entries of about this size
 _RETRY_MS = 1000
 
 
 class Replay:
-    """Folds state records into cursors and blobs. A snapshot counts only once its commit was seen."""
+    """Folds state records into cursors and blobs. A snapshot counts only once its commit was seen.
+
+    Every state ledger begins with a snapshot, so one that was never committed is void when the next ledger begins.
+    """
 
     def __init__(self, make_cursor: Callable[[CursorSaved], Cursor]) -> None:
         self._make_cursor = make_cursor
@@ -65,10 +66,6 @@ class Replay:
                 self._snapshot.append(record)
             else:
                 self._apply(record)
-
-    def end_of_ledger(self) -> None:
-        """A snapshot never goes on in another ledger."""
-        self._snapshot = None
 
     def _apply(self, record: StateRecord) -> None:
         match record:
@@ -96,14 +93,20 @@ class StateLog:
         clock: Clock,
         tasks: TaskOwner,
         flush_ms: int,
+        delta_bytes_max: int,
         ledger_id: int,
         confirmed: tuple[int, ...],
         cursors: dict[str, Cursor],
         blobs: dict[str, bytes],
         replace: Callable[[], Awaitable[int]],
     ) -> None:
-        """`ledger_id` is fresh and already in the topic record; `replace` puts another fresh one there."""
-        self._ledgers, self._clock, self._tasks, self._flush_ms = ledgers, clock, tasks, flush_ms
+        """`ledger_id` is fresh and already in the topic record; `replace` puts another fresh one there.
+
+        The state is written as a whole when its deltas exceed `delta_bytes_max` and four times the last snapshot.
+        """
+        self._delta_bytes_max = delta_bytes_max
+        self._entry_bytes_max = 4 * delta_bytes_max  # a snapshot is cut into entries of about this size
+        self._ledgers, self._clock, self._tasks, self.flush_ms = ledgers, clock, tasks, flush_ms
         self._replace = replace
         self.cursors = cursors
         self.blobs = blobs
@@ -112,6 +115,7 @@ class StateLog:
         self._writer: LedgerWriter | None = None
         self._is_fresh = True  # nothing was written to the present ledger
         self._needs_snapshot = True
+        self._has_lost_changes = False  # a write failed: only a snapshot holds what it said
         self._delta_bytes = self._snapshot_bytes = 0
         self._dirty: dict[str, Cursor] = {}
         self._pending: list[StateRecord] = []
@@ -130,12 +134,12 @@ class StateLog:
 
     @property
     def is_dirty(self) -> bool:
-        return bool(self._dirty or self._pending or self._blob_changes)
+        return bool(self._dirty or self._pending or self._blob_changes or self._has_lost_changes)
 
     def cursor_changed(self, cursor: Cursor) -> None:
         if self.cursors.get(cursor.name) is cursor:
             self._dirty[cursor.name] = cursor
-            self._arm(self._flush_ms)
+            self._arm(self.flush_ms)
 
     def add(self, record: StateRecord) -> None:
         """Something besides acknowledgements changed; written with the next flush, before the deltas."""
@@ -145,7 +149,7 @@ class StateLog:
             self._blob_changes[record.key] = record
         else:
             self._pending.append(record)
-        self._arm(self._flush_ms)
+        self._arm(self.flush_ms)
 
     async def flush(self) -> None:
         """Return when every change made before this call is durable; raise when it could not be made so."""
@@ -183,7 +187,7 @@ class StateLog:
             self._answer(self._waiters, StorageError("the topic is closed"))
 
     async def _run(self) -> None:
-        retry_ms = self._flush_ms
+        retry_ms = self.flush_ms
         waiters: list[asyncio.Future[None]] = []
         try:
             while True:
@@ -191,7 +195,7 @@ class StateLog:
                 try:
                     await self._write()
                 except Error as error:
-                    self._needs_snapshot, retry_ms = True, _RETRY_MS
+                    self._needs_snapshot, self._has_lost_changes, retry_ms = True, True, _RETRY_MS
                     log.warning("state of a topic not written", extra={"ledger": self._ledger_id, "reason": str(error)})
                     self._answer(waiters, error)
                     self._answer(self._waiters, error)
@@ -203,7 +207,7 @@ class StateLog:
             self._is_running = False
             self._answer(waiters, StorageError("the topic was closed while its state was being written"))
             self._answer(self._waiters, StorageError("the topic was closed while its state was being written"))
-        if self.is_dirty or (self._needs_snapshot and retry_ms == _RETRY_MS):
+        if self.is_dirty:
             self._arm(retry_ms)
 
     def _answer(self, waiters: list[asyncio.Future[None]], error: Error | None) -> None:
@@ -217,7 +221,7 @@ class StateLog:
         waiters.clear()
 
     async def _write(self) -> None:
-        if self._needs_snapshot or self._delta_bytes > max(DELTA_BYTES_MAX, 4 * self._snapshot_bytes):
+        if self._needs_snapshot or self._delta_bytes > max(self._delta_bytes_max, 4 * self._snapshot_bytes):
             await self._write_snapshot()
             return
         records, self._pending = self._pending, []
@@ -240,7 +244,7 @@ class StateLog:
         self._pending, self._blob_changes, self._dirty = [], {}, {}
         payloads = self._snapshot()
         await self._append(payloads)
-        self._needs_snapshot = False
+        self._needs_snapshot = self._has_lost_changes = False
         self._snapshot_bytes, self._delta_bytes = sum(map(len, payloads)), 0
         outdated = [ledger for ledger in self._confirmed if ledger != self._ledger_id]
         self._confirmed = [self._ledger_id]
@@ -260,7 +264,7 @@ class StateLog:
         size = 0
         for record in records:
             encoded = encode((record,))
-            if size and size + len(encoded) > ENTRY_BYTES_MAX:
+            if size and size + len(encoded) > self._entry_bytes_max:
                 payloads.append(_joined(part))
                 part, size = [], 0
             part.append(encoded)

@@ -59,7 +59,7 @@ class TopicTail:
         """`next_ledger` gives a fresh id and has written it to the topic record."""
         self._chain, self._ledgers, self._clock, self._tasks = chain, ledgers, clock, tasks
         self._next_ledger, self._on_switched = next_ledger, on_switched
-        self.ledger_bytes_max = ledger_bytes_max
+        self._ledger_bytes_max = ledger_bytes_max
         self._roll_at = ledger_bytes_max
         self.opened_at_ms = clock.now_ms()
         self._writer: LedgerWriter | None = None  # None: appends are parked
@@ -80,12 +80,15 @@ class TopicTail:
         self._current = self._writer = self._ledgers.create(ledger_id)
         self._info = self._chain.open(ledger_id)
         self._announced = self._failure = self._refusal = None
-        self._roll_at = self.ledger_bytes_max
+        self._roll_at = self._ledger_bytes_max
         self.opened_at_ms = self._clock.now_ms()
 
     @property
     def announced(self) -> int | None:
         return self._announced
+
+    def set_ledger_bytes_max(self, ledger_bytes_max: int) -> None:
+        self._ledger_bytes_max = self._roll_at = ledger_bytes_max
 
     def append(self, payload: Payload, messages: int, sink: TopicSink, context: Any) -> None:
         writer = self._writer
@@ -215,7 +218,7 @@ class TopicTail:
         log.warning("no new ledger", extra={"ledger": self._info.id if self._info else None, "reason": str(error)})
         if self._current is not None and self._failure is None and self._stopped is None:
             self._writer = self._current
-            self._roll_at = self._current.bytes + max(self.ledger_bytes_max >> 4, 1)
+            self._roll_at = self._current.bytes + max(self._ledger_bytes_max >> 4, 1)
             return
         reason = error if isinstance(error, StorageError) else TopicUnavailable(error.reason)
         failed, self._parked = self._parked, deque()

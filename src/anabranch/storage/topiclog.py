@@ -53,6 +53,7 @@ class TopicLogSettings:
     retention_ms: int = 0  # keep consumed ledgers this long; -1: forever
     retention_bytes: int = 0  # keep consumed ledgers up to this size; -1: any
     cursor_flush_ms: int = 200  # acknowledgements made within this time may be forgotten by a crash
+    state_bytes_max: int = 256 * 1024  # changes of cursors are written as a whole again past this
 
 
 class TopicLog:
@@ -69,7 +70,7 @@ class TopicLog:
         """Not for callers: use `open`."""
         self.name, self._key = opened.name, opened.key
         self._ledgers, self._metadata, self._ids, self._clock = ledgers, metadata, ids, clock
-        self.settings = settings
+        self._settings = settings
         self._tasks = TaskOwner(f"topic {opened.name}")
         self.chain = opened.chain
         self._record, self._version = opened.record, opened.version
@@ -86,6 +87,7 @@ class TopicLog:
             clock=clock,
             tasks=self._tasks,
             flush_ms=settings.cursor_flush_ms,
+            delta_bytes_max=settings.state_bytes_max,
             ledger_id=opened.state_ledger,
             confirmed=opened.old_state_ledgers,
             cursors=self._cursors,
@@ -141,6 +143,17 @@ class TopicLog:
         return Cursor(self, saved.name, state, saved.properties, consumed_messages=saved.consumed_messages)
 
     # facts
+
+    @property
+    def settings(self) -> TopicLogSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: TopicLogSettings) -> None:
+        """Retention counts from the next `trim` on, sizes from the next append."""
+        self._settings = settings
+        self._tail.set_ledger_bytes_max(settings.ledger_bytes_max)
+        self._state.flush_ms = settings.cursor_flush_ms
 
     @property
     def is_terminated(self) -> bool:
@@ -280,7 +293,7 @@ class TopicLog:
         self._check_usable()
         tail = self.chain.tail
         if tail is not None and tail.entries and not self.is_terminated:
-            if self._clock.now_ms() - self._tail.opened_at_ms >= self.settings.ledger_age_max_ms:
+            if self._clock.now_ms() - self._tail.opened_at_ms >= self._settings.ledger_age_max_ms:
                 await self.roll()
         async with self._trim_lock:
             return await self._drop_ledgers()
@@ -291,8 +304,8 @@ class TopicLog:
             list(self.chain),
             slowest=slowest,
             now_ms=self._clock.now_ms(),
-            retention_ms=self.settings.retention_ms,
-            retention_bytes=self.settings.retention_bytes,
+            retention_ms=self._settings.retention_ms,
+            retention_bytes=self._settings.retention_bytes,
         )
         if count:
             dropped = self.chain.drop_head(count)

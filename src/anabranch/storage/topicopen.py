@@ -146,7 +146,6 @@ async def _replay_ledger(ledgers: LedgerStore, ledger: int, end: int, replayed: 
             log.error(
                 "unreadable cursor state skipped", extra={"ledger": ledger, "entry": at - 1, "reason": str(error)}
             )
-    replayed.end_of_ledger()
 
 
 async def finish_deletion(key: str, record: TopicRecord, ledgers: LedgerStore, metadata: RecordStore) -> None:
