@@ -9,10 +9,11 @@ from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Services
 from anabranch.broker.stats import internal_stats, merged, topic_stats
+from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.model.errors import AlreadyExists, NotAllowed
 from anabranch.model.names import Domain, TopicName, check_subscription_name
-from anabranch.model.position import Position
+from anabranch.model.position import EARLIEST, Position
 
 
 class BrokerAdmin:
@@ -60,8 +61,30 @@ class BrokerAdmin:
 
     async def update_partitions(self, topic: str, count: int) -> None:
         services, name = self._services(), TopicName.parse(topic)
-        before = await services.catalog.grow_partitions(name, count)
-        await self._make_partitions(name, range(before, count))
+
+        async def prepare(indexes: range) -> None:
+            await self._make_partitions(name, indexes)
+            await self._carry_subscriptions(name, indexes)
+
+        await services.catalog.grow_partitions(name, count, prepare)
+
+    async def _carry_subscriptions(self, name: TopicName, indexes: range) -> None:
+        """New partitions have every subscription of the old ones, from their first message on."""
+        topics = self._services().topics
+        if not name.is_persistent:
+            return
+        carried: dict[str, Mapping[str, str]] = {}
+        for index in range(indexes.start):
+            if await self._services().catalog.exists(name.partition(index)):
+                old = await topics.get(name.partition(index), create=False)
+                for one in old.subscriptions.values():
+                    if isinstance(one, Subscription) and one.is_durable:
+                        carried[one.name] = dict(one.cursor.properties)
+        for index in indexes if carried else ():
+            new = await topics.get(name.partition(index), create=False)
+            assert isinstance(new, Topic)
+            for subscription, properties in carried.items():
+                await new.create_subscription(subscription, new.resolve(EARLIEST), properties)
 
     async def _make_partitions(self, name: TopicName, indexes: range) -> None:
         if name.is_persistent:

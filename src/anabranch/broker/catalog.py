@@ -8,10 +8,11 @@ Must not know connections or loaded topics.
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anabranch.broker.errors import NamespaceNotFound, TopicNotFound
+from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TopicNotFound
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
 from anabranch.model.errors import AlreadyExists, BadRequest, NotAllowed, NotFound
@@ -163,18 +164,18 @@ class Catalog:
         except VersionMismatch as taken:
             raise AlreadyExists(f"partitioned topic {topic} already exists") from taken
 
-    async def grow_partitions(self, topic: TopicName, count: int) -> int:
-        """Answers the count before."""
+    async def grow_partitions(self, topic: TopicName, count: int, prepare: Callable[[range], Awaitable[None]]) -> None:
+        """More partitions. `prepare` makes the new ones ready before any client can learn of them."""
         self._check_count(count)
         found = await self._store.get(self._partitioned_key(topic))
         if found is None:
             raise TopicNotFound(f"no such partitioned topic: {topic}")
         before = int(json.loads(found.value)["partitions"])
         if count < before:
-            raise BadRequest(f"{topic} has {before} partitions; partitions can only be added")
+            raise FewerPartitions(f"{topic} has {before} partitions; partitions can only be added")
         if count > before:
+            await prepare(range(before, count))
             await self._store.put(self._partitioned_key(topic), _partition_record(count), expected=found.version)
-        return before
 
     async def delete_partitioned(self, topic: TopicName) -> None:
         try:

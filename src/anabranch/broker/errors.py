@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from anabranch.model.errors import Busy, Error, LimitExceeded, NotAllowed, NotFound, NotReady
+from anabranch.model.errors import BadRequest, Busy, Error, LimitExceeded, NotAllowed, NotFound, NotReady
 
 
 class TopicNotFound(NotFound):
     code = "topic-not-found"
+
+
+class FewerPartitions(BadRequest):
+    """Partitions can be added, never taken away."""
+
+    code = "fewer-partitions"
 
 
 class NamespaceNotFound(NotFound):

@@ -42,6 +42,16 @@ class Publish:
         self.is_last_chunk = is_last_chunk
 
 
+class Deferred:
+    """An answer without an append of its own, in its turn. `receipt` is None until it is known, b"" for none at all."""
+
+    __slots__ = ("after", "receipt")
+
+    def __init__(self, after: int, receipt: bytes | None) -> None:
+        self.after = after  # goes out when this many appends of the producer are settled
+        self.receipt = receipt
+
+
 class Producer:
     __slots__ = (
         "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
@@ -82,13 +92,13 @@ class Producer:
         self.is_ready = True
         self._submitted = 0
         self._completed = 0
-        self._deferred: deque[tuple[int, bytes]] = deque()
+        self._deferred: deque[Deferred] = deque()
         self._on_idle: Callable[[], None] | None = None
 
     @property
     def is_idle(self) -> bool:
         """Everything it sent has been answered."""
-        return self._completed >= self._submitted and not self.held
+        return self._completed >= self._submitted and not self.held and not self._deferred
 
     def when_idle(self, call: Callable[[], None]) -> None:
         """A clean close answers what is in flight first."""
@@ -113,12 +123,10 @@ class Producer:
         self._completed += 1
         self.window.give(publish.size, publish.messages)
         self.peer.held(-publish.size)
-        if self.closed:
-            return
-        self.peer.send(self._receipt(publish, ledger, entry))
-        deferred = self._deferred
-        while deferred and deferred[0][0] <= self._completed:
-            self.peer.send(deferred.popleft()[1])
+        if not self.closed:
+            self.peer.send(self._receipt(publish, ledger, entry))
+            if self._deferred:
+                self._answer_deferred()
         if self._on_idle is not None:
             self._check_idle()
 
@@ -131,11 +139,27 @@ class Producer:
     def duplicate(self, publish: Publish) -> None:
         """Already there: a receipt without a position, in its turn."""
         self.peer.held(-publish.size)
-        receipt = self._receipt(publish, -1, -1)
-        if self._completed >= self._submitted:
-            self.peer.send(receipt)
-        else:
-            self._deferred.append((self._submitted, receipt))
+        self._deferred.append(Deferred(self._submitted, self._receipt(publish, -1, -1)))
+        self._answer_deferred()
+
+    def echo(self, publish: Publish) -> Deferred:
+        """The same as something in flight (perhaps of another connection): keep its turn until that is settled."""
+        self._deferred.append(echo := Deferred(self._submitted, None))
+        return echo
+
+    def echo_settled(self, echo: Deferred, publish: Publish, *, is_duplicate: bool) -> None:
+        """Without the first copy there is no receipt: its producer was closed and its client will send again."""
+        self.peer.held(-publish.size)
+        echo.receipt = self._receipt(publish, -1, -1) if is_duplicate else b""
+        self._answer_deferred()
+        self._check_idle()
+
+    def _answer_deferred(self) -> None:
+        deferred = self._deferred
+        while deferred and deferred[0].after <= self._completed and (receipt := deferred[0].receipt) is not None:
+            deferred.popleft()
+            if receipt and not self.closed:
+                self.peer.send(receipt)
 
     def _receipt(self, publish: Publish, ledger: int, entry: int) -> bytes:
         if self.grants_credits:
@@ -158,8 +182,11 @@ class Producer:
         self.peer.send(replies.send_error(self.producer_id, max(publish.sequence, publish.highest), code, text))
 
     def drop_held(self) -> None:
+        """The producer is closed: what waits here is neither stored nor answered any more."""
         while self.held:
             self.peer.held(-self.held.popleft().size)
+        self._deferred.clear()
+        self._check_idle()
 
     def __repr__(self) -> str:
         return f"<Producer {self.name!r} id={self.producer_id} in flight={self._submitted - self._completed}>"

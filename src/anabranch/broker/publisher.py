@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from anabranch.broker.dedup import Sequences, Verdict
-from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.producer import Deferred, Producer, Publish
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol.server_errors import ServerError
@@ -37,9 +37,8 @@ class Publisher:
         self._on_failed = on_failed
         self._snapshot_entries = snapshot_entries
         self._since_snapshot = 0
-        self._echoes: deque[tuple[int, Publish]] = (
-            deque()
-        )  # duplicates of what is in flight: (appends before it, publish)
+        # Copies of what is in flight: (appends before it, publish, its turn among the receipts).
+        self._echoes: deque[tuple[int, Publish, Deferred]] = deque()
         self._appended = 0
         self._settled = 0
         self.sequences = sequences
@@ -67,7 +66,7 @@ class Publisher:
                 producer.duplicate(publish)
                 return
             if verdict is Verdict.IN_FLIGHT:
-                self._echoes.append((self._appended, publish))
+                self._echoes.append((self._appended, publish, producer.echo(publish)))
                 return
             if publish.is_last_chunk:
                 sequences.push(producer.name, publish.last_sequence)
@@ -110,13 +109,10 @@ class Publisher:
     def _answer_echoes(self) -> None:
         echoes = self._echoes
         while echoes and echoes[0][0] <= self._settled:
-            publish = echoes.popleft()[1]
+            _, publish, echo = echoes.popleft()
             assert self.sequences is not None
             verdict = self.sequences.judge(publish.producer.name, publish.last_sequence)
-            if verdict is Verdict.DUPLICATE:
-                publish.producer.duplicate(publish)
-            else:  # the first copy failed: its producer was closed and will send again
-                publish.producer.peer.held(-publish.size)
+            publish.producer.echo_settled(echo, publish, is_duplicate=verdict is Verdict.DUPLICATE)
 
     def persist_failed(self, error: StorageError, context: Publish) -> None:
         self._settled += 1

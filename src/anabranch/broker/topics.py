@@ -81,21 +81,26 @@ class Topics:
             if closing is not None:
                 await asyncio.shield(closing)
                 continue
-            return await self._open_once(name, create)
+            if name not in self._opening:
+                await self._catalog.check_may_load(name, create)
+            if name not in self._topics and name not in self._closing:  # both may have changed while we asked
+                return await self._open_once(name)
 
-    async def _open_once(self, name: TopicName, create: bool) -> AnyTopic:
+    async def _open_once(self, name: TopicName) -> AnyTopic:
+        """All who ask at once wait for one opening."""
+        if self._stopped:
+            raise NotReady("broker is stopping")
         opening = self._opening.get(name)
         if opening is None:
             # A task of its own: the one who asked first may go away without failing the others.
-            task = self._tasks.spawn(self._open(name, create), f"open {name}")
+            task = self._tasks.spawn(self._open(name), f"open {name}")
             if task is None:
                 raise NotReady("broker is stopping")
             opening = self._opening[name] = task
             task.add_done_callback(lambda _: self._opening.pop(name, None))
         return await asyncio.shield(opening)
 
-    async def _open(self, name: TopicName, create: bool) -> AnyTopic:
-        await self._catalog.check_may_load(name, create)
+    async def _open(self, name: TopicName) -> AnyTopic:
         topic: AnyTopic
         if name.is_persistent:
             topic_log = await self._open_log(self._catalog.topic_key(name))
@@ -114,21 +119,22 @@ class Topics:
         return topic
 
     async def create(self, name: TopicName) -> None:
-        """Make a topic exist (an explicit admin request, whatever the auto-creation policy says)."""
-        await self._catalog.policies(name.namespace_path)
-        if not name.is_persistent:
-            return
-        if name.domain is not Domain.PERSISTENT:
+        """Make a topic exist: an explicit request of an administrator, whatever the auto-creation policy says."""
+        if name.domain not in (Domain.PERSISTENT, Domain.NON_PERSISTENT):
             raise BadName(f"{name} is not a regular topic")
-        topic_log = await self._open_log(self._catalog.topic_key(name))
-        await topic_log.close()
+        await self._catalog.policies(name.namespace_path)
+        if name.is_persistent and not await self._catalog.exists(name):
+            await self._open_once(name)
 
     # -- dispatch after a group
 
     def group_ended(self) -> None:
         dirty, self._dirty[:] = list(self._dirty), []
         for topic in dirty:
-            topic.dispatch()
+            try:
+                topic.dispatch()
+            except Exception:  # one topic's fault must not keep the others from their messages
+                log.exception("dispatch failed", extra={"topic": str(topic.name)})
 
     # -- closing
 
@@ -151,7 +157,13 @@ class Topics:
         if name not in self._topics and not await self._catalog.exists(name):
             raise TopicNotFound(f"topic {name} does not exist")
         topic = await self.get(name, create=False)
-        await topic.delete(force=force)
+        try:
+            await topic.delete(force=force)
+        except NotAllowed:
+            raise
+        except BaseException:
+            self._topics.pop(name, None)  # half deleted: opening it again finishes the work
+            raise
         self._topics.pop(name, None)
 
     async def _sweep(self) -> None:
