@@ -110,9 +110,10 @@ class Publisher:
         echoes = self._echoes
         while echoes and echoes[0][0] <= self._settled:
             _, publish, echo = echoes.popleft()
-            assert self.sequences is not None
-            verdict = self.sequences.judge(publish.producer.name, publish.last_sequence)
-            publish.producer.echo_settled(echo, publish, is_duplicate=verdict is Verdict.DUPLICATE)
+            sequences, producer = self.sequences, publish.producer
+            # Deduplication may have been switched off meanwhile; the first copy is settled all the same.
+            is_there = sequences is None or sequences.judge(producer.name, publish.last_sequence) is Verdict.DUPLICATE
+            producer.echo_settled(echo, publish, is_duplicate=is_there)
 
     def persist_failed(self, error: StorageError, context: Publish) -> None:
         self._settled += 1
