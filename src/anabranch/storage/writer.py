@@ -173,8 +173,8 @@ class OpenLedger:
 
     @property
     def is_spent(self) -> bool:
-        """Nothing is left here that is not in the file."""
-        return self.is_sealed and not self.cache and self.written_entry_id >= self.durable_entry_id
+        """Nothing is left or expected here that is not in the file."""
+        return self.is_sealed and self.is_drained and not self.cache and self.written_entry_id >= self.durable_entry_id
 
     # the end ------------------------------------------------------------------------------------------------------
 
