@@ -20,6 +20,7 @@ from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Address, Services
 from anabranch.broker.topics import Topics
 from anabranch.metadata.open import open_store
+from anabranch.model.errors import NotReady
 from anabranch.node.records import MetadataRecords
 from anabranch.node.settings import NodeSettings
 from anabranch.protocol.entry import publish_time_of
@@ -53,7 +54,8 @@ class Node:
 
     @property
     def services(self) -> Services:
-        assert self._services is not None, "the node is not open"
+        if self._services is None:
+            raise NotReady("the broker is starting")
         return self._services
 
     @property
@@ -116,6 +118,7 @@ class Node:
             ),
         )
         topics.start()
+        listener.start()
         stack.push_async_callback(self._shut, server, topics)
 
     async def _shut(self, server: BrokerServer, topics: Topics) -> None:

@@ -62,8 +62,12 @@ MakeHandler = Callable[[Stream], StreamHandler]
 
 
 class Listener(Protocol):
+    """Bound, with its port known; connections wait in the kernel until `start`."""
+
     host: str
     port: int
+
+    def start(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -205,7 +209,9 @@ class SocketListener:
         self._loop = loop
         self._make_handler = make_handler
         self.host, self.port = sock.getsockname()[:2]
-        loop.add_reader(sock.fileno(), self._accept)
+
+    def start(self) -> None:
+        self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def _accept(self) -> None:
         for _ in range(64):
