@@ -58,12 +58,27 @@ class Receipts:
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, Position | str]] = []
+        self._awaited = 0
+        self._came = asyncio.Event()
 
     def persisted(self, position: Position, messages: int, payload: Payload, context: Any) -> None:
-        self.told.append((context, position))
+        self._tell(context, position)
 
     def persist_failed(self, error: StorageError, context: Any) -> None:
-        self.told.append((context, error.code))
+        self._tell(context, error.code)
+
+    def _tell(self, context: Any, told: Position | str) -> None:
+        self.told.append((context, told))
+        if len(self.told) >= self._awaited:
+            self._came.set()
+
+    async def wait(self, count: int) -> None:
+        """Until that many were told in all."""
+        self._awaited = count
+        if len(self.told) < count:
+            self._came.clear()
+            async with asyncio.timeout(60):
+                await self._came.wait()
 
     @property
     def positions(self) -> list[Position]:

@@ -1,0 +1,83 @@
+"""A million holes cost per acknowledgement about what none cost: compared in one run, never against a fixed time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from anabranch.model.position import EARLIEST, Position
+from anabranch.storage.acks import CHUNK, AckState
+from anabranch.storage.chain import ChainLedger, LedgerChain
+from anabranch.storage.cursorcodec import CursorSaved, encode
+
+ENTRIES = 2_100_000
+
+
+def with_holes(count: int) -> AckState:
+    """Every second entry acknowledged, `count` times, from entry 101 on."""
+    acks = AckState(LedgerChain([ChainLedger(1, entries=ENTRIES)]))
+    pattern = b"\xaa" * (CHUNK // 8)
+    index = 0
+    while acks.holes < count:
+        acks._restore_chunk(1, index, int.from_bytes(pattern, "little"))
+        index += 1
+    return acks
+
+
+def fastest(work: Callable[[], None], rounds: int = 5) -> float:
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def exercise(acks: AckState, base: int) -> Callable[[], None]:
+    """Fresh acks in the thick of it, in order and not, with the questions a dispatcher asks."""
+    entries = iter(range(base, ENTRIES, 2))
+
+    def work() -> None:
+        for _ in range(2000):
+            p = Position(1, next(entries))
+            acks.ack(p)
+            acks.is_acked(p)
+            acks.next_unacked(Position(1, p.entry - 40))
+            acks.ack_set(p)
+
+    return work
+
+
+def test_a_million_holes_are_as_fast_as_a_few() -> None:
+    few, many = with_holes(2000), with_holes(1_000_000)
+    assert many.holes >= 1_000_000
+    ratio = fastest(exercise(many, 1_000_000)) / fastest(exercise(few, 2000))
+    assert ratio < 5
+
+
+def test_a_million_holes_in_one_run_are_skipped_at_once() -> None:
+    acks = AckState(LedgerChain([ChainLedger(1, entries=ENTRIES)]))
+    acks.ack_range(1, 1, 2_000_000)
+    assert acks.next_unacked(Position(1, 5)) == Position(1, 2_000_001)
+    small = AckState(LedgerChain([ChainLedger(1, entries=ENTRIES)]))
+    small.ack_range(1, 1, 2 * CHUNK)
+
+    def ask(state: AckState) -> Callable[[], None]:
+        def work() -> None:
+            for _ in range(500):
+                state.next_unacked(Position(1, 5))
+
+        return work
+
+    assert fastest(ask(acks)) / fastest(ask(small)) < 5
+    acks.ack(Position(1, 0))
+    assert (acks.mark_delete, acks.holes) == (Position(1, 2_000_000), 0)
+
+
+def test_a_million_holes_are_written_as_bits() -> None:
+    acks = with_holes(1_000_000)
+    assert len(encode([CursorSaved("s", {}, acks.snapshot(), 0)])) < 300_000
+    full = AckState(LedgerChain([ChainLedger(1, entries=ENTRIES)]))
+    full.ack_range(1, 1, 1_000_000)
+    assert len(encode([CursorSaved("s", {}, full.snapshot(), 0)])) < 2000
+    assert full.mark_delete == EARLIEST
