@@ -1,6 +1,7 @@
 """Cost of one acknowledgement with no holes and with a million, in memory and written down.
 
-Expected: an ack touches one bit, so about 1 µs either way (ratio near 1); writing down costs per *change*, not per hole.
+Expected: an ack touches one bit, so about 1 µs either way (ratio near 1); writing down costs per change, not per
+hole.
 
     python benchmarks/micro_cursor.py [--quick] [--json]
 """
