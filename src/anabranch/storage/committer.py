@@ -39,6 +39,7 @@ class Committer:
         on_landed: Callable[[Plan], None],
         on_told: Callable[[Plan], None],
         on_failed: Callable[[BaseException], None],
+        pause_at: Callable[[str], None],
     ) -> None:
         self._clock = clock
         self._worker = worker
@@ -52,6 +53,7 @@ class Committer:
         self._on_landed = on_landed
         self._on_told = on_told
         self._on_failed = on_failed
+        self._pause_at = pause_at
         self._is_scheduled = False
         self.groups = 0
         self.entries = 0
@@ -97,6 +99,7 @@ class Committer:
         if not self._fence.is_held():
             self._fail(Fenced("another process has taken over this broker's log"))
             return
+        self._pause_at("group-confirmed")
         plan = self._group.finish()
         self._on_landed(plan)
         if self._gate.refusal is not None:

@@ -142,6 +142,7 @@ class EmbeddedLedgers:
             on_landed=self._landed,
             on_told=self._told,
             on_failed=self._failed,
+            pause_at=self._pause_at,
         )
         self._probe_soon()
         return self
