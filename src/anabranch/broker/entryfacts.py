@@ -9,7 +9,7 @@ from anabranch.storage.port import Payload
 from anabranch.storage.topiclog import StoredEntry
 
 DELIVER_AT_TAG = b"\x98\x01"  # field 19, varint
-METADATA_GLANCE = 8_192
+CHECKSUM_MAGIC = b"\x0e\x01"
 
 
 def deliver_at_of(entry: StoredEntry) -> int:
@@ -18,7 +18,9 @@ def deliver_at_of(entry: StoredEntry) -> int:
     Most entries have none, and their bytes do not contain the field's tag: that costs a search instead of a parse.
     """
     payload = entry.payload
-    if isinstance(payload, (bytes, bytearray)) and payload.find(DELIVER_AT_TAG, 0, METADATA_GLANCE) < 0:
+    start = 6 if payload[:2] == CHECKSUM_MAGIC else 0
+    end = start + 4 + int.from_bytes(payload[start : start + 4], "big")
+    if DELIVER_AT_TAG not in bytes(payload[start:end]):
         return 0
     try:
         metadata = entries.metadata(payload)

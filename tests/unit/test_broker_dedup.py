@@ -1,0 +1,82 @@
+"""Deduplication marks, and which sequence ids an entry covers."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.broker import dedup
+from anabranch.broker.dedup import Sequences, Verdict, highest_of
+from anabranch.model.position import EARLIEST, Position
+
+
+def test_life_of_a_sequence_id() -> None:
+    sequences = Sequences()
+    assert sequences.judge("p", 0) is Verdict.NEW
+    sequences.push("p", 0)
+    assert sequences.judge("p", 0) is Verdict.IN_FLIGHT
+    assert sequences.judge("q", 0) is Verdict.NEW
+    sequences.persist("p", 0)
+    assert sequences.judge("p", 0) is Verdict.DUPLICATE
+    assert sequences.judge("p", 1) is Verdict.NEW
+    assert (sequences.last("p"), sequences.last("q")) == (0, -1)
+
+
+def test_marks_never_go_back() -> None:
+    sequences = Sequences()
+    sequences.persist("p", 9)
+    sequences.persist("p", 3)
+    sequences.push("p", 4)
+    assert sequences.last("p") == 9
+    assert sequences.judge("p", 9) is Verdict.DUPLICATE
+
+
+def test_after_a_failed_append_it_may_come_again() -> None:
+    sequences = Sequences()
+    sequences.persist("p", 3)
+    sequences.push("p", 5)
+    sequences.forget_pushed("p")
+    assert sequences.judge("p", 4) is Verdict.NEW
+    assert sequences.judge("p", 3) is Verdict.DUPLICATE
+    sequences.push("new", 1)
+    sequences.forget_pushed("new")
+    assert sequences.judge("new", 1) is Verdict.NEW
+
+
+def test_snapshot_round_trip() -> None:
+    sequences = Sequences()
+    sequences.persist("a", 7)
+    sequences.persist("ü", 0)
+    sequences.push("a", 9)
+    loaded, upto = Sequences.load(sequences.dump(Position(3, 14)))
+    assert upto == Position(3, 14)
+    assert (loaded.last("a"), loaded.last("ü")) == (7, 0)
+    assert loaded.judge("a", 8) is Verdict.NEW, "what was only pushed is not in a snapshot"
+
+
+def test_no_snapshot_is_an_empty_one() -> None:
+    loaded, upto = Sequences.load(None)
+    assert (loaded.persisted, upto) == ({}, EARLIEST)
+
+
+def test_the_names_longest_unused_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dedup, "NAMES_MAX", 2)
+    sequences = Sequences()
+    for name, sequence in (("a", 0), ("b", 0), ("a", 1), ("c", 0)):
+        sequences.persist(name, sequence)
+    assert sequences.persisted == {"a": 1, "c": 0}
+    assert "b" not in sequences.pushed
+
+
+@pytest.mark.parametrize(
+    ("sequence", "highest", "messages", "covers"),
+    [
+        (5, 0, 1, 5),  # a plain message of the C++ client
+        (5, 0, 4, 8),  # its batches do not say the highest
+        (5, 8, 4, 8),  # Java's do
+        (5, 5, 1, 5),
+        (5, 1 << 63, 2, 6),  # -1 as an unsigned number: not given
+        (0, 0, 0, 0),
+    ],
+)
+def test_highest_of(sequence: int, highest: int, messages: int, covers: int) -> None:
+    assert highest_of(sequence, highest, messages) == covers

@@ -1,0 +1,112 @@
+"""Who gets the next entry: turns with priorities, the hash ring, declared ranges, the active consumer of Failover."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from anabranch.broker.errors import ConsumerAssignFailed
+from anabranch.broker.selectors import RING_SIZE, HashRing, RoundRobin, StickyRanges, failover_active
+
+
+def turns(*members: tuple[str, int]) -> RoundRobin[tuple[str, int]]:
+    robin: RoundRobin[tuple[str, int]] = RoundRobin(lambda member: member[1])
+    robin.reset(members)
+    return robin
+
+
+def test_everybody_in_turn() -> None:
+    robin = turns(("a", 0), ("b", 0), ("c", 0))
+    picked = [robin.pick(lambda member: True) for _ in range(6)]
+    assert [member[0] for member in picked if member] == list("abcabc")
+
+
+def test_who_is_not_ready_is_passed_over() -> None:
+    robin = turns(("a", 0), ("b", 0), ("c", 0))
+    picked = [robin.pick(lambda member: member[0] != "b") for _ in range(4)]
+    assert [member[0] for member in picked if member] == list("acac")
+    assert robin.pick(lambda member: False) is None
+
+
+def test_lower_numbers_first_the_others_only_when_they_cannot() -> None:
+    robin = turns(("low", 5), ("a", 1), ("b", 1))
+    assert [robin.pick(lambda m: True) for _ in range(2)] == [("a", 1), ("b", 1)]
+    assert robin.pick(lambda m: m[1] == 5) == ("low", 5)
+
+
+def ring(*labels: str) -> HashRing[str]:
+    made: HashRing[str] = HashRing()
+    made.reset([(label, label) for label in labels])
+    return made
+
+
+def test_ring_does_not_depend_on_the_order_of_joining() -> None:
+    one, two = ring("a", "b", "c"), ring("c", "a", "b")
+    assert [one.owner(slot) for slot in range(RING_SIZE)] == [two.owner(slot) for slot in range(RING_SIZE)]
+
+
+def test_a_join_moves_slots_only_to_the_newcomer_and_a_leave_only_its_own() -> None:
+    before, after = ring("a", "b", "c"), ring("a", "b", "c", "d")
+    moved = Counter()  # type: Counter[str | None]
+    for slot in range(RING_SIZE):
+        if before.owner(slot) != after.owner(slot):
+            moved[after.owner(slot)] += 1
+    assert set(moved) == {"d"}
+    assert 0.1 * RING_SIZE < moved["d"] < 0.4 * RING_SIZE
+
+
+def test_every_slot_has_an_owner_and_the_load_is_fair() -> None:
+    made = ring("a", "b", "c", "d")
+    share = Counter(made.owner(slot) for slot in range(RING_SIZE))
+    assert set(share) == {"a", "b", "c", "d"}
+    assert max(share.values()) < 2 * min(share.values())
+    assert ring().owner(5) is None
+
+
+def test_sticky_ranges_are_inclusive_and_leave_gaps() -> None:
+    ranges: StickyRanges[str] = StickyRanges()
+    ranges.declare("a", [(0, 9), (20, 29)])
+    ranges.declare("b", [(10, 19)])
+    assert [ranges.owner(slot) for slot in (0, 9, 10, 19, 20, 29)] == ["a", "a", "b", "b", "a", "a"]
+    assert ranges.owner(30) is None
+    ranges.leave("a")
+    assert [ranges.owner(slot) for slot in (9, 10, 20)] == [None, "b", None]
+    ranges.declare("c", [(0, 9)])
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        [(9, 9)],
+        [(0, 100)],
+        [(5, 6)],
+        [(-1, 4)],
+        [(5, 65_536)],
+        [(300, 200)],
+        [(100, 200), (200, 300)],
+        [(100, 200), (0, 5)],
+    ],
+)
+def test_bad_or_taken_ranges_are_refused_and_change_nothing(wanted: list[tuple[int, int]]) -> None:
+    ranges: StickyRanges[str] = StickyRanges()
+    ranges.declare("a", [(0, 9)])
+    with pytest.raises(ConsumerAssignFailed):
+        ranges.declare("b", wanted)
+    assert {ranges.owner(slot) for slot in range(400)} == {"a", None}
+
+
+def active(members: list[tuple[str, int]], partition: int) -> str | None:
+    found = failover_active(members, partition, lambda member: member[1], lambda member: member[0])
+    return found[0] if found else None
+
+
+def test_a_plain_topic_keeps_who_came_first() -> None:
+    assert active([("z", 0), ("a", 0)], -1) == "z"
+    assert active([("z", 1), ("a", 0)], -1) == "a", "unless its priority is worse"
+    assert active([], -1) is None
+
+
+def test_partitions_are_spread_by_name_over_the_best_level() -> None:
+    members = [("c", 0), ("a", 0), ("b", 0), ("best-not", 1)]
+    assert [active(members, partition) for partition in range(4)] == ["a", "b", "c", "a"]
