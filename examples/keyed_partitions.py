@@ -47,7 +47,7 @@ def main() -> None:
     while sum(shares) < KEYS * PER_KEY:
         for n, worker in enumerate(workers):
             try:
-                message = worker.receive(timeout_millis=100)
+                message = worker.receive(timeout_millis=10)
             except pulsar.Timeout:
                 continue
             seen[message.partition_key()].append(int(message.data()))
