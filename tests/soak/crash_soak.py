@@ -281,6 +281,9 @@ class Soak:
                 starting += 1
             self._broker.start()
             start_s_max = max(start_s_max, self._broker.started_in_s)
+            if chance.random() < 0.2:
+                time.sleep(chance.uniform(0.0, 0.5))
+                self._broker.restart()  # a clean stop in full traffic loses nothing either
             once.start_over()
             confirmed = sum(len(s.acknowledged) for s in senders)
             self._tell(
