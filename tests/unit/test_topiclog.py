@@ -294,6 +294,8 @@ async def test_a_stale_owner_is_fenced_by_the_epoch(world: TopicWorld) -> None:
         await old.set_properties({"a": "b"})
     with pytest.raises(Fenced):
         await old.create_cursor("s", EARLIEST, {})
+    with pytest.raises(Fenced):
+        await old.flush_state()
     await old.close()
     assert before is not world.ledgers
     assert await read_all(new) == [b"0", b"1", b"2"]
@@ -580,6 +582,7 @@ async def test_the_state_ledger_is_rewritten_when_it_grows(world: TopicWorld) ->
     for round_ in range(8):
         await topic.save_state("blob", bytes([round_]) * 60_000)
     assert topic.stats().state_ledgers != ledger
+    await world.settle()
     assert not set(ledger) & world.ledgers.ledger_ids, "the old one is gone"
     world.crash()
     topic = await world.open()

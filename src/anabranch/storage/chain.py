@@ -90,7 +90,8 @@ class LedgerChain:
         info = self._by_id.get(ledger)
         if info is not None and (entry + 1 < info.entries or not info.sealed):
             return Position(ledger, entry + 1)
-        for follower in self._order[bisect_right(self._ids, ledger) :]:
+        for index in range(bisect_right(self._ids, ledger), len(self._order)):
+            follower = self._order[index]
             if follower.entries or not follower.sealed:
                 return Position(follower.id, 0)
         return Position(ledger, entry + 1)

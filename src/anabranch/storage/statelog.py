@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock, Timer
@@ -25,9 +25,6 @@ from anabranch.storage.cursor import Cursor
 from anabranch.storage.cursorcodec import (
     BlobSaved,
     CursorDeleted,
-    CursorDelta,
-    CursorProperties,
-    CursorSaved,
     SnapshotBegins,
     SnapshotCommitted,
     StateRecord,
@@ -38,51 +35,7 @@ from anabranch.storage.port import Append, LedgerStore, LedgerWriter, StorageErr
 log = logging.getLogger(__name__)
 
 _RETRY_MS = 1000
-
-
-class Replay:
-    """Folds state records into cursors and blobs. A snapshot counts only once its commit was seen.
-
-    Every state ledger begins with a snapshot, so one that was never committed is void when the next ledger begins.
-    """
-
-    def __init__(self, make_cursor: Callable[[CursorSaved], Cursor]) -> None:
-        self._make_cursor = make_cursor
-        self.cursors: dict[str, Cursor] = {}
-        self.blobs: dict[str, bytes] = {}
-        self._snapshot: list[StateRecord] | None = None
-
-    def feed(self, records: Iterable[StateRecord]) -> None:
-        for record in records:
-            if isinstance(record, SnapshotBegins):
-                self._snapshot = []
-            elif isinstance(record, SnapshotCommitted):
-                if self._snapshot is not None:
-                    self.cursors, self.blobs = {}, {}
-                    snapshot, self._snapshot = self._snapshot, None
-                    for saved in snapshot:
-                        self._apply(saved)
-            elif self._snapshot is not None:
-                self._snapshot.append(record)
-            else:
-                self._apply(record)
-
-    def _apply(self, record: StateRecord) -> None:
-        match record:
-            case CursorSaved():
-                self.cursors[record.name] = self._make_cursor(record)
-            case CursorDelta():
-                if (cursor := self.cursors.get(record.name)) is not None:
-                    cursor.apply(record)
-            case CursorProperties():
-                if (cursor := self.cursors.get(record.name)) is not None:
-                    cursor.apply_properties(record.properties)
-            case CursorDeleted():
-                self.cursors.pop(record.name, None)
-            case BlobSaved():
-                self.blobs[record.key] = record.value
-            case _:
-                raise AssertionError(f"{record} is handled by feed")
+_Waiters = list[asyncio.Future[None]]
 
 
 class StateLog:
@@ -99,15 +52,18 @@ class StateLog:
         cursors: dict[str, Cursor],
         blobs: dict[str, bytes],
         replace: Callable[[], Awaitable[int]],
+        retire: Callable[[list[int]], None],
     ) -> None:
         """`ledger_id` is fresh and already in the topic record; `replace` puts another fresh one there.
+
+        `retire` is told of ledgers that a replay needs no more.
 
         The state is written as a whole when its deltas exceed `delta_bytes_max` and four times the last snapshot.
         """
         self._delta_bytes_max = delta_bytes_max
         self._entry_bytes_max = 4 * delta_bytes_max  # a snapshot is cut into entries of about this size
         self._ledgers, self._clock, self._tasks, self.flush_ms = ledgers, clock, tasks, flush_ms
-        self._replace = replace
+        self._replace, self._retire = replace, retire
         self.cursors = cursors
         self.blobs = blobs
         self._ledger_id = ledger_id
@@ -120,7 +76,7 @@ class StateLog:
         self._dirty: dict[str, Cursor] = {}
         self._pending: list[StateRecord] = []
         self._blob_changes: dict[str, BlobSaved] = {}
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: _Waiters = []
         self._is_running = False
         self._timer: Timer | None = None
         self._is_closed = False
@@ -176,64 +132,71 @@ class StateLog:
             self._timer = self._clock.call_later(delay_ms / 1000, self._kick)
 
     def _kick(self) -> None:
+        """Write now: deltas at once and without a task (there may be thousands of topics), a snapshot in a task."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._is_running:
             return
         self._is_running = True
-        if self._tasks.spawn(self._run(), "state") is None:
-            self._is_running = False
-            self._answer(self._waiters, StorageError("the topic is closed"))
+        waiters, self._waiters = self._waiters, []
+        if not self._needs_snapshot and self._delta_bytes <= max(self._delta_bytes_max, 4 * self._snapshot_bytes):
+            self._write_delta(waiters)
+        elif self._tasks.spawn(self._run_snapshot(waiters), "state") is None:
+            self._finish(waiters, StorageError("the topic is closed"))
 
-    async def _run(self) -> None:
-        retry_ms = self.flush_ms
-        waiters: list[asyncio.Future[None]] = []
-        try:
-            while True:
-                waiters, self._waiters = self._waiters, []
-                try:
-                    await self._write()
-                except Error as error:
-                    self._needs_snapshot, self._has_lost_changes, retry_ms = True, True, _RETRY_MS
-                    log.warning("state of a topic not written", extra={"ledger": self._ledger_id, "reason": str(error)})
-                    self._answer(waiters, error)
-                    self._answer(self._waiters, error)
-                    break
-                self._answer(waiters, None)
-                if not self._waiters:
-                    break
-        finally:
-            self._is_running = False
-            self._answer(waiters, StorageError("the topic was closed while its state was being written"))
-            self._answer(self._waiters, StorageError("the topic was closed while its state was being written"))
-        if self.is_dirty:
-            self._arm(retry_ms)
-
-    def _answer(self, waiters: list[asyncio.Future[None]], error: Error | None) -> None:
-        for waiter in waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-        waiters.clear()
-
-    async def _write(self) -> None:
-        if self._needs_snapshot or self._delta_bytes > max(self._delta_bytes_max, 4 * self._snapshot_bytes):
-            await self._write_snapshot()
-            return
+    def _write_delta(self, waiters: _Waiters) -> None:
         records, self._pending = self._pending, []
         records.extend(self._blob_changes.values())
         self._blob_changes = {}
         dirty, self._dirty = self._dirty, {}
         for cursor in dirty.values():
             records.extend(cursor.take_changes())
-        if records:
-            payload = encode(records)
-            self._delta_bytes += len(payload)
-            await self._append([payload])
+        if not records:
+            self._finish(waiters, None)
+            return
+        assert self._writer is not None, "a snapshot comes first"
+        payload = encode(records)
+        self._delta_bytes += len(payload)
+        try:
+            self._writer.append(payload, 0, self, waiters)
+        except StorageError as error:
+            self._finish(waiters, error)
+
+    def appended(self, append: Append) -> None:
+        self._finish(append.context, None)
+
+    def append_failed(self, append: Append, error: StorageError) -> None:
+        self._finish(append.context, error)
+
+    async def _run_snapshot(self, waiters: _Waiters) -> None:
+        error: Error | None = StorageError("the topic was closed while its state was being written")
+        try:
+            await self._write_snapshot()
+            error = None
+        except Error as raised:
+            error = raised
+        finally:
+            self._finish(waiters, error)
+
+    def _finish(self, waiters: _Waiters, error: Error | None) -> None:
+        """One write is over; go on with what came meanwhile."""
+        self._is_running = False
+        if error is not None:
+            log.warning("state of a topic not written", extra={"ledger": self._ledger_id, "reason": str(error)})
+            self._needs_snapshot = self._has_lost_changes = True
+            waiters = [*waiters, *self._waiters]
+            self._waiters = []
+        for waiter in waiters:
+            if not waiter.done():
+                if error is None:
+                    waiter.set_result(None)
+                else:
+                    waiter.set_exception(error)
+        if self._waiters:
+            self._kick()
+        elif self.is_dirty:
+            self._arm(self.flush_ms if error is None else _RETRY_MS)
 
     async def _write_snapshot(self) -> None:
         self._needs_snapshot = True
@@ -248,8 +211,8 @@ class StateLog:
         self._snapshot_bytes, self._delta_bytes = sum(map(len, payloads)), 0
         outdated = [ledger for ledger in self._confirmed if ledger != self._ledger_id]
         self._confirmed = [self._ledger_id]
-        for ledger in outdated:
-            await self._ledgers.delete(ledger)
+        if outdated:
+            self._retire(outdated)
 
     def _snapshot(self) -> list[bytes]:
         payloads: list[bytes] = []

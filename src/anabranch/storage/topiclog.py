@@ -93,6 +93,7 @@ class TopicLog:
             cursors=self._cursors,
             blobs=self._blobs,
             replace=self._replace_state_ledger,
+            retire=self._discard,
         )
         self._tail = TopicTail(
             self.chain,
@@ -128,7 +129,7 @@ class TopicLog:
         else:
             topic._start_tail(opened.data_ledger)
         if topic._garbage:
-            topic._tasks.spawn(topic._delete_garbage(), "garbage")
+            topic._discard([])
         return topic
 
     def _start_tail(self, ledger: int) -> None:
@@ -251,6 +252,8 @@ class TopicLog:
         self._state.cursor_changed(cursor)
 
     async def flush_state(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced
         await self._state.flush()
 
     def state(self, key: str) -> bytes | None:
@@ -427,6 +430,11 @@ class TopicLog:
         self._fenced = Fenced(f"{self.name} was taken over (epoch {self._record.epoch}, now {epoch})")
         self._tail.abandon(self._fenced)
         return self._fenced
+
+    def _discard(self, ledgers: list[int]) -> None:
+        """Delete ledgers in the background; those that stay behind are known to the record's next version."""
+        self._garbage.extend(ledgers)
+        self._tasks.spawn(self._delete_garbage(), "garbage")
 
     async def _delete_garbage(self) -> None:
         """Files of ledgers the record no longer lists; the record forgets them with its next change."""

@@ -20,7 +20,7 @@ from anabranch.storage.cursorcodec import BadStateRecord, CursorSaved, decode
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.port import CorruptEntry, LedgerStore
 from anabranch.storage.records import RecordRaced, RecordStore
-from anabranch.storage.statelog import Replay
+from anabranch.storage.statereplay import Replay
 from anabranch.storage.topicrecord import LedgerRow, TopicRecord, chain_of, decode_record, encode_record
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,8 @@ from anabranch.storage.port import CorruptEntry, Entry, LedgerNotFound, LedgerSt
 
 log = logging.getLogger(__name__)
 
+_LOGGED_MAX = 100  # per topic: a torn file must not flood the log; all are counted
+
 
 class StoredEntry(NamedTuple):
     position: Position
@@ -106,8 +108,10 @@ class TopicReader:
         return end - start.entry
 
     def _note_corrupt(self, p: Position, error: CorruptEntry) -> None:
-        if p not in self._corrupt:
-            self._corrupt.add(p)
+        if p in self._corrupt:
+            return
+        self._corrupt.add(p)
+        if len(self._corrupt) <= _LOGGED_MAX:
             log.error(
                 "damaged entry skipped",
                 extra={"position": str(p), "file": error.path, "offset": error.offset, "reason": str(error)},
