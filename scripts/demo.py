@@ -7,6 +7,7 @@ acknowledged message was read back and every key stayed in order.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import sys
@@ -41,8 +42,8 @@ class Run:
     acknowledged: list[Numbered] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     read_live: list[Numbered] = field(default_factory=list)
-    first_ack_after_kill: float | None = None
-    killed_at: float | None = None
+    acknowledged_at: list[float] = field(default_factory=list)
+    killed_at: float = 0.0
     publish_s: float = 0.0
     published: threading.Event = field(default_factory=threading.Event)
 
@@ -51,8 +52,12 @@ class Run:
             self.refused.append(str(result))
             return
         self.acknowledged.append(message)
-        if self.killed_at is not None and self.first_ack_after_kill is None:
-            self.first_ack_after_kill = time.monotonic()
+        self.acknowledged_at.append(time.monotonic())
+
+    def downtime_s(self) -> float:
+        """The longest time without an acknowledgement, of those that end after the kill."""
+        pairs = itertools.pairwise(self.acknowledged_at)
+        return max((later - earlier for earlier, later in pairs if later > self.killed_at), default=0.0)
 
 
 def main() -> int:
@@ -182,7 +187,6 @@ def read_back(client: pulsar.Client, expected: int, deadline: float) -> tuple[li
 
 
 def report(run: Run, messages: int, live: Verdict, disk: Verdict, disk_s: float) -> int:
-    resumed = (run.first_ack_after_kill or 0) - (run.killed_at or 0)
     row("acknowledged", f"{disk.acknowledged:,} of {messages:,} sent, {KEYS} keys, {PARTITIONS} partitions")
     row("read back", f"{live.read:,} live across the kill, {disk.read:,} from the beginning")
     row("lost", verdict(len(live.lost) + len(disk.lost)))
@@ -196,7 +200,7 @@ def report(run: Run, messages: int, live: Verdict, disk: Verdict, disk_s: float)
         f"{messages / run.publish_s if run.publish_s else 0:,.0f} msg/s published, kill included; "
         f"{(disk.read + disk.repeated) / disk_s if disk_s else 0:,.0f} msg/s read back",
     )
-    row("downtime", f"{resumed:.2f} s from the kill to the next acknowledgement" if resumed > 0 else "none measured")
+    row("downtime", f"{run.downtime_s():.2f} s without an acknowledgement around the kill")
     complete = run.published.is_set() and disk.acknowledged == messages and not run.refused
     if not complete:
         row("incomplete", red(f"{len(run.refused)} sends refused, {messages - disk.acknowledged:,} never acknowledged"))
