@@ -1,0 +1,140 @@
+"""Access tables and deduplication under any order of events."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.broker.access import AccessMode, AccessTable
+from anabranch.broker.dedup import Sequences, Verdict
+from anabranch.broker.delayed import DelayedEntries
+from anabranch.broker.errors import ProducerBusy, ProducerFenced
+from anabranch.broker.selectors import RING_SIZE, HashRing
+from anabranch.model.position import Position
+
+QUICK = settings(max_examples=200, deadline=None)
+
+
+@QUICK
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.sampled_from(list(AccessMode)), st.one_of(st.none(), st.integers(0, 8))),
+            st.integers(0, 40),
+        ),
+        max_size=40,
+    )
+)
+def test_access_table(steps: list[tuple[AccessMode, int | None] | int]) -> None:
+    table: AccessTable[int] = AccessTable()
+    inside: set[int] = set()  # ready
+    waiting: list[int] = []
+    for number, step in enumerate(steps):
+        epoch = table.epoch
+        if isinstance(step, int):
+            everybody = sorted(inside | set(waiting))
+            if not everybody:
+                continue
+            gone = everybody[step % len(everybody)]
+            heir = table.leave(gone)
+            inside.discard(gone)
+            waiting = [one for one in waiting if one != gone]
+            if heir is not None:
+                assert heir == waiting.pop(0), "first come, first crowned"
+                assert not inside
+                inside = {heir}
+                assert table.epoch > epoch
+        else:
+            mode, known = step
+            try:
+                admission = table.admit(number, mode, known)
+            except (ProducerBusy, ProducerFenced):
+                assert (table.epoch, inside, waiting) == (epoch, set(table.holders), list(table.waiting))
+                continue
+            if admission.ready:
+                assert admission.fence == () or mode is AccessMode.EXCLUSIVE_WITH_FENCING
+                inside -= set(admission.fence)
+                waiting = [one for one in waiting if one not in admission.fence]
+                inside.add(number)
+            else:
+                waiting.append(number)
+            if mode is not AccessMode.SHARED and admission.ready:
+                assert admission.epoch == table.epoch
+                assert inside == {number}
+        assert table.epoch >= epoch
+        assert set(table.holders) == inside
+        assert list(table.waiting) == waiting
+        if table.exclusive is not None:
+            assert inside == {table.exclusive}
+        assert not waiting or inside, "nobody waits for an empty topic"
+
+
+@QUICK
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["send", "done", "fail"]), st.sampled_from("ab"), st.integers(0, 12)), max_size=60
+    )
+)
+def test_dedup_equals_a_naive_twin(steps: list[tuple[str, str, int]]) -> None:
+    sequences = Sequences()
+    stored: dict[str, set[int]] = {"a": set(), "b": set()}
+    flying: list[tuple[str, int]] = []
+    for action, name, sequence in steps:
+        match action:
+            case "send":
+                verdict = sequences.judge(name, sequence)
+                if stored[name] and sequence <= max(stored[name]):
+                    assert verdict is Verdict.DUPLICATE
+                elif any(other == name and sequence <= number for other, number in flying):
+                    assert verdict is Verdict.IN_FLIGHT
+                else:
+                    assert verdict is Verdict.NEW
+                    sequences.push(name, sequence)
+                    flying.append((name, sequence))
+            case "done" if flying:
+                done, number = flying.pop(0)
+                sequences.persist(done, number)
+                stored[done].add(number)
+            case "fail":  # a topic loses everything in flight together
+                for lost in {other for other, _ in flying}:
+                    sequences.forget_pushed(lost)
+                flying.clear()
+        for one in "ab":
+            assert sequences.last(one) == max(stored[one], default=-1)
+    loaded, _ = Sequences.load(sequences.dump(Position(1, 1)))
+    assert loaded.persisted == sequences.persisted
+
+
+@QUICK
+@given(
+    st.lists(st.one_of(st.tuples(st.integers(0, 50), st.integers(0, 20)), st.integers(0, 60)), max_size=40),
+)
+def test_delayed_equals_a_sorted_list(steps: list[tuple[int, int] | int]) -> None:
+    delayed = DelayedEntries(1_000)
+    twin: dict[Position, int] = {}
+    for step in steps:
+        if isinstance(step, tuple):
+            due_ms, entry = step
+            delayed.add(due_ms, Position(1, entry))
+            twin.setdefault(Position(1, entry), due_ms)
+        else:
+            due = sorted(position for position, due_ms in twin.items() if due_ms <= step)
+            assert delayed.due(step) == due
+            for position in due:
+                del twin[position]
+        assert len(delayed) == len(twin)
+        assert delayed.next_ms == min(twin.values(), default=None)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.text(max_size=5), max_size=8), st.text(max_size=5))
+def test_ring_moves_only_what_it_must(labels: set[str], newcomer: str) -> None:
+    before: HashRing[str] = HashRing()
+    after: HashRing[str] = HashRing()
+    labels.discard(newcomer)
+    before.reset([(label, label) for label in labels])
+    after.reset([(label, label) for label in {*labels, newcomer}])
+    for slot in range(0, RING_SIZE, 7):
+        old, new = before.owner(slot), after.owner(slot)
+        assert new in (old, newcomer)
+        assert new is not None
