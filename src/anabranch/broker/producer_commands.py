@@ -138,18 +138,19 @@ class ProducerCommands(CommandSet):
             raise BadCommand("SEND without an entry")
         if not producer.is_ready:
             raise BadCommand("SEND of a producer that waits for exclusive access")
-        payload = view if frame.owned else bytes(view)
         sequence, highest, messages = body.sequence_id, body.highest_sequence_id, body.num_messages
-        problem = self._problem(body, payload)
+        problem = self._problem(body, view)
         if problem is not None:
             self._connection.send(replies.send_error(body.producer_id, max(sequence, highest), *problem))
             return
-        messages = max(messages, 1)
+        payload = view if frame.owned else bytes(view)
+        if messages < 1:
+            messages = 1
+        last = highest_of(sequence, signed(highest), messages) if highest else sequence + messages - 1
         last_chunk = not body.is_chunk or _is_last_chunk(payload)
-        last = highest_of(sequence, signed(highest), messages)
         attached.topic.publish(Publish(producer, sequence, highest, last, messages, payload, last_chunk))
 
-    def _problem(self, body: Any, payload: bytes | memoryview) -> tuple[ServerError, str] | None:
+    def _problem(self, body: Any, payload: memoryview) -> tuple[ServerError, str] | None:
         try:
             sound = entry.checksum_ok(payload)
         except BadEntry as error:
