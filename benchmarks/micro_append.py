@@ -1,7 +1,8 @@
 """Appends to the embedded store against a bare `writev` + `fdatasync` loop of the same bytes on the same disk.
 
-Expected before measuring: with 158-byte entries Python is the limit (about 5 µs per entry); with 10.9 KB entries the disk is,
-and the store should reach most of what a bare loop with groups of the same size gives. Prints a table, or JSON with --json.
+Expected before measuring: with 158-byte entries Python is the limit (about 5 µs per entry); with 10.9 KB entries the
+disk is, and the store should reach most of what a bare loop with groups of the same size gives. Prints a table, or JSON
+with --json.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def main() -> None:
         (1_000, 3_000, 1, 1),
     ]
     rows = [
-        measure(size, max(int(total * scale), 50), window, ledgers, options.dir) for size, total, window, ledgers in cases
+        measure(size, max(int(total * scale), 50), window, ledgers, options.dir)
+        for size, total, window, ledgers in cases
     ]
     if options.json:
         json.dump({"micro_append": rows}, sys.stdout, indent=2)

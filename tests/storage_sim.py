@@ -1,7 +1,8 @@
 """A disk, a clock and workers for storage tests: one thread, deterministic, with power cuts at any operation.
 
-`SimDisk` keeps for every file what is synced and what is only written. `after_power_cut` gives the disk another process would
-find: synced bytes for certain, of the others any choice of pages (or nothing); names that were not synced may be lost.
+`SimDisk` keeps for every file what is synced and what is only written. `after_power_cut` gives the disk another process
+would find: synced bytes for certain, of the others any choice of pages (or nothing); names that were not synced may be
+lost.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ class SimDisk:
         self.cut_at: int | None = None  # the operation at which the power goes
         self.bytes_max: int | None = None  # size of the device
         self.syncs: list[str] = []
+        self.bytes_read = 0
         self._locks: set[str] = set()
         self._ids = 0
 
@@ -84,7 +86,9 @@ class SimDisk:
             raise OSError(errno.ENOSPC, "no space left on device")
 
     def after_power_cut(self, random: Random | None) -> SimDisk:
-        self.cut_at = min(self.steps, self.cut_at or self.steps)  # who still runs on this disk gets nothing done any more
+        self.cut_at = min(
+            self.steps, self.cut_at or self.steps
+        )  # who still runs on this disk gets nothing done any more
         after = SimDisk()
         after.dirs = set(self.dirs)
         after._ids = self._ids
@@ -133,7 +137,9 @@ class SimDisk:
         return self.names.pop(path, None) is not None
 
     def list(self, path: str) -> list[str]:
-        children = {name[len(path) + 1 :].partition("/")[0] for name in {*self.names, *self.dirs} if name.startswith(path + "/")}
+        children = {
+            name[len(path) + 1 :].partition("/")[0] for name in {*self.names, *self.dirs} if name.startswith(path + "/")
+        }
         return sorted(children)
 
     def make_dir(self, path: str) -> bool:
@@ -180,7 +186,9 @@ class SimFile:
         self._node = node
 
     def pread(self, size: int, offset: int) -> bytes:
-        return bytes(self._node.data[offset : offset + size])
+        data = bytes(self._node.data[offset : offset + size])
+        self._disk.bytes_read += len(data)
+        return data
 
     def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
         data = b"".join(pieces)

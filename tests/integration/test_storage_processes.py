@@ -81,7 +81,9 @@ async def contents(store: EmbeddedLedgers, lengths: dict[int, int] | None = None
         end = (await store.summarize(ledger_id)).entries if lengths is None else lengths[ledger_id]
         payloads: list[bytes] = []
         while len(payloads) < end:
-            payloads += [bytes(entry.payload) for entry in await store.read(ledger_id, len(payloads), end, 500, 1 << 20)]
+            payloads += [
+                bytes(entry.payload) for entry in await store.read(ledger_id, len(payloads), end, 500, 1 << 20)
+            ]
         found[ledger_id] = payloads
     return found
 

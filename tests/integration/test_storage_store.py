@@ -127,5 +127,3 @@ async def test_second_process_on_the_same_broker_is_refused(tmp_path: Path) -> N
                 pass
         async with open_store(tmp_path, broker_id="other") as other:
             assert other.volume_id
-
-

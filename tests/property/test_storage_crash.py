@@ -171,7 +171,9 @@ def flippable(disk: SimDisk) -> list[tuple[str, int]]:
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 2**32), place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), closes=st.booleans())
+@given(
+    seed=st.integers(0, 2**32), place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255), closes=st.booleans()
+)
 def test_a_flipped_byte_costs_at_most_the_entry_it_hits(seed: int, place: float, flip: int, closes: bool) -> None:
     async def scenario() -> None:
         random = Random(seed)

@@ -1,6 +1,7 @@
 """What is durable in the log but not yet in the ledger files, and when to write it there. A machine: no I/O, no clock.
 
-A ledger is due when enough of it waits, when its oldest batch waits too long, or when all together hold too much memory.
+A ledger is due when enough of it waits, when its oldest batch waits too long, or when all together hold too much
+memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The commit log's files, and the doing of one group. A shell: it decides nothing, `group` has planned it.
 
 Used from the log thread only, except `retire`, which runs where checkpoints run; the two meet only in the name of the
-spare file, and renames are atomic. Log files are allocated in front and recycled, so that a sync has no metadata to write.
+spare file, and renames are atomic. Log files are allocated in front and recycled, so that a sync has no metadata to
+write.
 """
 
 from __future__ import annotations
@@ -37,7 +38,14 @@ def write_points(files: LedgerFiles, batches: Sequence[Batch]) -> None:
 
 class CommitLog:
     def __init__(
-        self, disk: Disk, directory: str, files: LedgerFiles, *, bytes_max: int, is_synced: bool, pause_at: Callable[[str], None]
+        self,
+        disk: Disk,
+        directory: str,
+        files: LedgerFiles,
+        *,
+        bytes_max: int,
+        is_synced: bool,
+        pause_at: Callable[[str], None],
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -86,7 +94,7 @@ class CommitLog:
         self._file.pwritev(pieces, plan.log_place)
 
     def _open(self, number: int) -> None:
-        """Go on in a new file: a recycled one if there is one. Its name and head are durable before its first group is."""
+        """Go on in a new file, a recycled one if possible. Its name and head are durable before its first group is."""
         if self._file is not None:
             self._file.close()
             self._file, self._number = None, 0
@@ -119,8 +127,8 @@ class CommitLog:
     def cut(self, plan: Plan) -> None:
         """Make what a failed group may have left in the log unreadable; its place is written again by the next one.
 
-        Ledger files are never cut: a stopped owner that wakes up must not take away what its successor has recovered. What
-        a failed direct write left there lies behind the end that the ledger is sealed with.
+        Ledger files are never cut: a stopped owner that wakes up must not take away what its successor has recovered.
+        What a failed direct write left there lies behind the end that the ledger is sealed with.
         """
         if plan.log_bytes and self._file is not None and self._number == plan.log_number:
             self._file.pwritev([bytes(HEADER_BYTES)], plan.log_place)

@@ -1,4 +1,4 @@
-"""The life of a group: gathered, sent to the log thread, confirmed or failed. The shell around `group`, on the event loop.
+"""The life of a group: gathered, sent to the log thread, confirmed or failed. The event loop's shell of `group`.
 
 Order of things when a group has landed: look at the fence, hand the batches over to the write-behind, start the next
 group (the disk must not wait for Python), then tell the sinks, then `on_group_end`.

@@ -1,8 +1,9 @@
 """Who may confirm: one number per broker directory, seen by all processes at once through a mapped page.
 
-Each owner and each successor claims a generation that nobody had before (the claim is the creation of a directory, which
-only one can win) and then raises the number, durably. An owner may confirm only while the number is its own. It looks
-*after* its bytes are on the disk; a successor reads *after* it has raised the number: so whatever was confirmed is read.
+Each owner and each successor claims a generation that nobody had before (the claim is the creation of a directory,
+which only one can win) and then raises the number, durably. An owner may confirm only while the number is its own. It
+looks *after* its bytes are on the disk; a successor reads *after* it has raised the number: so whatever was confirmed
+is read.
 """
 
 from __future__ import annotations

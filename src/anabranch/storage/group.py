@@ -123,7 +123,7 @@ class GroupCommit:
         self._extra.append(record)
 
     def start(self, claim: Callable[[int], tuple[Batch, ...] | None]) -> Plan:
-        """Close what was gathered into a group. `claim` hands over a ledger's unwritten batches, or None when it cannot."""
+        """Close what was gathered into a group. `claim` hands over a ledger's unwritten batches, or None."""
         assert self.in_flight is None, "one group at a time"
         logged: list[Batch] = []
         direct: list[Direct] = []
@@ -161,7 +161,7 @@ class GroupCommit:
         return plan
 
     def abort(self) -> tuple[Plan, list[Batch]]:
-        """The group did not get there: its place in the log is used again. Also what was gathered meanwhile: it fails too."""
+        """The group did not get there: its place is used again. What was gathered meanwhile fails too."""
         gathered, self.gathered = self.gathered, []
         return self._landed(), gathered
 

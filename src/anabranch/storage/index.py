@@ -59,7 +59,7 @@ def decode_index(data: bytes, ledger_id: int, path: str) -> list[IndexPoint]:
 
 
 class SparseIndex:
-    """Points in memory, ascending. Publish times are searched through their running maximum (producers' clocks differ)."""
+    """Points in memory, ascending. Times are searched through their running maximum (producers' clocks differ)."""
 
     __slots__ = ("points", "_entries", "_peaks", "step_bytes", "step_entries")
 

@@ -1,4 +1,4 @@
-"""Where ledgers lie on the volume, and the open files among them. Knows paths, heads and syncing; not what entries mean.
+"""Where ledgers lie on the volume, and the open files among them. Knows paths, heads and syncing, not entries.
 
 `DATA/ledgers/<xx>/<id>.ledger` and `.index`, named by the ledger's number only. Files are leased: an open one is closed
 only when nobody uses it and others were used more recently. All methods may be called from any thread.

@@ -1,7 +1,8 @@
 """The embedded ledger store: one commit log per broker, ledger files written behind it, entries cached at the tail.
 
-This module wires the parts and holds no rule of its own: `group` plans, `committer` confirms, `settler` writes behind and
-checkpoints, `reader` reads files, `tailcache` bounds memory, `recovery` opens after a crash. It lives on the event loop.
+This module wires the parts and holds no rule of its own: `group` plans, `committer` confirms, `settler` writes behind
+and checkpoints, `reader` reads files, `tailcache` bounds memory, `recovery` opens after a crash. It lives on the event
+loop.
 """
 
 from __future__ import annotations
@@ -355,9 +356,7 @@ class EmbeddedLedgers:
             found.append(entry)
         return found
 
-    async def read(
-        self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int
-    ) -> list[Entry]:
+    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
         ledger = self._ledgers.get(ledger_id)
         index = None
         if ledger is not None:
@@ -454,7 +453,8 @@ class EmbeddedLedgers:
         return recovery
 
     def _take_over(self, broker_id: str) -> Recovery:
-        directory = volume.broker_dir(self._root, StorageSettings(dir=self._settings.dir, broker_id=broker_id).broker_id)
+        StorageSettings(dir=self._settings.dir, broker_id=broker_id)  # refuses a name that cannot be one
+        directory = volume.broker_dir(self._root, broker_id)
         try:
             self._disk.make_dir(directory)
             fence, recovery = take_over(self._disk, directory, self._files, self._pause_at)

@@ -61,7 +61,7 @@ class BadFileHead(StorageError):
 
 
 def log_stamp(number: int) -> int:
-    """Four bytes for the number of a log file that are rare elsewhere (so they can be searched), different for neighbours."""
+    """Four bytes for the number of a log file that are rare elsewhere, so that they can be searched for."""
     return (number * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFF_FFFF
 
 
@@ -77,7 +77,8 @@ def decode_header(data: Payload, at: int = 0) -> Header:
 def is_sound(data: memoryview, at: int, length: int) -> bool:
     """Does the checksum of the record at `at` (fully inside `data`) hold?"""
     crc: int = crc32c(data[at + 4 : at + HEADER_BYTES + length])
-    return crc == CRC.unpack_from(data, at)[0]
+    expected: int = CRC.unpack_from(data, at)[0]
+    return crc == expected
 
 
 def encode_group_head(number: int, place: int, records: int, length: int, log: int) -> bytes:
@@ -101,7 +102,7 @@ def encode_file_head(magic: bytes, number: int, format_: int = FORMAT) -> bytes:
 
 
 def decode_file_head(data: bytes, magic: bytes, path: str) -> int:
-    """The number in the head of a file. The layout of heads stays the same in all formats, so a flip is told from news."""
+    """The number in the head of a file. Heads have one layout in all formats, so damage is told from news."""
     if len(data) < FILE_HEAD_BYTES:
         raise BadFileHead(f"{path} is too short to have a head")
     found, format_, crc, number, reserved = FILE_HEAD.unpack_from(data)

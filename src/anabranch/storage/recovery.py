@@ -1,8 +1,8 @@
 """Bringing a broker's commit log into the ledger files, after a crash or for a broker that was stopped.
 
-The point of no return is the fence (see `fence.claim`): after it the old owner confirms nothing. Every later step may be
-repeated by anybody, also by two successors at once: a record is written at the place it names, always the same bytes.
-`LogReader` finds the records in the bytes of one log file and steps over damage; `take_over` does the rest.
+The point of no return is the fence (see `fence.claim`): after it the old owner confirms nothing. Every later step may
+be repeated by anybody, also by two successors at once: a record is written at the place it names, always the same
+bytes. `LogReader` finds the records in the bytes of one log file and steps over damage; `take_over` does the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Walking through the records of one ledger file, over damage as well. Knows how to read a `File`; never writes.
 
 Damage is handled so that only what is hit is lost:
-- the header makes sense but the checksum does not, and another header of this ledger follows where it should: one bad entry;
+- the header makes sense but the checksum does not, and another header of this ledger follows where it should: one bad
+  entry;
 - otherwise the next record of this ledger that stands at the place it names, with a sound checksum, is searched;
 - nothing sound follows: the walk ends there (a torn tail), but bytes that look written count as one bad entry when
   `count_tail` is asked for, because an acknowledged last entry must not vanish silently.
@@ -19,7 +20,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class Slot(NamedTuple):
-    """One entry's place. `payload` is None for a damaged one (then `messages` is a guess: 1 unless the header is sound)."""
+    """One entry's place. `payload` is None for a damaged one; then `messages` may be a guess."""
 
     entry_id: int
     offset: int
@@ -32,7 +33,14 @@ class Walk:
     """A forward walk from a known place. `offset` and `entry_id` tell where it stands between slots."""
 
     def __init__(
-        self, file: File, ledger_id: int, entry_id: int, offset: int, *, block_bytes: int = BLOCK_BYTES, count_tail: bool = False
+        self,
+        file: File,
+        ledger_id: int,
+        entry_id: int,
+        offset: int,
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        count_tail: bool = False,
     ) -> None:
         self._file = file
         self._ledger = ledger_id

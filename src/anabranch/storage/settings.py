@@ -16,7 +16,7 @@ _SYNC = re.compile(r"group|none|linger:(\d{1,5})ms")
 class StorageSettings:
     dir: Path
     broker_id: str = "standalone"
-    sync: str = "group"  # "group", "linger:Nms" (wait N ms to gather a group) or "none" (no fdatasync: a crash loses receipts)
+    sync: str = "group"  # "group", "linger:Nms" (wait to gather a group) or "none" (a power cut loses receipts)
     log_bytes_max: int = 64 * MIB  # roll and checkpoint past this; recovery reads about this much
     cache_bytes: int = 32 * MIB  # recent entries kept in memory for readers that keep up
     direct_bytes_min: int = 256 * KIB  # a ledger with this much in one group bypasses the commit log

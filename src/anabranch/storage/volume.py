@@ -1,10 +1,10 @@
-"""The data directory as a volume with an id, and each broker's own place on it. Knows names of files, not their content.
+"""The data directory as a volume with an id, and each broker's own place on it. Knows names, not contents.
 
-    DATA/volume.json                      {"format": 1, "volume_id": …}
-    DATA/ledgers/<xx>/<id>.ledger|.index  shared by all brokers of the volume
-    DATA/brokers/<broker>/lock            held while that broker's process lives
-    DATA/brokers/<broker>/fence           see `fence`
-    DATA/brokers/<broker>/log/<generation>/NNNNNNNN.log
+DATA/volume.json                      {"format": 1, "volume_id": …}
+DATA/ledgers/<xx>/<id>.ledger|.index  shared by all brokers of the volume
+DATA/brokers/<broker>/lock            held while that broker's process lives
+DATA/brokers/<broker>/fence           see `fence`
+DATA/brokers/<broker>/log/<generation>/NNNNNNNN.log
 """
 
 from __future__ import annotations

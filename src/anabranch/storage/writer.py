@@ -1,7 +1,7 @@
 """One ledger that is, or was just, written by this process: its open batch, its totals and its entries in memory.
 
-Lives on the event loop. Records are encoded at once, while the previous group is being synced, so that a group can go to
-the disk the moment the disk is free.
+Lives on the event loop. Records are encoded at once, while the previous group is being synced, so that a group can go
+to the disk the moment the disk is free.
 """
 
 from __future__ import annotations

@@ -1,0 +1,117 @@
+"""Group commit: what goes where, and what happens to a group that fails."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from anabranch.storage.group import LOG_START, Batch, Direct, GroupCommit, choose_direct
+from anabranch.storage.record import HEADER_BYTES
+
+
+def batch(ledger: int, size: int, offset: int = 32) -> Batch:
+    made = Batch(ledger, offset, 0)
+    made.end = offset + size
+    made.appends = cast(Any, [None])
+    made.pieces = [bytes(size)]
+    return made
+
+
+def nothing_waits(_: int) -> tuple[Batch, ...]:
+    return ()
+
+
+def test_small_shares_of_all_ledgers_share_one_log_write() -> None:
+    group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
+    batches = [batch(ledger, 100) for ledger in range(5)]
+    for one in batches:
+        group.gather(one)
+    plan = group.start(nothing_waits)
+    assert plan.logged == tuple(batches)
+    assert plan.direct == ()
+    assert (plan.log_number, plan.log_place, plan.log_bytes, plan.rolls) == (1, LOG_START, HEADER_BYTES + 500, False)
+    assert not group.has_work
+    assert group.finish() is plan
+    assert group.log_place == LOG_START + HEADER_BYTES + 500
+
+
+def test_the_two_biggest_shares_go_directly_to_their_files() -> None:
+    batches = [batch(1, 2000), batch(2, 900), batch(3, 3000), batch(4, 1000)]
+    assert choose_direct(batches, 1000) == {1, 3}
+    group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
+    for one in batches:
+        group.gather(one)
+    waiting = batch(3, 50)
+    plan = group.start(lambda ledger: (waiting,) if ledger == 3 else ())
+    assert plan.logged == (batches[1], batches[3])
+    assert plan.direct == (Direct(batches[0], ()), Direct(batches[2], (waiting,)))
+
+
+def test_a_ledger_with_batches_on_their_way_is_not_written_directly() -> None:
+    group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
+    group.gather(batch(1, 2000))
+    plan = group.start(lambda _: None)
+    assert [one.ledger_id for one in plan.logged] == [1]
+
+
+def test_a_group_of_direct_shares_does_not_touch_the_log() -> None:
+    group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
+    group.gather(batch(1, 2000))
+    assert group.start(nothing_waits).log_bytes == 0
+    group.finish()
+    assert group.log_place == LOG_START
+
+
+def test_the_log_rolls_when_the_next_group_does_not_fit() -> None:
+    group = GroupCommit(log_bytes_max=LOG_START + 3000, direct_bytes_min=10_000)
+    places = []
+    for _ in range(4):
+        group.gather(batch(1, 1400))
+        plan = group.start(nothing_waits)
+        places.append((plan.log_number, plan.log_place, plan.group_number, plan.rolls))
+        group.finish()
+    step = HEADER_BYTES + 1400
+    assert places == [
+        (1, LOG_START, 0, False),
+        (1, LOG_START + step, 1, False),
+        (2, LOG_START, 0, True),
+        (2, LOG_START + step, 1, False),
+    ]
+
+
+def test_a_group_larger_than_a_log_file_is_written_all_the_same() -> None:
+    group = GroupCommit(log_bytes_max=8000, direct_bytes_min=1 << 30)
+    group.gather(batch(1, 20_000))
+    plan = group.start(nothing_waits)
+    assert not plan.rolls
+    group.finish()
+    group.gather(batch(1, 1))
+    assert group.start(nothing_waits).rolls
+
+
+def test_a_failed_group_leaves_its_place_to_the_next() -> None:
+    group = GroupCommit(log_bytes_max=10_000, direct_bytes_min=1000)
+    first, behind_it = batch(1, 100), batch(2, 100)
+    group.gather(first)
+    group.start(nothing_waits)
+    group.gather(behind_it)
+    plan, gathered = group.abort()
+    assert plan.logged == (first,)
+    assert gathered == [behind_it]
+    assert not group.has_work
+    group.gather(batch(3, 10))
+    assert group.start(nothing_waits).log_place == LOG_START
+
+
+def test_small_records_are_joined_and_large_ones_are_not() -> None:
+    small = Batch(1, 0, 0)
+    small.appends = cast(Any, [None, None])
+    small.pieces = [b"a", b"b", b"c", b"d"]
+    small.end = 4
+    small.compact()
+    assert small.pieces == [b"abcd"]
+    large = Batch(1, 0, 0)
+    large.appends = cast(Any, [None])
+    large.pieces = [bytes(40), bytes(5000)]
+    large.end = 5040
+    large.compact()
+    assert len(large.pieces) == 2
