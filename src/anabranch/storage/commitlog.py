@@ -17,6 +17,7 @@ from anabranch.storage.ledgerfile import LedgerFiles
 from anabranch.storage.record import HEADER_BYTES, LOG_MAGIC, encode_file_head, encode_group_head
 
 SPARE = "spare.log"
+AHEAD_BYTES = 256 << 10
 
 
 def log_name(number: int) -> str:
@@ -55,6 +56,7 @@ class CommitLog:
         self._pause_at = pause_at
         self._file: File | None = None
         self._number = 0
+        self._written_end = 0  # how far the current file's blocks were ever written
 
     def commit(self, plan: Plan) -> None:
         """Everything in the plan is durable when this returns. On an error nothing of it counts."""
@@ -91,6 +93,13 @@ class CommitLog:
         pieces[0] = encode_group_head(
             plan.group_number, plan.log_place, records, plan.log_bytes - HEADER_BYTES, plan.log_number
         )
+        end = plan.log_place + plan.log_bytes
+        if end > self._written_end:
+            # the first sync of allocated but never written blocks costs a journal commit: pay it for many groups at once
+            ahead = min(AHEAD_BYTES, self._bytes_max - end) if plan.log_bytes < AHEAD_BYTES else 0
+            if ahead > 0:
+                pieces.append(bytes(ahead))
+            self._written_end = end + max(ahead, 0)
         self._file.pwritev(pieces, plan.log_place)
 
     def _open(self, number: int) -> None:
@@ -105,7 +114,8 @@ class CommitLog:
             pass  # no spare yet: the file is made new below
         file = self._disk.open(path, create=True)
         try:
-            if file.size() < self._bytes_max:
+            self._written_end = file.size()
+            if self._written_end < self._bytes_max:
                 self._allocate(file)
             file.pwritev([encode_file_head(LOG_MAGIC, number).ljust(LOG_START, b"\0")], 0)
             file.fdatasync()
@@ -123,6 +133,7 @@ class CommitLog:
             if not is_full(error):
                 raise
             file.truncate(0)
+            self._written_end = self._bytes_max  # nothing in front: the room may be just enough for the groups
 
     def cut(self, plan: Plan) -> None:
         """Make what a failed group may have left in the log unreadable; its place is written again by the next one.

@@ -51,7 +51,7 @@ class LedgerReader:
             with self._files.lease(path) as file:
                 entry_id, offset = self._start(file, ledger_id, first, index)
                 block = min(max(bytes_max + SMALL_BLOCK_BYTES, SMALL_BLOCK_BYTES), BLOCK_BYTES)
-                walk = Walk(file, ledger_id, entry_id, offset, block_bytes=block)
+                walk = Walk(file, ledger_id, entry_id, offset, block_bytes=block, stop_after=first)
                 for entry, place, messages, payload, after in walk:
                     if entry < first:
                         continue

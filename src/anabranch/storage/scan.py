@@ -41,6 +41,7 @@ class Walk:
         *,
         block_bytes: int = BLOCK_BYTES,
         count_tail: bool = False,
+        stop_after: int | None = None,
     ) -> None:
         self._file = file
         self._ledger = ledger_id
@@ -48,6 +49,7 @@ class Walk:
         self.offset = offset
         self._block_bytes = max(block_bytes, HEADER_BYTES)
         self._count_tail = count_tail
+        self._stop_after = stop_after  # do not read another block once past this entry
         self._view = memoryview(b"")
         self._base = offset  # file place of _view[0]
 
@@ -63,11 +65,15 @@ class Walk:
         unpack, ledger = HEADER.unpack_from, self._ledger
         while True:
             offset, entry_id = self.offset, self.entry_id
+            if self._is_enough(offset, HEADER_BYTES):
+                return
             at = self._load(offset, HEADER_BYTES)
             if len(self._view) - at < HEADER_BYTES:
                 return
             _, length, found, entry, place, messages, _ = unpack(self._view, at)
             if found == ledger and entry == entry_id and place == offset and length <= PAYLOAD_BYTES_MAX:
+                if self._is_enough(offset, HEADER_BYTES + length):
+                    return
                 at = self._load(offset, HEADER_BYTES + length)
                 view = self._view
                 end = at + HEADER_BYTES + length
@@ -79,6 +85,12 @@ class Walk:
             if not bad:
                 return
             yield from bad
+
+    def _is_enough(self, offset: int, size: int) -> bool:
+        """Would this need another block although the entry that was asked for is behind us?"""
+        if self._stop_after is None or self.entry_id <= self._stop_after:
+            return False
+        return offset + size > self._base + len(self._view)
 
     def _step_over(self, offset: int, entry_id: int) -> list[Slot]:
         """The damaged slots in front of the next sound place; empty when this is the torn end."""
