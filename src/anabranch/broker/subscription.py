@@ -300,7 +300,7 @@ class Subscription:
         if self._dispatcher is None:
             return
         if epoch is not None:
-            consumer.epoch = epoch
+            consumer.epoch = max(epoch, consumer.epoch or 0)
         self._dispatcher.redeliver(consumer, positions or None)
         self.pump()
 

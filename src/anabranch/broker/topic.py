@@ -16,6 +16,7 @@ from anabranch.broker.entryfacts import batch_size_of
 from anabranch.broker.errors import (
     ConsumerBusy,
     ProducerBusy,
+    ProducerFenced,
     SubscriptionNotFound,
     TopicFenced,
     TopicTerminated,
@@ -114,8 +115,7 @@ class Topic:
         """The last snapshot, then whatever was written after it."""
         sequences, upto = Sequences.load(self.log.state("dedup"))
         position = Position(upto.ledger, upto.entry + 1) if upto != EARLIEST else self.log.first_position
-        last = self.log.last_position
-        while position <= last:
+        while position <= (last := self.log.last_position):  # which grows while we read, when switched on in flight
             found = await self.log.read(position, REPLAY_ENTRIES, self._settings.read_bytes, last)
             if not found:
                 break
@@ -187,20 +187,22 @@ class Topic:
         producer.is_ready = admission.ready
         if self._access.epoch != before:
             await self._save_epoch()
+            if producer.closed:  # meanwhile
+                if self._access.exclusive is not None:
+                    raise ProducerFenced("another producer has taken the topic over")
+                raise TopicFenced(f"{self.name} closed its producers")
         return admission
 
     async def _settle_name(self, producer: Producer) -> None:
         """A second producer under a live name is refused; a dead or older incarnation makes room."""
-        old = self.producers.get(producer.name)
-        if old is None:
-            return
-        same = old.peer is producer.peer and old.producer_id == producer.producer_id
-        if same and old.epoch < producer.epoch:
-            self.remove_producer(old)
-        elif old.peer is producer.peer or await old.peer.is_alive():
-            raise ProducerBusy(f"a producer named {producer.name!r} is already connected to {self.name}")
-        elif self.producers.get(producer.name) is old:
-            self.remove_producer(old)
+        while (old := self.producers.get(producer.name)) is not None:  # several may wait for one dead name
+            same = old.peer is producer.peer and old.producer_id == producer.producer_id
+            if same and old.epoch < producer.epoch:
+                self.remove_producer(old)
+            elif old.peer is producer.peer or await old.peer.is_alive():
+                raise ProducerBusy(f"a producer named {producer.name!r} is already connected to {self.name}")
+            elif self.producers.get(producer.name) is old:
+                self.remove_producer(old)
 
     async def _save_epoch(self) -> None:
         await self.log.save_state("topic-epoch", str(self._access.epoch).encode())
@@ -217,14 +219,23 @@ class Topic:
             self._tasks.spawn(self._crown(heir), "exclusive producer")
 
     async def _crown(self, heir: Producer) -> None:
-        await self._save_epoch()
+        try:
+            await self._save_epoch()
+        except Error as error:
+            log.warning("exclusive producer not let in", extra={"topic": str(self.name), "reason": error.reason})
+            self._close_producer(heir)
+            self.remove_producer(heir)
+            return
         if not heir.closed:
+            credits = heir.grants_credits
             heir.peer.send(
                 replies.producer_success(
                     heir.request_id,
                     heir.name,
                     last_sequence_id=self.last_sequence(heir.name),
                     topic_epoch=self._access.epoch,
+                    credit_bytes=heir.window.bytes_max if credits else None,
+                    credit_messages=heir.window.messages_max if credits else None,
                 )
             )
 
@@ -313,9 +324,8 @@ class Topic:
     ) -> Subscription:
         async with self._creating:
             if name not in self.subscriptions:
-                cursor = self.log.cursors.get(name)
-                if cursor is None:
-                    cursor = await self.log.create_cursor(name, start, properties, durable)
+                await self.log.delete_cursor(name)  # of a reader that left a moment ago
+                cursor = await self.log.create_cursor(name, start, properties, durable)
                 self.subscriptions[name] = self._subscription(name, cursor)
             return self.subscriptions[name]
 
@@ -344,7 +354,13 @@ class Topic:
         if not subscription.is_durable and not subscription.consumers:
             if self.subscriptions.get(subscription.name) is subscription:
                 del self.subscriptions[subscription.name]
-                self._tasks.spawn(self.log.delete_cursor(subscription.name), f"drop reader {subscription.name}")
+                self._tasks.spawn(self._drop_cursor(subscription.name), f"drop reader {subscription.name}")
+
+    async def _drop_cursor(self, name: str) -> None:
+        """The cursor of a subscription that is gone; not when its name was taken again meanwhile."""
+        async with self._creating:
+            if name not in self.subscriptions:
+                await self.log.delete_cursor(name)
 
     async def sweep(self) -> None:
         """Let the log drop what is consumed, and drop readers whose client did not come back after a seek."""
@@ -352,7 +368,7 @@ class Topic:
         for name in lonely & self._abandoned:
             if not self.subscriptions[name].consumers:
                 del self.subscriptions[name]
-                await self.log.delete_cursor(name)
+                await self._drop_cursor(name)
         self._abandoned = lonely
         await self.log.trim()
 
@@ -366,7 +382,7 @@ class Topic:
             subscription.detach(by)
         subscription.fence()
         del self.subscriptions[name]
-        await self.log.delete_cursor(name)
+        await self._drop_cursor(name)
 
     async def last_message(self) -> tuple[Position, int]:
         """Last position and, for a batch, the index of its last message (else -1)."""
