@@ -34,10 +34,14 @@ class SlowLedgers(MemoryLedgers):
     """Reads take a turn of the loop, like those of a disk, and can fail."""
 
     fail_reads: StorageError | None = None
+    fail_ledger: int | None = None  # only this one; None: all
+
+    def take_over(self, before: MemoryLedgers) -> None:
+        self._durable = before.crashed()._durable
 
     async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
         await asyncio.sleep(0)
-        if self.fail_reads is not None:
+        if self.fail_reads is not None and self.fail_ledger in (None, ledger_id):
             raise self.fail_reads
         return await super().read(ledger_id, first, end, entries_max, bytes_max)
 
@@ -52,7 +56,7 @@ class BrokerWorld:
         self.clock = ManualClock()
         self.settings = BrokerSettings(**settings)
         self.store = MemoryStore(self.clock)
-        self.ledgers: MemoryLedgers = SlowLedgers(publish_time_of=publish_time_of)
+        self.ledgers = SlowLedgers(publish_time_of=publish_time_of)
         self.catalog = Catalog(self.store, self.settings)
         self.opened: list[TopicLog] = []
         self.fail_open: Exception | None = None
@@ -88,7 +92,8 @@ class BrokerWorld:
 
     async def crash(self) -> None:
         """Only what was durable is left; a fresh set of topics serves it."""
-        self.ledgers = self.ledgers.crashed()
+        before, self.ledgers = self.ledgers, SlowLedgers(publish_time_of=publish_time_of)
+        self.ledgers.take_over(before)
         self.topics = self._topics()
 
     async def topic(self, name: TopicName = NAME) -> Topic:

@@ -21,7 +21,7 @@ from anabranch.model.position import LATEST, Position
 from anabranch.protocol.commands import BaseCommand
 from anabranch.storage.port import StorageError
 from tests.broker_parts import RecordingPeer, numbers, peer_of
-from tests.broker_world import BrokerWorld, SlowLedgers
+from tests.broker_world import BrokerWorld
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType
 FENCING = AccessMode.EXCLUSIVE_WITH_FENCING
@@ -293,7 +293,6 @@ async def test_read_from_disk_that_fails_is_tried_again() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     at = await world.publish(topic, 0, 1)
-    assert isinstance(world.ledgers, SlowLedgers)
     world.ledgers.uncached.add(at[0].ledger)
     world.ledgers.fail_reads = StorageError("a cable is loose")
     _, consumer = await world.subscribe(topic)

@@ -112,7 +112,11 @@ class Topics:
                 on_dirty=self._dirty.append,
                 check_writable=self._check_writable,
             )
-            await topic.load(await self._catalog.deduplicates(name))
+            try:
+                await topic.load(await self._catalog.deduplicates(name))
+            except BaseException:
+                await topic_log.close()
+                raise
         else:
             topic = MemoryTopic(name, settings=self._settings, clock=self._clock)
         self._topics[name] = topic
@@ -172,15 +176,17 @@ class Topics:
             await self._clock.sleep(SWEEP_SECONDS)
             now = self._clock.monotonic()
             for topic in self:
-                if topic.is_idle and now - topic.used_at > self._settings.idle_topic_seconds:
-                    self._topics.pop(topic.name, None)
-                    await self._close(topic)
-                elif isinstance(topic, Topic):
-                    await self._sweep_topic(topic)
+                await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
 
-    async def _sweep_topic(self, topic: Topic) -> None:
+    async def _sweep_topic(self, topic: AnyTopic, is_unused: bool) -> None:
+        if self._topics.get(topic.name) is not topic:
+            return  # closed or deleted since the sweep began
         try:
-            await topic.sweep()
+            if topic.is_idle and is_unused:
+                del self._topics[topic.name]
+                await self._close(topic)
+            elif isinstance(topic, Topic):
+                await topic.sweep()
         except Error as error:  # a full or failing disk: the next sweep tries again
             log.warning("topic was not swept", extra={"topic": str(topic.name), "reason": error.reason})
 

@@ -1,0 +1,214 @@
+"""All topics of a broker on memory: opened once, closed when idle, deleted, and nothing lost when one of them fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from anabranch.broker.errors import NamespaceNotFound, TopicFenced, TopicNotFound
+from anabranch.broker.memorytopic import MemoryTopic
+from anabranch.broker.topic import Topic
+from anabranch.model.errors import Error, NotAllowed, NotReady
+from anabranch.model.names import TopicName
+from anabranch.storage.port import StorageError
+from tests.broker_parts import peer_of
+from tests.broker_world import NAME, BrokerWorld
+
+OTHER = TopicName.parse("persistent://public/default/other")
+
+
+async def test_a_topic_is_opened_once_however_many_ask() -> None:
+    world = await BrokerWorld().start()
+    found = await asyncio.gather(*(world.topics.get(NAME, create=True) for _ in range(5)))
+    assert len({id(topic) for topic in found}) == 1
+    assert len(world.opened) == 1
+
+
+async def test_the_first_who_asks_may_go_away() -> None:
+    world = await BrokerWorld().start()
+    first = asyncio.ensure_future(world.topics.get(NAME, create=True))
+    second = asyncio.ensure_future(world.topics.get(NAME, create=True))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert isinstance(await second, Topic)
+
+
+async def test_who_may_create_is_not_refused_because_of_one_who_may_not() -> None:
+    world = await BrokerWorld().start()
+    outcomes = await asyncio.gather(
+        world.topics.get(NAME, create=False), world.topics.get(NAME, create=True), return_exceptions=True
+    )
+    assert isinstance(outcomes[1], Topic)
+    assert isinstance(outcomes[0], TopicNotFound | Topic)
+
+
+async def test_administrator_and_client_create_the_same_topic_at_once() -> None:
+    world = await BrokerWorld().start()
+    await asyncio.gather(world.topics.create(NAME), world.topics.get(NAME, create=True), world.topics.create(NAME))
+    assert len(world.opened) == 1
+    topic = await world.topic()
+    assert len(await world.publish(topic, 0)) == 1
+
+
+async def test_missing_things_are_told_apart() -> None:
+    world = await BrokerWorld(auto_create_topics=False).start()
+    with pytest.raises(TopicNotFound):
+        await world.topics.get(NAME, create=True)
+    with pytest.raises(NamespaceNotFound):
+        await world.topics.get(TopicName.parse("persistent://public/nowhere/t"), create=True)
+    with pytest.raises(NotAllowed):
+        await world.topics.get(TopicName.parse("topic://public/default/t"), create=True)
+    with pytest.raises(TopicNotFound):
+        await world.topics.delete(NAME, force=False)
+
+
+async def test_non_persistent_topics_need_no_log() -> None:
+    world = await BrokerWorld().start()
+    name = TopicName.parse("non-persistent://public/default/t")
+    assert isinstance(await world.topics.get(name, create=True), MemoryTopic)
+    assert not world.opened
+
+
+async def test_failed_opening_is_tried_again_by_the_next() -> None:
+    world = await BrokerWorld().start()
+    world.fail_open = StorageError("no disk")
+    with pytest.raises(StorageError):
+        await world.topics.get(NAME, create=True)
+    world.fail_open = None
+    assert isinstance(await world.topics.get(NAME, create=True), Topic)
+
+
+async def test_topic_that_cannot_be_loaded_gives_its_log_back() -> None:
+    world = await BrokerWorld(deduplication=True).start()
+    topic = await world.topic()
+    at = await world.publish(topic, 0, 1)
+    await world.crash()
+    world.ledgers.fail_ledger = at[0].ledger
+    world.ledgers.fail_reads = StorageError("loose cable")
+    with pytest.raises(StorageError):
+        await world.topic()
+    world.ledgers.fail_reads = None
+    with pytest.raises(StorageError, match="closed"):
+        await world.opened[-1].trim()
+    assert (await world.topic()).last_sequence("filler") == 1
+
+
+async def test_idle_topics_are_closed_and_come_back() -> None:
+    world = await BrokerWorld(idle_topic_seconds=60).start()
+    topic = await world.topic()
+    at = await world.publish(topic, 0)
+    subscription, consumer = await world.subscribe(topic)
+    for _ in range(20):
+        world.clock.advance(5)
+        await world.settle()
+    assert world.topics.loaded(NAME) is topic, "somebody listens"
+    topic.detach(subscription, consumer)
+    for _ in range(20):
+        world.clock.advance(5)
+        await world.settle()
+    assert world.topics.loaded(NAME) is None
+    again = await world.topic()
+    assert again is not topic
+    _, consumer = await world.subscribe(again)
+    assert peer_of(consumer).messages() == at
+
+
+async def test_sweeping_goes_on_when_one_topic_cannot_be_closed() -> None:
+    world = await BrokerWorld(idle_topic_seconds=60).start()
+    bad, good = await world.topic(), await world.topic(OTHER)
+
+    async def refuse() -> None:
+        raise StorageError("stuck")
+
+    bad.log.close = refuse  # type: ignore[method-assign]  # a log that cannot be closed
+    for _ in range(40):
+        world.clock.advance(5)
+        await world.settle()
+    assert good not in list(world.topics)
+    third = await world.topic(TopicName.parse("persistent://public/default/third"))
+    for _ in range(40):
+        world.clock.advance(5)
+        await world.settle()
+    assert third not in list(world.topics), "the sweep is still alive"
+
+
+async def test_deleted_topic_is_gone_and_its_name_starts_anew() -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    await world.publish(topic, 0, 1)
+    await world.subscribe(topic)
+    with pytest.raises(NotAllowed):
+        await world.topics.delete(NAME, force=False)
+    await world.topics.delete(NAME, force=True)
+    assert not await world.catalog.exists(NAME)
+    again = await world.topic()
+    assert again.log.total_messages == 0
+    assert not again.subscriptions
+
+
+async def test_using_a_topic_while_it_is_deleted_is_a_clear_error_or_a_fresh_topic() -> None:
+    world = await BrokerWorld().start()
+    await world.topic()
+
+    async def use() -> str:
+        try:
+            topic = await world.topics.get(NAME, create=True)
+            assert isinstance(topic, Topic)
+            await topic.add_producer(world.producer("p"), None)
+        except Error as error:
+            assert error.retryable, error
+            return "refused"
+        return "served"
+
+    outcomes = await asyncio.gather(world.topics.delete(NAME, force=True), *(use() for _ in range(5)))
+    assert set(outcomes[1:]) <= {"refused", "served"}
+    topic = await world.topic()
+    await topic.add_producer(world.producer("after"), None)
+    assert await world.publish(topic, 0, producer=world.producer("x"))
+
+
+async def test_closing_waits_and_the_next_opening_waits_for_it() -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    producer = world.producer("p")
+    await topic.add_producer(producer, None)
+    closing = asyncio.ensure_future(world.topics.close(NAME))
+    await asyncio.sleep(0)
+    again = await world.topic()
+    assert closing.done()
+    assert again is not topic
+    with pytest.raises(TopicFenced):
+        await topic.add_producer(world.producer("late"), None)
+
+
+async def test_a_fault_in_one_topic_does_not_keep_the_others_from_their_messages() -> None:
+    world = await BrokerWorld().start()
+    bad, good = await world.topic(), await world.topic(OTHER)
+    _, consumer = await world.subscribe(good)
+    _, unlucky = await world.subscribe(bad)
+    send, broken = peer_of(unlucky).send, [True]
+
+    def failing(*buffers: bytes | bytearray | memoryview) -> None:
+        if broken:
+            raise RuntimeError("a fault in our own code")
+        send(*buffers)
+
+    peer_of(unlucky).send = failing  # type: ignore[method-assign]
+    await asyncio.gather(world.publish(bad, 0), world.publish(good, 0))
+    assert len(peer_of(consumer).messages()) == 1
+    broken.clear()
+    await world.publish(bad, 1)
+    assert peer_of(unlucky).messages(), "and it goes on itself once the fault is over"
+
+
+async def test_a_stopping_broker_says_so() -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    producer = world.producer("p")
+    await topic.add_producer(producer, None)
+    await world.topics.stop()
+    with pytest.raises(NotReady):
+        await world.topics.get(NAME, create=True)
+    assert producer.closed
+    assert len(world.topics) == 0
