@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -45,8 +46,8 @@ class Owner:
         if self.ledger > 1:
             self.writer = self.store.create(self.ledger)
 
-    def appended(self, append: Append) -> None:
-        self.acked.append((append.writer.ledger_id, append.entry_id, bytes(append.payload)))
+    def appended(self, appends: Sequence[Append]) -> None:
+        self.acked += [(append.writer.ledger_id, append.entry_id, bytes(append.payload)) for append in appends]
 
     def append_failed(self, append: Append, error: StorageError) -> None:
         self.errors.append(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,8 @@ class Sink:
         self.told: list[tuple[int, int]] = []
         self.failed: list[StorageError] = []
 
-    def appended(self, append: Append) -> None:
-        self.told.append((append.writer.ledger_id, append.entry_id))
+    def appended(self, appends: Sequence[Append]) -> None:
+        self.told += [(append.writer.ledger_id, append.entry_id) for append in appends]
 
     def append_failed(self, append: Append, error: StorageError) -> None:
         self.failed.append(error)
