@@ -7,6 +7,7 @@ Every wait has a deadline.
 from __future__ import annotations
 
 import json
+import queue
 import threading
 import time
 import urllib.error
@@ -170,6 +171,26 @@ def eventually(check: Callable[[], bool], *, within_s: float = 10.0, what: str =
     while not check():
         assert time.monotonic() < deadline, f"{what} did not hold within {within_s} s"
         time.sleep(0.02)
+
+
+def within(seconds: float, call: Callable[[], Any]) -> Any:
+    """A deadline for a blocking call of the wheel that takes none; a late call is left to the end of its client."""
+    outcome: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
+
+    def run() -> None:
+        try:
+            outcome.put((call(), None))
+        except BaseException as error:
+            outcome.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        value, error = outcome.get(timeout=seconds)
+    except queue.Empty:
+        raise AssertionError(f"no answer within {seconds} s") from None
+    if error is not None:
+        raise error
+    return value
 
 
 class Rest:

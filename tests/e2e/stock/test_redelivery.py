@@ -248,6 +248,8 @@ def test_ordered_types_do_not_delay(client: pulsar.Client, topic: str, kind: pul
 
 def test_delayed_message_waits_for_a_late_consumer(client: pulsar.Client, topic: str) -> None:
     client.subscribe(topic, "s", SHARED, initial_position=EARLIEST).close()
+    began = time.monotonic()
     client.create_producer(topic).send(b"x", deliver_after=timedelta(seconds=1))
     consumer = client.subscribe(topic, "s", SHARED)
     assert receive_data(consumer, 1) == [b"x"]
+    assert time.monotonic() - began >= 0.95
