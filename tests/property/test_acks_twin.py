@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.position import EARLIEST, Position
-from anabranch.storage.acks import CHUNK, AckState, mask_of, words_of
+from anabranch.storage.ackbits import CHUNK
+from anabranch.storage.acks import AckState, mask_of, words_of
 from anabranch.storage.chain import ChainLedger, LedgerChain
 from anabranch.storage.cursorcodec import CursorSaved, decode, encode
 

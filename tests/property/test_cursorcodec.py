@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anabranch.model.position import Position
-from anabranch.storage.acks import CHUNK_BYTES, AckSnapshot, LedgerAcks
+from anabranch.storage.ackbits import CHUNK_BYTES
+from anabranch.storage.acks import AckSnapshot, LedgerAcks
 from anabranch.storage.cursorcodec import (
     BadStateRecord,
     BlobSaved,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.storage.acks import CHUNK, AckState, mask_of, words_of
+from anabranch.storage.ackbits import CHUNK
+from anabranch.storage.acks import AckState, mask_of, words_of
 from anabranch.storage.chain import ChainLedger, LedgerChain
 
 

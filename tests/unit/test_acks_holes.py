@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from anabranch.model.position import EARLIEST, Position
-from anabranch.storage.acks import CHUNK, AckState
+from anabranch.storage.ackbits import CHUNK
+from anabranch.storage.acks import AckState
 from anabranch.storage.chain import ChainLedger, LedgerChain
 from anabranch.storage.cursorcodec import CursorSaved, encode
 

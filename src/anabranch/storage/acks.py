@@ -1,8 +1,6 @@
 """What one cursor has acknowledged: a mark-delete position, holes above it, and partly acknowledged batches. Pure.
 
-One bit per entry in chunks of 4096; a full chunk is replaced by a number that points to the next chunk to look at
-(with path compression), so a million holes cost the same per acknowledgement as none. Knows nothing of files, names
-or time.
+Works over the ledgers of a chain; the bits of one ledger are `ackbits`. Knows nothing of files, names or time.
 
 Words are those of the wire: bits of the messages of a batch that are still UNacknowledged, 64 per signed integer.
 """
@@ -13,12 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from anabranch.model.position import EARLIEST, Position
+from anabranch.storage.ackbits import CHUNK, SHIFT, AckBits
 from anabranch.storage.chain import LedgerChain
 
-CHUNK = 4096
-CHUNK_BYTES = CHUNK // 8
-_SHIFT = 12
-_LOW = CHUNK - 1
 _U64 = (1 << 64) - 1
 
 
@@ -56,142 +51,6 @@ class AckSnapshot:
     ledgers: tuple[LedgerAcks, ...]
 
 
-class _Bits:
-    """The holes and partial batches of one ledger."""
-
-    __slots__ = ("chunks", "counts", "partial")
-
-    def __init__(self) -> None:
-        self.chunks: dict[int, bytearray | int] = {}  # an int: the chunk is full, look at that one next
-        self.counts: dict[int, int] = {}
-        self.partial: dict[int, dict[int, int]] = {}  # chunk -> entry -> mask
-
-    def has(self, entry: int) -> bool:
-        chunk = self.chunks.get(entry >> _SHIFT)
-        if chunk is None:
-            return False
-        if isinstance(chunk, int):
-            return True
-        return bool(chunk[(entry & _LOW) >> 3] & (1 << (entry & 7)))
-
-    def add(self, entry: int) -> bool:
-        """Set one bit; False when it was set."""
-        index = entry >> _SHIFT
-        chunk = self.chunks.get(index)
-        if chunk is None:
-            chunk = self.chunks[index] = bytearray(CHUNK_BYTES)
-            self.counts[index] = 0
-        elif isinstance(chunk, int):
-            return False
-        byte, bit = (entry & _LOW) >> 3, 1 << (entry & 7)
-        if chunk[byte] & bit:
-            return False
-        chunk[byte] |= bit
-        count = self.counts[index] + 1
-        if count == CHUNK:
-            self.chunks[index] = index + 1
-            del self.counts[index]
-        else:
-            self.counts[index] = count
-        return True
-
-    def add_chunk(self, index: int, bits: int) -> int:
-        """Set many bits of one chunk; how many were new."""
-        chunk = self.chunks.get(index)
-        if isinstance(chunk, int) or not bits:
-            return 0
-        before = 0 if chunk is None else int.from_bytes(chunk, "little")
-        after = before | bits
-        count = after.bit_count()
-        if count == CHUNK:
-            self.chunks[index] = index + 1
-            self.counts.pop(index, None)
-        else:
-            self.chunks[index] = bytearray(after.to_bytes(CHUNK_BYTES, "little"))
-            self.counts[index] = count
-        return count - before.bit_count()
-
-    def first_clear(self, entry: int) -> int:
-        index, offset = entry >> _SHIFT, entry & _LOW
-        while True:
-            chunk = self.chunks.get(index)
-            if chunk is None:
-                return (index << _SHIFT) + offset
-            if isinstance(chunk, int):
-                index, offset = self._past_full(index), 0
-                continue
-            if not chunk[offset >> 3] & (1 << (offset & 7)):
-                return (index << _SHIFT) + offset
-            bits = int.from_bytes(chunk, "little") >> offset
-            offset += (~bits & (bits + 1)).bit_length() - 1
-            if offset < CHUNK:
-                return (index << _SHIFT) + offset
-            index, offset = index + 1, 0
-
-    def _past_full(self, index: int) -> int:
-        end = index
-        while isinstance(target := self.chunks.get(end), int):
-            end = target
-        while index != end:
-            target = self.chunks[index]
-            assert isinstance(target, int)
-            self.chunks[index] = end
-            index = target
-        return end
-
-    def forget(self, start: int, stop: int) -> None:
-        """Drop what lies below `stop`; nothing was kept in chunks below that of `start`."""
-        last = stop >> _SHIFT
-        for index in _between(start >> _SHIFT, last, self.chunks):
-            self.chunks.pop(index, None)
-            self.counts.pop(index, None)
-        if self.partial:
-            for index in _between(start >> _SHIFT, last, self.partial):
-                self.partial.pop(index, None)
-            border = self.partial.get(last)
-            if border is not None:
-                for entry in [entry for entry in border if entry < stop]:
-                    del border[entry]
-                if not border:
-                    del self.partial[last]
-
-    def count(self, start: int, stop: int) -> int:
-        """How many of start … stop-1 are set."""
-        if stop <= start:
-            return 0
-        first, last, total = start >> _SHIFT, stop >> _SHIFT, 0
-        for index in (*_between(first, last, self.chunks), last):
-            chunk = self.chunks.get(index)
-            if chunk is None:
-                continue
-            low = start & _LOW if index == first else 0
-            high = stop & _LOW if index == last else CHUNK
-            if isinstance(chunk, int):
-                total += high - low
-            else:
-                total += ((int.from_bytes(chunk, "little") & ((1 << high) - 1)) >> low).bit_count()
-        return total
-
-    def mask(self, entry: int) -> int | None:
-        border = self.partial.get(entry >> _SHIFT)
-        return None if border is None else border.get(entry)
-
-    def set_mask(self, entry: int, mask: int) -> None:
-        self.partial.setdefault(entry >> _SHIFT, {})[entry] = mask
-
-    def drop_mask(self, entry: int) -> None:
-        border = self.partial.get(entry >> _SHIFT)
-        if border is not None and border.pop(entry, None) is not None and not border:
-            del self.partial[entry >> _SHIFT]
-
-
-def _between(first: int, last: int, keys: dict[int, bytearray | int] | dict[int, dict[int, int]]) -> Sequence[int]:
-    """The keys in first … last-1, whichever of the two is shorter to look through."""
-    if last - first <= len(keys):
-        return range(first, last)
-    return sorted(key for key in keys if first <= key < last)
-
-
 class AckState:
     """Everything <= `mark_delete` is acknowledged, and so are `holes` entries above it."""
 
@@ -201,7 +60,7 @@ class AckState:
         self._chain = chain
         self.mark_delete = mark_delete
         self.holes = 0
-        self._ledgers: dict[int, _Bits] = {}
+        self._ledgers: dict[int, AckBits] = {}
 
     def is_acked(self, p: Position) -> bool:
         if p <= self.mark_delete:
@@ -220,7 +79,7 @@ class AckState:
         bits = self._ledgers.get(ledger)
         if words is not None:
             if bits is None:
-                bits = self._ledgers[ledger] = _Bits()
+                bits = self._ledgers[ledger] = AckBits()
             elif bits.has(entry):
                 return False
             if self._narrow(bits, entry, mask_of(words), batch_size):
@@ -236,7 +95,7 @@ class AckState:
             self._prune()
             return True
         if bits is None:
-            bits = self._ledgers[ledger] = _Bits()
+            bits = self._ledgers[ledger] = AckBits()
         if not bits.add(entry):
             return False
         self.holes += 1
@@ -255,9 +114,9 @@ class AckState:
             return
         if start >= stop:
             return
-        bits = self._ledgers.setdefault(ledger, _Bits())
-        for index in range(start >> _SHIFT, ((stop - 1) >> _SHIFT) + 1):
-            base = index << _SHIFT
+        bits = self._ledgers.setdefault(ledger, AckBits())
+        for index in range(start >> SHIFT, ((stop - 1) >> SHIFT) + 1):
+            base = index << SHIFT
             low, high = max(start - base, 0), min(stop - base, CHUNK)
             self.holes += bits.add_chunk(index, ((1 << high) - 1) ^ ((1 << low) - 1))
             border = bits.partial.get(index)
@@ -314,7 +173,7 @@ class AckState:
             floor = self.mark_delete.entry + 1 if ledger == self.mark_delete.ledger else 0
             start = stop = -1
             for index in sorted(bits.chunks):
-                chunk, base = bits.chunks[index], index << _SHIFT
+                chunk, base = bits.chunks[index], index << SHIFT
                 value = (1 << CHUNK) - 1 if isinstance(chunk, int) else int.from_bytes(chunk, "little")
                 if base < floor:
                     low = min(floor - base, CHUNK)
@@ -358,7 +217,7 @@ class AckState:
         self.mark_delete = self._clip(snapshot.mark_delete)
         for saved in snapshot.ledgers:
             for first, count in saved.full:
-                self.ack_range(saved.ledger, first << _SHIFT, count << _SHIFT)
+                self.ack_range(saved.ledger, first << SHIFT, count << SHIFT)
             for index, raw in saved.chunks:
                 self._restore_chunk(saved.ledger, index, int.from_bytes(raw, "little"))
             for entry, mask in saved.partial:
@@ -369,21 +228,21 @@ class AckState:
         info = self._chain.get(ledger)
         if info is None or ledger < self.mark_delete.ledger:
             return
-        base = index << _SHIFT
+        base = index << SHIFT
         value &= (1 << min(max(info.entries - base, 0), CHUNK)) - 1
         if ledger == self.mark_delete.ledger and base <= self.mark_delete.entry:
             low = min(self.mark_delete.entry + 1 - base, CHUNK)
             value = value >> low << low
         if value:
-            self.holes += self._ledgers.setdefault(ledger, _Bits()).add_chunk(index, value)
+            self.holes += self._ledgers.setdefault(ledger, AckBits()).add_chunk(index, value)
 
     def set_unacked(self, p: Position, mask: int) -> None:
         """Write down which messages of a batch are still unacknowledged (replay)."""
         if p > self.mark_delete and self._chain.contains(p) and not self.is_acked(p):
-            bits = self._ledgers.setdefault(p.ledger, _Bits())
+            bits = self._ledgers.setdefault(p.ledger, AckBits())
             self._narrow(bits, p.entry, mask, 0)
 
-    def _narrow(self, bits: _Bits, entry: int, mask: int, batch_size: int) -> int:
+    def _narrow(self, bits: AckBits, entry: int, mask: int, batch_size: int) -> int:
         known = bits.mask(entry)
         if known is not None:
             mask &= known
@@ -408,7 +267,7 @@ class AckState:
             if ledger < target.ledger:
                 info = self._chain.get(ledger)
                 self.holes -= bits.count(
-                    start, info.entries if info is not None else (max(bits.chunks, default=-1) + 1) << _SHIFT
+                    start, info.entries if info is not None else (max(bits.chunks, default=-1) + 1) << SHIFT
                 )
                 del self._ledgers[ledger]
             else:

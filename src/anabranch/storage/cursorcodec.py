@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
-from anabranch.storage.acks import CHUNK_BYTES, AckSnapshot, LedgerAcks
+from anabranch.storage.ackbits import CHUNK_BYTES
+from anabranch.storage.acks import AckSnapshot, LedgerAcks
 
 FORMAT = 1
 
