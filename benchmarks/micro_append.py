@@ -14,6 +14,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from anabranch.runtime.blocking import ThreadBlocking
@@ -34,8 +35,8 @@ class Pipeline:
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         store.on_group_end = self._refill
 
-    def appended(self, append: Append) -> None:
-        self._done += 1
+    def appended(self, appends: Sequence[Append]) -> None:
+        self._done += len(appends)
 
     def append_failed(self, append: Append, error: StorageError) -> None:
         if not self._finished.done():

@@ -27,6 +27,7 @@ HOST = "127.0.0.1"
 BLOCK_BYTES = 1 << 20
 SLICES_MAX = 512
 ANSWER_BYTES = 40  # about a receipt
+SYNCED_BYTES = 16 << 20
 
 
 class Peer:
@@ -104,16 +105,21 @@ async def serve_receipts() -> None:
 
 
 def serve_synced(path: str) -> None:
-    """A loopback round trip with a write and an `fdatasync` of the same bytes in between. The first two bytes of a
-    connection say how many a request has."""
-    fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    """A loopback round trip with a write and an `fdatasync` of the same bytes in between, into a file that was written
+    before: the cheapest sync there is. The first two bytes of a connection say how many a request has."""
+    fd = os.open(path, os.O_CREAT | os.O_WRONLY)
+    for offset in range(0, SYNCED_BYTES, BLOCK_BYTES):
+        os.pwrite(fd, bytes(BLOCK_BYTES), offset)
+    os.fsync(fd)
     answer = bytes(ANSWER_BYTES)
     for sock in _accept():
         size = int.from_bytes(sock.recv(2, socket.MSG_WAITALL), "big")
+        offset = 0
         while data := sock.recv(size, socket.MSG_WAITALL):
-            os.write(fd, data)
+            os.pwrite(fd, data, offset)
             os.fdatasync(fd)
             sock.sendall(answer)
+            offset = (offset + size) % SYNCED_BYTES
         sock.close()
 
 

@@ -13,7 +13,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from anabranch.runtime.blocking import ThreadBlocking
@@ -77,8 +77,8 @@ class Talker:
         store.on_group_end = self.group_end
         store.on_fenced = self.fenced
 
-    def appended(self, append: Append) -> None:
-        self._lines.append(f"acked {append.writer.ledger_id} {append.entry_id}")
+    def appended(self, appends: Sequence[Append]) -> None:
+        self._lines += [f"acked {append.writer.ledger_id} {append.entry_id}" for append in appends]
 
     def append_failed(self, append: Append, error: StorageError) -> None:
         self._lines.append(f"failed {error.code} {append.writer.ledger_id} {append.entry_id}")

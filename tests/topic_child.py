@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -75,10 +75,11 @@ class Printer:
             self._topic.append(b"%-100d" % self.next, 1, self, self.next)
             self.next += 1
 
-    def persisted(self, position: Position, messages: int, payload: Payload, context: Any) -> None:
-        print("stored", context, position.ledger, position.entry)
-        self.positions.append((context, position))
-        self.send(1)
+    def persisted(self, ledger: int, entry: int, contexts: Sequence[int]) -> None:
+        for number, context in enumerate(contexts, entry):
+            print("stored", context, ledger, number)
+            self.positions.append((context, Position(ledger, number)))
+            self.send(1)
 
     def persist_failed(self, error: StorageError, context: Any) -> None:
         print("failed", context, error, flush=True)

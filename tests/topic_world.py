@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from anabranch.metadata.memory import MemoryStore
@@ -61,8 +61,9 @@ class Receipts:
         self._awaited = 0
         self._came = asyncio.Event()
 
-    def persisted(self, position: Position, messages: int, payload: Payload, context: Any) -> None:
-        self._tell(context, position)
+    def persisted(self, ledger: int, entry: int, contexts: Sequence[Any]) -> None:
+        for number, context in enumerate(contexts, entry):
+            self._tell(context, Position(ledger, number))
 
     def persist_failed(self, error: StorageError, context: Any) -> None:
         self._tell(context, error.code)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ class Sink:
         self.failed: list[tuple[int, int, StorageError]] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def appended(self, append: Append) -> None:
-        self.told.append((append.writer.ledger_id, append.entry_id))
+    def appended(self, appends: Sequence[Append]) -> None:
+        self.told += [(append.writer.ledger_id, append.entry_id) for append in appends]
         self._wake()
 
     def append_failed(self, append: Append, error: StorageError) -> None:

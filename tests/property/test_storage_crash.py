@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -59,10 +59,11 @@ class Load:
         self.deleted: set[int] = set()
         self.next_ledger = 1
 
-    def appended(self, append: Append) -> None:
-        key = append.writer.ledger_id, append.entry_id
-        assert key[1] == 0 or (key[0], key[1] - 1) in self.acked, "told in order, without holes"
-        self.acked.add(key)
+    def appended(self, appends: Sequence[Append]) -> None:
+        for append in appends:
+            key = append.writer.ledger_id, append.entry_id
+            assert key[1] == 0 or (key[0], key[1] - 1) in self.acked, "told in order, without holes"
+            self.acked.add(key)
 
     def append_failed(self, append: Append, error: StorageError) -> None:
         assert (append.writer.ledger_id, append.entry_id) not in self.acked

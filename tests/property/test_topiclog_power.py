@@ -8,8 +8,8 @@ they were acknowledged and trimmed); the cursor is as it was at some moment at o
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 

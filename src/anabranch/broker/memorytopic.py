@@ -195,7 +195,7 @@ class MemoryTopic:
         entry = StoredEntry(position, publish.messages, publish.payload)
         for subscription in self.subscriptions.values():
             subscription.deliver(entry)
-        producer.completed(publish, position.ledger, position.entry)
+        producer.completed((publish,), position.ledger, position.entry)
 
     async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[MemorySubscription, Consumer]:
         self._check_open()

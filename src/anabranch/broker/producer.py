@@ -7,7 +7,7 @@ themselves; what is answered without an append (a duplicate) waits behind the ap
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.broker.access import AccessMode
 from anabranch.broker.peer import Peer
@@ -115,20 +115,31 @@ class Producer:
     def submitted(self, publish: Publish) -> None:
         self._submitted += 1
         self.window.take(publish.size, publish.messages)
-        self.messages_in += publish.messages
-        self.bytes_in += publish.size
 
-    def completed(self, publish: Publish, ledger: int, entry: int) -> None:
-        """Durable: answer it, and whatever waited behind it."""
-        self._completed += 1
-        self.window.give(publish.size, publish.messages)
-        self.peer.held(-publish.size)
-        if not self.closed:
-            self.peer.send(self._receipt(publish, ledger, entry))
-            if self._deferred:
+    def completed(self, publishes: Sequence[Publish], ledger: int, entry: int) -> tuple[int, int]:
+        """Durable, one behind the other from `entry` on: answer them, and whatever waited behind. Their bytes and
+        messages."""
+        size = messages = 0
+        for publish in publishes:
+            size += publish.size
+            messages += publish.messages
+        self.bytes_in += size
+        self.messages_in += messages
+        self.window.give(size, messages)
+        self.peer.held(-size)
+        if self.closed:
+            self._completed += len(publishes)
+        elif self._deferred:
+            for number, publish in enumerate(publishes, entry):
+                self._completed += 1
+                self.peer.send(self._receipt(publish, ledger, number))
                 self._answer_deferred()
+        else:
+            self._completed += len(publishes)
+            self.peer.send(*[self._receipt(publish, ledger, number) for number, publish in enumerate(publishes, entry)])
         if self._on_idle is not None:
             self._check_idle()
+        return size, messages
 
     def failed(self, publish: Publish) -> None:
         self._completed += 1

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from anabranch.broker.dedup import Sequences, Verdict
 from anabranch.broker.producer import Deferred, Producer, Publish
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol.server_errors import ServerError
-from anabranch.storage.port import Payload, StorageError
+from anabranch.storage.port import StorageError
 from anabranch.storage.topiclog import TopicLog
 
 log = logging.getLogger(__name__)
 
+_PRODUCER_OF: Callable[[Publish], Producer] = attrgetter("producer")
+
 
 class Publisher:
-    """`persisted`/`persist_failed` make it the log's sink. `on_persisted` is told per entry, `on_failed` per loss."""
+    """`persisted`/`persist_failed` make it the log's sink. `on_persisted` is told per group, `on_failed` per loss."""
 
     def __init__(
         self,
@@ -81,25 +85,36 @@ class Publisher:
 
     # -- the log answers, in append order
 
-    def persisted(self, position: Position, messages: int, payload: Payload, context: Publish) -> None:
-        self._settled += 1
-        producer = context.producer
-        self.messages_in += messages
-        self.bytes_in += context.size
-        sequences = self.sequences
-        if sequences is not None:
-            if context.is_last_chunk:
-                sequences.persist(producer.name, context.last_sequence)
-            self._since_snapshot += 1
-            if self._since_snapshot >= self._snapshot_entries:
-                self._since_snapshot = 0
-                self._log.save_state_nowait("dedup", sequences.dump(position))
-        producer.completed(context, position.ledger, position.entry)
-        if self._echoes:
-            self._answer_echoes()
-        if producer.held:
-            self._release(producer)
+    def persisted(self, ledger: int, entry: int, contexts: Sequence[Publish]) -> None:
+        if self._echoes:  # they have their turn between the receipts
+            for number, publish in enumerate(contexts, entry):
+                self._settle(ledger, number, (publish,))
+                self._answer_echoes()
+        else:
+            self._settle(ledger, entry, contexts)
         self._on_persisted()
+
+    def _settle(self, ledger: int, entry: int, publishes: Sequence[Publish]) -> None:
+        self._settled += len(publishes)
+        if self.sequences is not None:
+            self._note_sequences(self.sequences, publishes, Position(ledger, entry + len(publishes) - 1))
+        for producer, run in groupby(publishes, _PRODUCER_OF):
+            own = list(run)
+            size, messages = producer.completed(own, ledger, entry)
+            entry += len(own)
+            self.bytes_in += size
+            self.messages_in += messages
+            if producer.held:
+                self._release(producer)
+
+    def _note_sequences(self, sequences: Sequences, publishes: Sequence[Publish], last: Position) -> None:
+        for publish in publishes:
+            if publish.is_last_chunk:
+                sequences.persist(publish.producer.name, publish.last_sequence)
+        self._since_snapshot += len(publishes)
+        if self._since_snapshot >= self._snapshot_entries:
+            self._since_snapshot = 0
+            self._log.save_state_nowait("dedup", sequences.dump(last))
 
     def _release(self, producer: Producer) -> None:
         held = producer.held

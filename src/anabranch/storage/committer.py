@@ -116,11 +116,10 @@ class Committer:
         for batch in plan.batches:
             appends, batch.appends = batch.appends, []
             self.entries += len(appends)
-            for append in appends:
-                try:
-                    append.sink.appended(append)
-                except Exception:
-                    _log_sink_failure(append)
+            try:
+                appends[0].sink.appended(appends)
+            except Exception:
+                _log_sink_failure(appends[0])
 
     def _fail(self, error: BaseException) -> None:
         """Nothing of the group counts; neither does what was gathered behind it."""

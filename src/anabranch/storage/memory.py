@@ -106,7 +106,7 @@ class MemoryLedgers:
                 continue
             self._durable.setdefault(writer.ledger_id, []).append((append.messages, bytes(append.payload)))
             writer.durable_entry_id = append.entry_id
-            append.sink.appended(append)
+            append.sink.appended((append,))
         self.on_group_end()
         if self._group_done is not None:
             self._group_done.set_result(None)

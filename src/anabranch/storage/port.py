@@ -2,15 +2,16 @@
 
 A *ledger* is an append-only sequence of entries 0, 1, 2 … under an id that is never used twice. It is written by one
 process, once: after a crash or a clean close it is *sealed* (its length is final) and the topic goes on in a new one.
-Entries are opaque here: this floor never looks inside a payload, except through the `publish_time_of` function it is given.
+Entries are opaque here: this floor never looks inside a payload, except through the `publish_time_of` function it is
+given.
 
-Appending is callback-shaped on purpose: a durable group holds thousands of entries and a future for each would cost more
-than the entry. One `Append` object carries what the owner needs to answer its client.
+Appending is callback-shaped on purpose: a durable group holds thousands of entries and a future for each would cost
+more than the entry. One `Append` object carries what the owner needs to answer its client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -24,7 +25,8 @@ class StorageError(Error):
 
 
 class StorageFull(StorageError):
-    """No room on the device. Reads and acknowledgements of existing data go on; appends work again once there is room."""
+    """No room on the device. Reads and acknowledgements of existing data go on; appends work again once there is
+    room."""
 
     code = "storage-full"
     retryable = True
@@ -71,9 +73,11 @@ class LedgerSummary:
 
 
 class AppendSink(Protocol):
-    """Who is told about an append. Called on the event loop, in append order per ledger, from inside a group."""
+    """Who is told about the appends of a ledger (all of them go to one sink). Called on the event loop, in append
+    order."""
 
-    def appended(self, append: Append) -> None: ...
+    def appended(self, appends: Sequence[Append]) -> None:
+        """The ledger's share of a durable group."""
 
     def append_failed(self, append: Append, error: StorageError) -> None: ...
 
@@ -124,25 +128,27 @@ class LedgerStore(Protocol):
         """A new, empty ledger; no I/O until its first append."""
 
     async def summarize(self, ledger_id: int) -> LedgerSummary:
-        """Length of a ledger nobody writes any more, found by reading its tail only; torn bytes at the end are not part of it.
+        """Length of a ledger nobody writes any more, found by reading its tail only; torn bytes at the end are not
+        part of it.
 
         A ledger without a file is empty, not an error.
         """
 
     def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
-        """Entries from memory, without waiting: only durable ones; None when `first` is not in memory (or not durable yet: [])."""
+        """Entries from memory, without waiting: only durable ones; None when `first` is not in memory (or not durable
+        yet: [])."""
 
-    async def read(
-        self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int
-    ) -> list[Entry]:
-        """Entries `first <= id < end`, at least one if it exists and is sound, at most the two bounds (first entry excepted).
+    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Entries `first <= id < end`, at least one if it exists and is sound, at most the two bounds (first entry
+        excepted).
 
-        Sequential calls are cheap: the store remembers where the last read of this ledger ended. Raises CorruptEntry only
-        when the *first* entry asked for is the bad one; otherwise it stops before it.
+        Sequential calls are cheap: the store remembers where the last read of this ledger ended. Raises CorruptEntry
+        only when the *first* entry asked for is the bad one; otherwise it stops before it.
         """
 
     async def messages_before(self, ledger_id: int, entry_id: int) -> int:
-        """How many messages the entries 0 … entry_id-1 hold (from the sparse index, then at most one index step of headers)."""
+        """How many messages the entries 0 … entry_id-1 hold (from the sparse index, then at most one index step of
+        headers)."""
 
     async def first_entry_at(self, ledger_id: int, publish_ms: int, end: int) -> int:
         """First entry whose publish time is >= publish_ms, or `end`."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock, Timer
@@ -159,15 +160,19 @@ class StateLog:
         payload = encode(records)
         self._delta_bytes += len(payload)
         try:
-            self._writer.append(payload, 0, self, waiters)
+            self._writer.append(payload, 0, self, partial(self._finish, waiters))
         except StorageError as error:
             self._finish(waiters, error)
 
-    def appended(self, append: Append) -> None:
-        self._finish(append.context, None)
+    def appended(self, appends: Sequence[Append]) -> None:
+        """What travels with an append is who wants its outcome, or None."""
+        for append in appends:
+            if append.context is not None:
+                append.context(None)
 
     def append_failed(self, append: Append, error: StorageError) -> None:
-        self._finish(append.context, error)
+        if append.context is not None:
+            append.context(error)
 
     async def _run_snapshot(self, waiters: _Waiters) -> None:
         error: Error | None = StorageError("the topic was closed while its state was being written")
@@ -243,8 +248,8 @@ class StateLog:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             for payload in payloads[:-1]:
-                writer.append(payload, 0, _CONFIRM, None)
-            writer.append(payloads[-1], 0, _CONFIRM, done)
+                writer.append(payload, 0, self, None)
+            writer.append(payloads[-1], 0, self, partial(_settle, done))
         finally:
             self._is_fresh = writer.next_entry_id == 0
         await done
@@ -265,18 +270,10 @@ def _joined(encoded: list[bytes]) -> bytes:
     return encoded[0] + b"".join(one[1:] for one in encoded[1:])
 
 
-class _Confirm:
-    """Turns the answer to an append into the result of the future that travels with it."""
-
-    def appended(self, append: Append) -> None:
-        done: asyncio.Future[None] | None = append.context
-        if done is not None and not done.done():
-            done.set_result(None)
-
-    def append_failed(self, append: Append, error: StorageError) -> None:
-        done: asyncio.Future[None] | None = append.context
-        if done is not None and not done.done():
-            done.set_exception(error)
-
-
-_CONFIRM = _Confirm()
+def _settle(done: asyncio.Future[None], error: StorageError | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Protocol
 
 from anabranch.model.errors import Error
@@ -27,9 +29,10 @@ log = logging.getLogger(__name__)
 
 
 class TopicSink(Protocol):
-    """Who is told about an append to a topic; in append order, on the event loop, from inside a durable group."""
+    """Who is told about appends to a topic; in append order, on the event loop, from inside a durable group."""
 
-    def persisted(self, position: Position, messages: int, payload: Payload, context: Any) -> None: ...
+    def persisted(self, ledger: int, entry: int, contexts: Sequence[Any]) -> None:
+        """Appends that stand one behind the other in a ledger, from `entry` on, are durable."""
 
     def persist_failed(self, error: StorageError, context: Any) -> None: ...
 
@@ -41,6 +44,7 @@ class TopicUnavailable(StorageError):
     retryable = True
 
 
+_SINK_OF: Callable[[tuple[TopicSink, Any]], TopicSink] = itemgetter(0)
 _Parked = tuple[Payload, int, TopicSink, Any]
 
 
@@ -105,17 +109,20 @@ class TopicTail:
         if writer.bytes >= self._roll_at and self._switch is None:
             self._start_switch()
 
-    def appended(self, append: Append) -> None:
+    def appended(self, appends: Sequence[Append]) -> None:
         info = self._info
         assert info is not None
-        entry, messages, payload = append.entry_id, append.messages, append.payload
-        info.entries = entry + 1
-        info.messages += messages
-        info.bytes += len(payload)
-        position = self._chain.last = Position(info.id, entry)
-        self._inflight -= 1
-        sink, context = append.context
-        sink.persisted(position, messages, payload, context)
+        ledger, entry = info.id, appends[0].entry_id
+        for append in appends:
+            info.messages += append.messages
+            info.bytes += len(append.payload)
+        info.entries = entry + len(appends)
+        self._chain.last = Position(ledger, info.entries - 1)
+        self._inflight -= len(appends)
+        for sink, run in groupby([append.context for append in appends], _SINK_OF):
+            contexts = [context for _, context in run]
+            sink.persisted(ledger, entry, contexts)
+            entry += len(contexts)
         if not self._inflight and self._writer is None:
             self._went_idle()
 
