@@ -95,6 +95,9 @@ class Connection:
             log.warning("protocol error, connection closed", extra={"peer": self.address, "reason": error.reason})
             self._flush()
             self.close()
+        except Exception:  # a fault of ours, which nobody else should pay for
+            log.exception("command failed, connection closed", extra={"peer": self.address})
+            self._stream.abort()
 
     def _other(self, kind: int, body: Any) -> None:
         """Handshake, keep-alive, and commands that nobody here handles."""
@@ -239,9 +242,12 @@ class Connection:
         self._beat.cancel()
         self._answer_probes()
         self.tasks.cancel()
-        for part in self._parts:
-            part.closed()
         self._on_closed(self)
+        for part in self._parts:
+            try:
+                part.closed()
+            except Exception:
+                log.exception("connection not tidied up", extra={"peer": self.address})
 
     # -- what producers and consumers ask of their peer
 
