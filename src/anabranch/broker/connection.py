@@ -11,8 +11,12 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from anabranch.broker.authentication import Identity
+from anabranch.broker.authorization import Resource, Unauthorized
 from anabranch.broker.errors import TooManyRequests
+from anabranch.broker.permissions import COMMAND_NEEDS, Covered
 from anabranch.broker.services import SERVER_VERSION, Services
+from anabranch.broker.sign_in import SignIn
 from anabranch.model.errors import Error
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, read_command
@@ -46,12 +50,17 @@ class Connection:
         self.protocol_version = 0
         self.knows_end_of_topic = False
         self.extensions = False
+        self.access_changes = 0  # how often permissions_changed was called
         self.tasks = TaskOwner(stream.peer)
         self._stream = stream
         self._services = services
         self._on_closed = on_closed
         self._decoder = FrameDecoder(settings.message_bytes_max + FRAME_OVERHEAD_MAX, scratch)
-        self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max)
+        checks = services.guard.authenticates
+        self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max, checks=checks)
+        self._sign_in = (
+            SignIn(self, services.guard, services.clock, stream.certificate_name, self._identified) if checks else None
+        )
         self._keepalive = Keepalive()
         self._handlers: dict[BaseType, Handler] = {}
         self._parts: list[CommandSet] = []
@@ -70,7 +79,14 @@ class Connection:
         """Who handles the commands of this connection."""
         for part in parts:
             self._parts.append(part)
-            self._handlers.update(part.handlers())
+            for kind, handler in part.handlers().items():
+                is_decided = kind in COMMAND_NEEDS or not self._services.guard.authorizes
+                self._handlers[kind] = handler if is_decided else self._undecided
+
+    @staticmethod
+    def _undecided(body: Any, frame: Frame) -> None:
+        """A command without a line in the table of permissions is nobody's to give."""
+        raise BadCommand("nobody has decided who may send this command")
 
     # -- receiving
 
@@ -103,12 +119,18 @@ class Connection:
         """Handshake, keep-alive, and commands that nobody here handles."""
         answer = self._handshake.answer(kind, body)
         if answer is not None:
-            self.send(answer)
+            if answer:
+                self.send(answer)
             if kind == BaseCommand.CONNECT:
                 assert self._handshake.peer is not None
-                self._connected(self._handshake.peer)
+                if self._sign_in is None:
+                    self._connected(self._handshake.peer)
+                else:
+                    self._sign_in.begin(self._handshake.peer, SERVER_VERSION)
         elif kind == BaseCommand.PONG:
             return
+        elif kind == BaseCommand.AUTH_RESPONSE and self._sign_in is not None:
+            self._sign_in.answered(body)
         elif (handler := self._handlers.get(kind)) is not None:
             handler(body, Frame(memoryview(b""), None, True))
         elif hasattr(body, "request_id"):
@@ -116,6 +138,39 @@ class Connection:
             self.send(replies.error(body.request_id, server_error(BadCommand(name)), f"{name} is not supported here"))
         else:
             raise BadCommand(f"{BaseCommand.Type.Name(kind)} is not a client's command")
+
+    def _identified(self, identity: Identity) -> None:
+        """Signed in: only now is CONNECT answered, and only now do commands count."""
+        log.info("signed in", extra={"peer": self.address, "role": identity.role, "method": identity.method})
+        if not self.is_open:
+            return
+        assert self._handshake.peer is not None
+        self.send(self._handshake.accept())
+        self._connected(self._handshake.peer)
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who has signed in; None where nobody needs to."""
+        return None if self._sign_in is None else self._sign_in.identity
+
+    async def authorize(self, kind: int, resource: Resource) -> None:
+        """Raises Unauthorized unless the table of permissions and the grants allow this command on `resource`."""
+        guard = self._services.guard
+        if not guard.authorizes:
+            return
+        need = COMMAND_NEEDS[kind]
+        action = (need.need if isinstance(need, Covered) else need).action
+        try:
+            await guard.check(self.identity, action, resource)
+        except Unauthorized as error:
+            log.warning("not allowed", extra={"peer": self.address, "reason": error.reason})
+            raise
+
+    def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+        """Grants of a namespace (None: the admins of a whole tenant) are not what they were."""
+        self.access_changes += 1
+        for part in self._parts:
+            part.permissions_changed(tenant, namespace)
 
     def _connected(self, client: ClientFacts) -> None:
         self.client_version = client.client_version
@@ -241,6 +296,8 @@ class Connection:
         self.is_open = False
         self._beat.cancel()
         self._answer_probes()
+        if self._sign_in is not None:
+            self._sign_in.closed()
         self.tasks.cancel()
         self._on_closed(self)
         for part in self._parts:
@@ -280,3 +337,6 @@ class CommandSet:
 
     def consumer_closed(self, consumer_id: int) -> None:
         """The broker closed one of this connection's consumers."""
+
+    def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+        """What was opened by a grant that is gone must be closed."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from anabranch.broker.authorization import Resource, Unauthorized
 from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscriptionType
 from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, ConsumerNotFound
@@ -35,6 +36,10 @@ class Attached:
 
     def detach(self) -> None:
         self.topic.detach(self.subscription, self.consumer)  # type: ignore[arg-type]  # made together by this topic
+
+    @property
+    def resource(self) -> Resource:
+        return Resource.of_topic(self.topic.name, self.subscription.name)
 
 
 class ConsumerCommands(CommandSet):
@@ -78,6 +83,8 @@ class ConsumerCommands(CommandSet):
     async def _open(self, body: Any) -> None:
         name = TopicName.parse(body.topic)
         request = self._request(body, name)
+        changes = self._connection.access_changes
+        await self._connection.authorize(BaseCommand.SUBSCRIBE, Resource.of_topic(name, request.name))
         topic = await self._services.topics.get(name, create=body.force_topic_creation)
         subscription, consumer = await topic.subscribe(request, self._connection)
         attached = Attached(consumer, subscription, topic)
@@ -86,6 +93,8 @@ class ConsumerCommands(CommandSet):
             return
         self._attached[body.consumer_id] = attached
         self._connection.send(replies.success(body.request_id))
+        if changes != self._connection.access_changes:
+            await self._check_again(body.consumer_id, attached)
         if isinstance(topic, MemoryTopic):
             return
         if topic.log.is_terminated and isinstance(subscription, Subscription) and not subscription.cursor.has_backlog:
@@ -193,6 +202,7 @@ class ConsumerCommands(CommandSet):
 
     async def _do_unsubscribe(self, body: Any) -> None:
         attached = self._find(body.consumer_id)
+        await self._connection.authorize(BaseCommand.UNSUBSCRIBE, attached.resource)
         try:
             await attached.topic.unsubscribe(attached.subscription.name, force=body.force, by=attached.consumer)
         except Error as error:
@@ -205,6 +215,7 @@ class ConsumerCommands(CommandSet):
 
     async def _do_seek(self, body: Any) -> None:
         attached = self._find(body.consumer_id)
+        await self._connection.authorize(BaseCommand.SEEK, attached.resource)
         topic = attached.topic
         if isinstance(topic, MemoryTopic):
             raise NotAllowed("a non-persistent topic has nothing to seek in")
@@ -278,6 +289,21 @@ class ConsumerCommands(CommandSet):
 
     def consumer_closed(self, consumer_id: int) -> None:
         self._attached.pop(consumer_id, None)
+
+    def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+        for consumer_id, attached in list(self._attached.items()):
+            name = attached.topic.name
+            if name.tenant == tenant and namespace in (None, name.namespace_path):
+                self._connection.tasks.spawn(self._check_again(consumer_id, attached), "check again")
+
+    async def _check_again(self, consumer_id: int, attached: Attached) -> None:
+        try:
+            await self._connection.authorize(BaseCommand.SUBSCRIBE, attached.resource)
+        except Unauthorized:
+            if self._attached.get(consumer_id) is attached:
+                attached.detach()
+                self._connection.send(replies.close_consumer(consumer_id))
+                self.consumer_closed(consumer_id)
 
     def writable(self) -> None:
         for attached in list(self._attached.values()):

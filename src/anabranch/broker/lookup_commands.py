@@ -7,10 +7,11 @@ from typing import Any
 
 import crc32c
 
+from anabranch.broker.authorization import Resource
 from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.broker.services import Services
 from anabranch.model.errors import Error
-from anabranch.model.names import Domain, TopicName
+from anabranch.model.names import Domain, TopicName, parse_namespace
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.frames import Frame
@@ -31,12 +32,18 @@ class LookupCommands(CommandSet):
         }
 
     def _lookup(self, body: Any, frame: Frame) -> None:
+        self._connection.start_request(body.request_id, self._answer_lookup(body), "lookup")
+
+    async def _answer_lookup(self, body: Any) -> None:
         try:
-            TopicName.parse(body.topic)
+            name = TopicName.parse(body.topic)
+            await self._connection.authorize(BaseCommand.LOOKUP, Resource.of_topic(name))
         except Error as error:
             self._connection.send(replies.lookup_failed(body.request_id, server_error(error), error.reason))
             return
-        self._connection.send(replies.lookup_connect(body.request_id, self._services.address.service_url))
+        address = self._services.address
+        frame = replies.lookup_connect(body.request_id, address.service_url, url_tls=address.service_url_tls)
+        self._connection.send(frame)
 
     def _partitions(self, body: Any, frame: Frame) -> None:
         self._connection.start_request(body.request_id, self._answer_partitions(body), "partitions")
@@ -44,6 +51,7 @@ class LookupCommands(CommandSet):
     async def _answer_partitions(self, body: Any) -> None:
         try:
             name = TopicName.parse(body.topic)
+            await self._connection.authorize(BaseCommand.PARTITIONED_METADATA, Resource.of_topic(name))
             count = await self._services.catalog.partitions_or_create(name, body.metadata_auto_creation_enabled)
         except Error as error:
             frame = replies.partitioned_metadata_failed(body.request_id, server_error(error), error.reason)
@@ -55,6 +63,8 @@ class LookupCommands(CommandSet):
         self._connection.start_request(body.request_id, self._answer_topics(body), "topics of namespace")
 
     async def _answer_topics(self, body: Any) -> None:
+        parse_namespace(body.namespace)
+        await self._connection.authorize(BaseCommand.GET_TOPICS_OF_NAMESPACE, Resource.of_namespace(body.namespace))
         await self._services.catalog.policies(body.namespace)
         names: list[str] = []
         if body.mode in (body.PERSISTENT, body.ALL):

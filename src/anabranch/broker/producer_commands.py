@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.broker.access import AccessMode
+from anabranch.broker.authorization import Resource, Unauthorized
 from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.broker.dedup import highest_of
 from anabranch.broker.producer import Producer, Publish
@@ -69,6 +70,11 @@ class ProducerCommands(CommandSet):
     async def _open(self, body: Any) -> None:
         services = self._services
         name = TopicName.parse(body.topic)
+        changes = self._connection.access_changes
+        await self._connection.authorize(BaseCommand.PRODUCER, Resource.of_topic(name))
+        if body.initial_subscription_name:
+            owned = Resource.of_topic(name, body.initial_subscription_name)
+            await self._connection.authorize(BaseCommand.SUBSCRIBE, owned)
         topic = await services.topics.get(name, create=True)
         if body.initial_subscription_name:
             await self._initial_subscription(topic, body.initial_subscription_name)
@@ -84,6 +90,8 @@ class ProducerCommands(CommandSet):
         attached = self._attached[body.producer_id] = Attached(producer, topic)
         self._gone.pop(body.producer_id, None)
         self._succeed(body.request_id, attached, admission.epoch)
+        if changes != self._connection.access_changes:
+            await self._check_again(body.producer_id, attached)
 
     def _producer(self, body: Any, name: TopicName) -> Producer:
         settings = self._services.settings
@@ -191,6 +199,21 @@ class ProducerCommands(CommandSet):
         now = self._services.clock.monotonic()
         self._gone = {known: until for known, until in self._gone.items() if until > now}
         self._gone[producer_id] = now + self._services.settings.keep_alive_seconds
+
+    def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+        for producer_id, attached in list(self._attached.items()):
+            name = attached.topic.name
+            if name.tenant == tenant and namespace in (None, name.namespace_path):
+                self._connection.tasks.spawn(self._check_again(producer_id, attached), "check again")
+
+    async def _check_again(self, producer_id: int, attached: Attached) -> None:
+        try:
+            await self._connection.authorize(BaseCommand.PRODUCER, Resource.of_topic(attached.topic.name))
+        except Unauthorized:
+            if self._attached.get(producer_id) is attached:
+                attached.topic.remove_producer(attached.producer)
+                self._connection.send(replies.close_producer(producer_id))
+                self.producer_closed(producer_id)
 
     def closed(self) -> None:
         attached, self._attached = list(self._attached.values()), {}

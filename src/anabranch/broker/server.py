@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from anabranch.broker.connection import Connection
@@ -23,12 +24,20 @@ SCRATCH_BYTES = 512 * 1024  # shared by all connections: one loop step reads one
 
 
 class BrokerServer:
-    def __init__(self, network: Network, services: Callable[[], Services], connections_max: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        services: Callable[[], Services],
+        connections_max: int,
+        connections_per_address_max: int = 0,
+    ) -> None:
         """`services` is asked per connection, because the advertised address is known only once the port is bound."""
         self._network = network
         self._services = services
         self._connections_max = connections_max
+        self._per_address_max = connections_per_address_max
         self._connections: set[Connection] = set()
+        self._per_address: Counter[str] = Counter()
         self._scratch = bytearray(SCRATCH_BYTES)
         self._listeners: list[Listener] = []
 
@@ -36,26 +45,48 @@ class BrokerServer:
     def connections(self) -> int:
         return len(self._connections)
 
-    async def listen(self, host: str, port: int) -> Listener:
-        listener = await self._network.listen(host, port, self._accept)
+    async def listen(self, host: str, port: int, network: Network | None = None) -> Listener:
+        """On the server's own network, or on another one beside it (TLS)."""
+        listener = await (network or self._network).listen(host, port, self._accept)
         self._listeners.append(listener)
         return listener
 
     def _accept(self, stream: Stream) -> StreamHandler:
         services = self._services()
-        connection = Connection(stream, services, self._scratch, self._connections.discard)
+        connection = Connection(stream, services, self._scratch, self._closed)
         connection.serve(
             LookupCommands(connection, services),
             ProducerCommands(connection, services),
             ConsumerCommands(connection, services),
         )
-        if len(self._connections) >= self._connections_max:
-            error = LimitExceeded(f"broker has {self._connections_max} connections already")
+        error = self._too_many(host_of(stream.peer))
+        if error is not None:
             log.warning("connection refused", extra={"peer": stream.peer, "reason": error.reason})
             connection.send(replies.error(NO_REQUEST, ServerError.NotAllowedError, error.reason))
             connection.close()
         self._connections.add(connection)
+        self._per_address[host_of(stream.peer)] += 1
         return connection
+
+    def _too_many(self, host: str) -> LimitExceeded | None:
+        if len(self._connections) >= self._connections_max:
+            return LimitExceeded(f"broker has {self._connections_max} connections already")
+        if self._per_address_max and self._per_address[host] >= self._per_address_max:
+            return LimitExceeded(f"{self._per_address_max} connections from one address are open already")
+        return None
+
+    def _closed(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.discard(connection)
+            host = host_of(connection.address)
+            self._per_address[host] -= 1
+            if self._per_address[host] <= 0:
+                del self._per_address[host]
+
+    def permissions_changed(self, tenant: str, namespace: str | None = None) -> None:
+        """What was opened by a grant that is gone is closed on every connection."""
+        for connection in list(self._connections):
+            connection.permissions_changed(tenant, namespace)
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
@@ -71,3 +102,8 @@ class BrokerServer:
             await clock.sleep(0.005)
         for connection in list(self._connections):
             connection.abort()
+
+
+def host_of(peer: str) -> str:
+    """The address of a peer, without its port."""
+    return peer.rpartition(":")[0]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from anabranch.broker.catalog import Catalog
+from anabranch.broker.guard import Guard
 from anabranch.broker.names import NameGiver
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topics import Topics
@@ -19,6 +20,8 @@ class Address:
 
     service_url: str
     http_url: str
+    service_url_tls: str | None = None
+    http_url_tls: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,4 @@ class Services:
     topics: Topics
     names: NameGiver
     address: Address
+    guard: Guard = field(default_factory=Guard)  # lets everybody through unless security is configured

@@ -15,6 +15,7 @@ class BrokerSettings:
     message_bytes_max: int = field(default=5 * MIB, metadata={"help": "largest message; a frame may be 10 KiB longer"})
     keep_alive_seconds: float = field(default=30.0, metadata={"help": "ping interval; two silent ones end it"})
     connections_max: int = field(default=10_000, metadata={"help": "connections in total"})
+    connections_per_address_max: int = field(default=0, metadata={"help": "from one address; 0 = no limit of its own"})
     requests_in_flight_max: int = field(default=1_000, metadata={"help": "unanswered requests per connection"})
     producers_per_connection_max: int = field(default=10_000, metadata={"help": "producers on one connection"})
     consumers_per_connection_max: int = field(default=10_000, metadata={"help": "consumers on one connection"})
@@ -45,6 +46,7 @@ class BrokerSettings:
     def __post_init__(self) -> None:
         require_all(
             (KIB <= self.message_bytes_max <= 128 * MIB, "broker.message_bytes_max", "between 1 KiB and 128 MiB"),
+            (self.connections_per_address_max >= 0, "broker.connections_per_address_max", "0 or more"),
             (self.keep_alive_seconds > 0, "broker.keep_alive_seconds", "greater than 0"),
             (self.producer_bytes_max >= 64 * KIB, "broker.producer_bytes_max", "at least 64 KiB"),
             (self.producer_messages_max >= 1, "broker.producer_messages_max", "at least 1"),

@@ -1,7 +1,9 @@
 """The broker's side of opening a connection and keeping it alive. No clock, no socket: ticks and commands come in.
 
-WAITING --CONNECT--> OPEN        PING is answered in both; anything else before CONNECT, or a second CONNECT, is a
-                                 violation: HandshakeError, and the connection is closed
+WAITING --CONNECT--> OPEN                           PING is answered in all; anything else before OPEN, or a second
+WAITING --CONNECT--> CHECKING --accept()--> OPEN    CONNECT, is a violation: HandshakeError, and the connection closes
+
+CHECKING exists only where clients sign in: nothing they send counts before somebody calls `accept`.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Peer:
     extensions: bool  # reads and sends our fields >= 1000
     broker_entry_metadata: bool
     auth_refresh: bool
+    is_proxied: bool = False  # says that it speaks for somebody else
 
     @property
     def is_cpp(self) -> bool:
@@ -55,28 +58,46 @@ class Peer:
 
 
 class Handshake:
-    """Feed it commands until `peer` is there, and every CONNECT afterwards."""
+    """Feed it commands until `peer` is there and `is_open`, and every CONNECT afterwards."""
 
-    __slots__ = ("_features", "_message_bytes_max", "_server_version", "peer")
+    __slots__ = ("_features", "_message_bytes_max", "_server_version", "_checks", "is_open", "peer")
 
-    def __init__(self, server_version: str, message_bytes_max: int, features: pb.FeatureFlags | None = None) -> None:
+    def __init__(
+        self,
+        server_version: str,
+        message_bytes_max: int,
+        features: pb.FeatureFlags | None = None,
+        *,
+        checks: bool = False,
+    ) -> None:
+        """With `checks`, CONNECT is answered by `accept` and not at once."""
         self._server_version = server_version
         self._message_bytes_max = message_bytes_max
         self._features = broker_features() if features is None else features
+        self._checks = checks
+        self.is_open = False
         self.peer: Peer | None = None
 
     def answer(self, kind: int, body: Any) -> bytes | None:
-        """The frame to send back; None: an open connection's own business. Raises HandshakeError."""
+        """The frame to send back, b"" when there is none yet; None: an open connection's own business. Raises
+        HandshakeError."""
         if kind == BaseCommand.PING:
             return PONG_FRAME
         if kind == BaseCommand.CONNECT:
             if self.peer is not None:
                 raise HandshakeError("second CONNECT on one connection")
             self.peer = peer_of(body)
-            return connected(self._server_version, self.peer.protocol_version, self._message_bytes_max, self._features)
-        if self.peer is None:
-            raise HandshakeError(f"{BaseCommand.Type.Name(kind)} before CONNECT")
+            return b"" if self._checks else self.accept()
+        if not self.is_open:
+            raise HandshakeError(f"{BaseCommand.Type.Name(kind)} before {'CONNECTED' if self.peer else 'CONNECT'}")
         return None
+
+    def accept(self) -> bytes:
+        """The client is who it should be: open, and answer its CONNECT."""
+        assert self.peer is not None
+        assert not self.is_open
+        self.is_open = True
+        return connected(self._server_version, self.peer.protocol_version, self._message_bytes_max, self._features)
 
 
 def broker_features() -> pb.FeatureFlags:
@@ -94,6 +115,7 @@ def peer_of(connect: pb.CommandConnect) -> Peer:
         extensions=flags.anabranch_extensions,
         broker_entry_metadata=flags.supports_broker_entry_metadata,
         auth_refresh=flags.supports_auth_refresh,
+        is_proxied=bool(connect.original_principal or connect.original_auth_data or connect.proxy_version),
     )
 
 

@@ -37,6 +37,19 @@ def connected(
     return frame(BaseCommand(type=BaseCommand.CONNECTED, connected=body))
 
 
+AUTH_REFRESH = b"PulsarAuthRefresh"
+
+
+def auth_refresh(server_version: str, protocol_version: int, method: str) -> bytes:
+    """Asks an open connection for fresh credentials; the client answers with AUTH_RESPONSE."""
+    body = pb.CommandAuthChallenge(
+        server_version=server_version,
+        challenge=pb.AuthData(auth_method_name=method, auth_data=AUTH_REFRESH),
+        protocol_version=protocol_version,
+    )
+    return frame(BaseCommand(type=BaseCommand.AUTH_CHALLENGE, auth_challenge=body))
+
+
 def success(request_id: int) -> bytes:
     return frame(BaseCommand(type=BaseCommand.SUCCESS, success=pb.CommandSuccess(request_id=request_id)))
 

@@ -29,6 +29,7 @@ class Stream(Protocol):
 
     peer: str
     unsent_bytes: int
+    certificate_name: str | None  # common name of the peer's verified certificate, where there is TLS
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         """Send in order; what the kernel does not take now is kept (the owner watches `unsent_bytes`)."""
@@ -82,6 +83,7 @@ class SocketStream:
     def __init__(self, sock: socket.socket, peer: str, loop: asyncio.AbstractEventLoop) -> None:
         self.peer = peer
         self.unsent_bytes = 0
+        self.certificate_name: str | None = None
         self._sock = sock
         self._fd = sock.fileno()
         self._loop = loop
@@ -228,8 +230,12 @@ class SocketListener:
                 raise
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            stream = SocketStream(sock, f"{address[0]}:{address[1]}", self._loop)
-            stream.start(self._make_handler(stream))
+            self.accepted(sock, f"{address[0]}:{address[1]}")
+
+    def accepted(self, sock: socket.socket, peer: str) -> None:
+        """One more connection, non-blocking already."""
+        stream = SocketStream(sock, peer, self._loop)
+        stream.start(self._make_handler(stream))
 
     def _again(self) -> None:
         if self._sock.fileno() >= 0:
@@ -246,15 +252,20 @@ class SocketNetwork:
 
     async def listen(self, host: str, port: int, make_handler: MakeHandler) -> SocketListener:
         loop = asyncio.get_running_loop()
-        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, proto, _, address = infos[0]
-        sock = socket.socket(family, kind, proto)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind(address)
-            sock.listen(1024)
-            sock.setblocking(False)
-        except OSError:
-            sock.close()
-            raise
-        return SocketListener(sock, make_handler, loop)
+        return SocketListener(await bound_socket(loop, host, port), make_handler, loop)
+
+
+async def bound_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """A listening, non-blocking socket on the first address that the name has."""
+    infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, proto, _, address = infos[0]
+    sock = socket.socket(family, kind, proto)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(1024)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,115 @@
+"""Who is there: credentials in, an identity out, or a refusal. Several methods at once, each its own small class.
+
+Knows the methods by their wire names; must not know connections, HTTP or what an identity may do. Refusals say why in
+words for the operator's log; none of them repeats any part of what was presented.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from anabranch.model.errors import Error
+
+ANONYMOUS_METHODS = ("", "none")
+DATA_BYTES_MAX = 64 * 1024
+
+
+class Unauthenticated(Error):
+    """Not signed in, or not with these credentials."""
+
+    code = "authentication"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    role: str
+    method: str
+    expires_ms: int | None = None  # wall clock; None: as long as the connection lives
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Credentials:
+    """What a peer presents. Never shown: it has no repr of its own."""
+
+    method: str
+    data: bytes = b""
+    certificate_name: str | None = None  # common name of a client certificate that TLS has verified
+
+    def __repr__(self) -> str:
+        return f"<Credentials {self.method!r}>"
+
+
+class Method(Protocol):
+    name: str
+
+    async def identify(self, credentials: Credentials, now_ms: int) -> Identity:
+        """Raises Unauthenticated."""
+
+
+class CertificateMethod:
+    """mTLS: the verified client certificate's common name is the role."""
+
+    name = "tls"
+
+    async def identify(self, credentials: Credentials, now_ms: int) -> Identity:
+        if not credentials.certificate_name:
+            raise Unauthenticated("no client certificate with one common name was presented")
+        return Identity(credentials.certificate_name, self.name)
+
+
+class Authenticator:
+    """All methods that are switched on. Wrong credentials are refused even where an anonymous role exists."""
+
+    def __init__(self, methods: Mapping[str, Method], anonymous_role: str | None = None) -> None:
+        self.methods = dict(methods)
+        self._anonymous = anonymous_role or None
+        self.successes = 0
+        self.failures = 0
+
+    async def identify(self, credentials: Credentials, now_ms: int) -> Identity:
+        try:
+            found = await self._identify(credentials, now_ms)
+        except Unauthenticated:
+            self.failures += 1
+            raise
+        self.successes += 1
+        return found
+
+    async def _identify(self, credentials: Credentials, now_ms: int) -> Identity:
+        if len(credentials.data) > DATA_BYTES_MAX:
+            raise Unauthenticated("credentials are too long")
+        method = self.methods.get(credentials.method)
+        if method is not None:
+            return await method.identify(credentials, now_ms)
+        if credentials.method not in ANONYMOUS_METHODS:
+            raise Unauthenticated(f"authentication method {credentials.method[:32]!r} is not enabled")
+        if self._anonymous is None:
+            raise Unauthenticated("authentication is required")
+        return Identity(self._anonymous, "anonymous")
+
+
+def http_credentials(authorization: str | None, certificate_name: str | None, certificates_count: bool) -> Credentials:
+    """What an HTTP request presents: its Authorization header, else its client certificate, else nothing."""
+    if authorization is not None:
+        scheme, _, value = authorization.strip().partition(" ")
+        match scheme.lower():
+            case "bearer":
+                return Credentials("token", value.strip().encode("latin-1", "replace"), certificate_name)
+            case "basic":
+                return Credentials("basic", _decoded(value.strip()), certificate_name)
+            case _:
+                raise Unauthenticated("the Authorization header is neither Bearer nor Basic")
+    if certificate_name is not None and certificates_count:
+        return Credentials(CertificateMethod.name, b"", certificate_name)
+    return Credentials("none")
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value.encode("latin-1", "replace"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Unauthenticated("the Basic credentials are not base64") from error

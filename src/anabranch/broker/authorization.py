@@ -1,0 +1,231 @@
+"""Who may do what: one pure decision over values. Knows roles, actions and grants; no store, no wire, no clock.
+
+| action | super-user | tenant admin | role with a grant | any role |
+|---|---|---|---|---|
+| SUPERVISE (tenants, brokers) | yes | no | no | no |
+| ADMINISTER (namespaces, policies, permissions, topics) | yes | yes | no | no |
+| PRODUCE | yes | yes | `produce` | no |
+| CONSUME | yes | yes | `consume`, and the subscription is theirs | no |
+| LOOKUP (lookup, partitions, stats, schema) | yes | yes | `produce` or `consume` | no |
+| LIST (topics of a namespace) | yes | yes | `produce` or `consume` on the namespace | no |
+| SIGNED_IN | yes | yes | yes | yes |
+| OPEN | everybody, without signing in |
+
+A grant on a namespace covers its topics; a grant on a partitioned topic covers its partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from anabranch.model.errors import BadRequest, Error
+from anabranch.model.names import TopicName
+
+Roles = Mapping[str, frozenset[str]]
+"""Role to what was granted to it, by Pulsar's words."""
+
+GRANTABLE = ("produce", "consume", "functions", "sources", "sinks", "packages")
+
+
+class Unauthorized(Error):
+    """Signed in, but not allowed."""
+
+    code = "authorization"
+
+
+class Action(StrEnum):
+    OPEN = "open"
+    SIGNED_IN = "signed-in"
+    LOOKUP = "lookup"
+    LIST = "list"
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    ADMINISTER = "administer"
+    SUPERVISE = "supervise"
+
+
+class SubscriptionMode(StrEnum):
+    """May a role use any subscription name, or only those that begin with the role's own name?"""
+
+    ANY = "None"
+    PREFIX = "Prefix"
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What an action is about: the whole broker, a tenant, a namespace, a topic, or a subscription of a topic."""
+
+    tenant: str | None = None
+    namespace: str | None = None  # "tenant/namespace"
+    topic: TopicName | None = None
+    subscription: str | None = None
+
+    @staticmethod
+    def of_topic(topic: TopicName, subscription: str | None = None) -> Resource:
+        return Resource(topic.tenant, topic.namespace_path, topic, subscription)
+
+    @staticmethod
+    def of_namespace(namespace: str) -> Resource:
+        return Resource(namespace.partition("/")[0], namespace)
+
+    def __str__(self) -> str:
+        if self.topic is not None:
+            return f"topic {self.topic}" if self.subscription is None else f"{self.subscription!r} of {self.topic}"
+        if self.namespace is not None:
+            return f"namespace {self.namespace}"
+        return f"tenant {self.tenant}" if self.tenant is not None else "this broker"
+
+
+BROKER = Resource()
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What one namespace's record says of access. Kept under Pulsar's names (`auth_policies`)."""
+
+    namespace: Roles = field(default_factory=dict)
+    topics: Mapping[str, Roles] = field(default_factory=dict)  # by full topic name
+    subscriptions: Mapping[str, frozenset[str]] = field(default_factory=dict)  # subscription to its roles
+    mode: SubscriptionMode = SubscriptionMode.ANY
+
+    @staticmethod
+    def load(record: Mapping[str, Any]) -> Grants:
+        """From a namespace record or the body of a request; BadRequest when it makes no sense."""
+        value = record.get("auth_policies") or {}
+        if not isinstance(value, Mapping):
+            raise BadRequest("auth_policies is an object")
+        topics = value.get("destination_auth") or {}
+        subscriptions = value.get("subscription_auth_roles") or {}
+        if not isinstance(topics, Mapping) or not isinstance(subscriptions, Mapping):
+            raise BadRequest("destination_auth and subscription_auth_roles are objects")
+        return Grants(
+            _roles(value.get("namespace_auth") or {}),
+            {str(TopicName.parse(topic)): _roles(roles) for topic, roles in topics.items()},
+            {name: role_set(roles) for name, roles in subscriptions.items()},
+            parse_mode(record.get("subscription_auth_mode") or SubscriptionMode.ANY),
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """What `load` reads."""
+        return {
+            "auth_policies": {
+                "namespace_auth": shown(self.namespace),
+                "destination_auth": {topic: shown(roles) for topic, roles in self.topics.items()},
+                "subscription_auth_roles": {name: sorted(roles) for name, roles in self.subscriptions.items()},
+            },
+            "subscription_auth_mode": self.mode.value,
+        }
+
+    def held(self, role: str, topic: TopicName | None) -> frozenset[str]:
+        """Everything `role` was granted that counts for this topic (None: for the namespace as a whole)."""
+        found = self.namespace.get(role, frozenset())
+        if topic is not None:
+            for name in {str(topic), str(topic.base)}:
+                found |= self.topics.get(name, {}).get(role, frozenset())
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicies:
+    """Everything a decision rests on."""
+
+    superusers: frozenset[str] = frozenset()
+    tenant_admins: frozenset[str] = frozenset()
+    grants: Grants = field(default_factory=Grants)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    allowed: bool
+    reason: str
+
+
+def decide(role: str | None, action: Action, resource: Resource, policies: AccessPolicies) -> Decision:
+    """May `role` do this? None: nobody has signed in."""
+    if action is Action.OPEN:
+        return Decision(True, "open to everybody")
+    if role is None:
+        return Decision(False, "nobody is signed in")
+    if role in policies.superusers:
+        return Decision(True, "super-user")
+    if action is Action.SIGNED_IN:
+        return Decision(True, "signed in")
+    if action is Action.SUPERVISE:
+        return _no(role, action, resource, "only super-users may")
+    if resource.tenant is not None and role in policies.tenant_admins:
+        return Decision(True, "tenant admin")
+    if resource.namespace is None or action is Action.ADMINISTER:
+        return _no(role, action, resource, "only admins of the tenant may")
+    return _by_grant(role, action, resource, policies.grants)
+
+
+def _by_grant(role: str, action: Action, resource: Resource, grants: Grants) -> Decision:
+    held = grants.held(role, resource.topic)
+    match action:
+        case Action.PRODUCE | Action.CONSUME:
+            needed = frozenset({action.value})
+        case Action.LOOKUP | Action.LIST:
+            needed = frozenset({"produce", "consume"})
+        case _:  # a new action is refused until somebody says who may
+            return _no(role, action, resource, "nobody was granted that")
+    if not held & needed:
+        return _no(role, action, resource, f"needs a grant of {' or '.join(sorted(needed))}")
+    if action is Action.CONSUME and resource.subscription is not None:
+        owners = grants.subscriptions.get(resource.subscription)
+        if owners and role not in owners:
+            return _no(role, action, resource, "the subscription belongs to other roles")
+        if grants.mode is SubscriptionMode.PREFIX and not resource.subscription.startswith(role):
+            return _no(role, action, resource, "the subscription's name must begin with the role's")
+    return Decision(True, "granted")
+
+
+def _no(role: str, action: Action, resource: Resource, why: str) -> Decision:
+    return Decision(False, f"role {role!r} is not allowed to {action.value} on {resource}: {why}")
+
+
+# -- values as they arrive
+
+
+def _roles(value: Any) -> dict[str, frozenset[str]]:
+    if not isinstance(value, Mapping):
+        raise BadRequest('permissions are an object like {"role": ["produce"]}')
+    return {parse_role(role): parse_actions(actions) for role, actions in value.items()}
+
+
+def parse_role(value: Any) -> str:
+    if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable():
+        raise BadRequest("a role is a text that is not blank")
+    return value
+
+
+def parse_actions(value: Any) -> frozenset[str]:
+    """A list of Pulsar's words; an unknown one is refused (Pulsar stores it as null)."""
+    if value is None:
+        raise BadRequest("Actions should not be null")
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise BadRequest('actions are a list like ["produce", "consume"]')
+    unknown = [one for one in value if one not in GRANTABLE]
+    if unknown:
+        raise BadRequest(f"unknown action {unknown[0]!r}: one of {', '.join(GRANTABLE)}")
+    return frozenset(value)
+
+
+def role_set(value: Any) -> frozenset[str]:
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        raise BadRequest('roles are a list like ["role"]')
+    return frozenset(parse_role(role) for role in value)
+
+
+def parse_mode(value: Any) -> SubscriptionMode:
+    try:
+        return SubscriptionMode(value)
+    except ValueError:
+        raise BadRequest(f"the mode is one of {', '.join(SubscriptionMode)}") from None
+
+
+def shown(roles: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """As JSON has it: sorted, so that it reads the same every time."""
+    return {role: sorted(actions) for role, actions in sorted(roles.items())}

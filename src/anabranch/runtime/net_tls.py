@@ -1,0 +1,245 @@
+"""TLS streams on the network port: the same `Stream`, encrypted. The handler is made once the handshake is done.
+
+Knows sockets, ssl and the event loop; must not know what the bytes mean. Python's ssl copies every buffer anyway, so
+small ones are joined into records first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from anabranch.runtime.net import READS_PER_WAKE, Buffer, MakeHandler, SocketListener, StreamHandler, bound_socket
+from anabranch.runtime.tls import TlsServer, common_name
+
+log = logging.getLogger(__name__)
+
+RECORD_BYTES = 16 * 1024  # most a TLS record holds: buffers are joined until at least this much
+HANDSHAKE_SECONDS = 10.0
+HANDSHAKES_MAX = 1_000
+
+
+class TlsStream:
+    """A non-blocking TLS connection on the running loop."""
+
+    def __init__(self, sock: ssl.SSLSocket, peer: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.peer = peer
+        self.unsent_bytes = 0
+        self.certificate_name = common_name(sock.getpeercert())
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._loop = loop
+        self._queue: deque[Buffer] = deque()
+        self._handler: StreamHandler | None = None
+        self._reading = False
+        self._writing = False
+        self._repeating = False
+        self._closing = False
+        self._dead = False
+
+    def start(self, handler: StreamHandler) -> None:
+        self._handler = handler
+        self.resume_reading()
+
+    # -- reading
+
+    def pause_reading(self) -> None:
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def resume_reading(self) -> None:
+        if not self._reading and not self._closing and not self._dead:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._readable)
+            self._loop.call_soon(self._leftover)  # what is decrypted already makes no socket readable
+
+    def _leftover(self) -> None:
+        if self._reading and not self._dead and self._sock.pending():
+            self._readable()
+
+    def _readable(self) -> None:
+        handler = self._handler
+        assert handler is not None
+        for _ in range(READS_PER_WAKE):
+            try:
+                count = self._sock.recv_into(handler.buffer())
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._end(_words(error))
+                return
+            if count == 0:
+                self._end("closed by peer")
+                return
+            handler.received(count)
+            if not self._reading:
+                return
+        self._loop.call_soon(self._leftover)
+
+    # -- writing
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        if self._dead or self._closing:
+            return
+        self.unsent_bytes += sum(map(len, buffers))
+        self._queue.extend(buffers)
+        if not self._writing:
+            self._send()
+
+    def _send(self) -> None:
+        queue = self._queue
+        try:
+            while queue:
+                self._join()
+                sent = self._sock.send(queue[0])
+                self._repeating = False
+                self.unsent_bytes -= sent
+                if sent == len(queue[0]):
+                    queue.popleft()
+                else:
+                    queue[0] = memoryview(queue[0])[sent:]
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError, BlockingIOError, InterruptedError):
+            # The same bytes are offered again: ssl insists on it. Without renegotiation a write never waits for a read.
+            self._repeating = True
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._fd, self._writable)
+            return
+        except OSError as error:
+            self._end(_words(error))
+            return
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+        if self._closing:
+            self._end("closed")
+
+    def _join(self) -> None:
+        """Never while a write is being repeated: that one must stay as it was, or grow."""
+        queue = self._queue
+        if self._repeating or len(queue) < 2 or len(queue[0]) >= RECORD_BYTES:
+            return
+        some: list[Buffer] = []
+        size = 0
+        while queue and size < RECORD_BYTES:
+            size += len(queue[0])
+            some.append(queue.popleft())
+        queue.appendleft(b"".join(some))
+
+    def _writable(self) -> None:
+        self._send()
+        if not self._queue and not self._dead:
+            assert self._handler is not None
+            self._handler.drained()
+
+    # -- closing
+
+    def close(self) -> None:
+        if self._closing or self._dead:
+            return
+        self.pause_reading()
+        self._closing = True
+        if not self._queue:
+            self._loop.call_soon(self._end, "closed")
+
+    def abort(self) -> None:
+        self._end("aborted")
+
+    def _end(self, reason: str) -> None:
+        if self._dead:
+            return
+        self._dead = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._queue.clear()
+        self.unsent_bytes = 0
+        if reason == "closed":
+            with suppress(OSError, ValueError):  # says goodbye; the peer's own goodbye is not waited for
+                self._sock.unwrap()
+        self._sock.close()
+        if self._handler is not None:
+            self._handler.closed(reason)
+
+
+class TlsListener(SocketListener):
+    """Accepts, shakes hands with a deadline, then hands the stream over."""
+
+    def __init__(
+        self, sock: socket.socket, make_handler: MakeHandler, loop: asyncio.AbstractEventLoop, tls: TlsServer
+    ) -> None:
+        super().__init__(sock, make_handler, loop)
+        self._tls = tls
+        self._handshakes: dict[ssl.SSLSocket, asyncio.TimerHandle] = {}
+
+    def accepted(self, sock: socket.socket, peer: str) -> None:
+        if len(self._handshakes) >= HANDSHAKES_MAX:
+            sock.close()
+            return
+        self._tls.refresh()
+        try:
+            wrapped = self._tls.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:
+            log.debug("tls connection ended at once", extra={"peer": peer, "reason": _words(error)})
+            sock.close()
+            return
+        self._handshakes[wrapped] = self._loop.call_later(HANDSHAKE_SECONDS, self._give_up, wrapped, peer, "too slow")
+        self._shake(wrapped, peer)
+
+    def _shake(self, sock: ssl.SSLSocket, peer: str) -> None:
+        if sock not in self._handshakes:
+            return
+        fd = sock.fileno()
+        self._loop.remove_reader(fd)
+        self._loop.remove_writer(fd)
+        try:
+            sock.do_handshake()
+        except ssl.SSLWantReadError:
+            self._loop.add_reader(fd, self._shake, sock, peer)
+            return
+        except ssl.SSLWantWriteError:
+            self._loop.add_writer(fd, self._shake, sock, peer)
+            return
+        except (OSError, ValueError) as error:
+            self._give_up(sock, peer, _words(error))
+            return
+        self._handshakes.pop(sock).cancel()
+        stream = TlsStream(sock, peer, self._loop)
+        stream.start(self._make_handler(stream))
+
+    def _give_up(self, sock: ssl.SSLSocket, peer: str, reason: str) -> None:
+        timer = self._handshakes.pop(sock, None)
+        if timer is None:
+            return
+        timer.cancel()
+        log.info("tls handshake failed", extra={"peer": peer, "reason": reason})
+        self._loop.remove_reader(sock.fileno())
+        self._loop.remove_writer(sock.fileno())
+        sock.close()
+
+    def close(self) -> None:
+        super().close()
+        for sock in list(self._handshakes):
+            self._give_up(sock, "", "the port was closed")
+
+
+class TlsNetwork:
+    """Real TCP with TLS on it."""
+
+    def __init__(self, tls: TlsServer) -> None:
+        self._tls = tls
+
+    async def listen(self, host: str, port: int, make_handler: MakeHandler) -> TlsListener:
+        loop = asyncio.get_running_loop()
+        return TlsListener(await bound_socket(loop, host, port), make_handler, loop, self._tls)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return str(error.reason or "tls error")
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,99 @@
+"""TLS from three PEM files: one server context, read again when the files change. Knows ssl; no sockets, no settings.
+
+TLS 1.2 and 1.3, OpenSSL's default ciphers, no renegotiation. With a CA file a client may present a certificate, which
+is then verified against it; whether it must is the caller's choice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class TlsError(Exception):
+    """The files make no usable context. (Not on the common root: this floor knows none.)"""
+
+    code = "bad-tls-files"
+    retryable = False
+
+    @property
+    def reason(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    certificate: Path  # chain, the server's own certificate first
+    key: Path
+    ca: Path | None = None  # who signs client certificates; None: none is asked for
+    require_client_certificate: bool = False
+
+
+class TlsServer:
+    """The context that every TLS port of a node shares."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._stamp = self._stat()
+        self.context = _context(files)
+
+    def refresh(self) -> None:
+        """New certificates count for new connections; broken ones are logged and the last good ones stay."""
+        stamp = self._stat()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self.context = _context(self._files)
+        except TlsError as error:
+            log.error("TLS files are not usable, the last good ones stay", extra={"reason": error.reason})
+            return
+        log.info("TLS files were read again")
+
+    def _stat(self) -> tuple[Any, ...]:
+        found = []
+        for path in (self._files.certificate, self._files.key, self._files.ca):
+            try:
+                status = os.stat(path) if path is not None else None
+            except OSError:
+                status = None
+            found.append(None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino))
+        return tuple(found)
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    try:
+        # An encrypted key must not make the broker ask on its terminal.
+        context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
+        if files.ca is not None:
+            context.load_verify_locations(files.ca)
+            context.verify_mode = ssl.CERT_REQUIRED if files.require_client_certificate else ssl.CERT_OPTIONAL
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise TlsError(f"TLS files: {_words(error)}") from error
+    return context
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return f"{error.reason or 'not usable'} (PEM files are expected, the key without a password)"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def common_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """The subject's common name as `getpeercert` gives it; None without a certificate or when it is not exactly one."""
+    if not certificate:
+        return None
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 and names[0] else None
