@@ -63,3 +63,17 @@ class ClientMistake(Error):
 
 class TooManyRequests(LimitExceeded):
     code = "too-many-requests"
+
+
+class IncompatibleSchema(NotAllowed):
+    """What the namespace's strategy forbids after the versions there are."""
+
+    code = "incompatible-schema"
+
+
+class SchemaNotFound(NotFound):
+    code = "schema-not-found"
+
+
+class TooManySchemas(NotAllowed):
+    code = "too-many-schemas"

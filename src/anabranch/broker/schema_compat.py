@@ -1,0 +1,229 @@
+"""May this schema follow those? Decided here, without waiting; Apache's Avro library knows the resolution rules.
+
+| type | rule |
+|---|---|
+| AVRO, JSON (whose definitions are Avro's) | can reader R read what writer W wrote, in the directions of the strategy |
+| KEY_VALUE | key and value each by their own type; the same encoding |
+| all others | the same definition |
+
+The library is imported when the first such definition is looked at: brokers without schemas never pay for it.
+Definitions come from anybody, so what the library may do with them is bounded: the longest check takes seconds. Callers
+keep it off the event loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from anabranch.model.schema import (
+    KEY_VALUE_ENCODING,
+    BadSchema,
+    Schema,
+    SchemaType,
+    Strategy,
+    key_value_parts,
+    parse_json,
+)
+
+PROPERTIES_BYTES_MAX = 64 * 1024
+NODES_MAX = 30_000  # values in one JSON definition
+DEPTH_MAX = 100
+PAIRS_MAX = 100_000  # comparisons of two parts; two unions make the product of their branches
+REASONS_SHOWN = 3
+PARSED_KEPT = 64
+
+AVRO_FORM = (SchemaType.AVRO, SchemaType.JSON)
+
+
+class SchemaTooLarge(BadSchema):
+    code = "schema-too-large"
+
+
+# -- is it a schema at all?
+
+
+def check_size(schema: Schema, bytes_max: int) -> None:
+    """The cheap part of `check_valid`: after it, looking at the definition at all takes milliseconds."""
+    if len(schema.data) > bytes_max:
+        raise SchemaTooLarge(f"the definition has {len(schema.data)} bytes, at most {bytes_max} are allowed")
+    if sum(len(name) + len(value) for name, value in schema.properties.items()) > PROPERTIES_BYTES_MAX:
+        raise SchemaTooLarge(f"the schema's properties have more than {PROPERTIES_BYTES_MAX} bytes")
+
+
+def check_valid(schema: Schema, bytes_max: int) -> None:
+    """Raises BadSchema with a text for people."""
+    check_size(schema, bytes_max)
+    match schema.type:
+        case SchemaType.AUTO_CONSUME:
+            raise BadSchema("AUTO_CONSUME is a wish of consumers, not a schema")
+        case SchemaType.AVRO:
+            _parse_avro(schema.data)
+        case SchemaType.JSON:
+            if not _is_json_schema_form(schema.data):
+                _parse_avro(schema.data)
+        case SchemaType.PROTOBUF:
+            _bounded_json(schema.data)
+        case SchemaType.PROTOBUF_NATIVE:
+            _check_protobuf(schema.data)
+        case SchemaType.KEY_VALUE:
+            for part in key_value_parts(schema):
+                if part.type in (SchemaType.KEY_VALUE, SchemaType.AUTO_CONSUME):
+                    raise BadSchema(f"a KEY_VALUE schema cannot hold one of type {part.type.name}")
+                check_valid(part, bytes_max)
+
+
+def _bounded_json(data: bytes) -> Any:
+    value = parse_json(data)
+    nodes = 0
+    level: list[Any] = [value]
+    for _ in range(DEPTH_MAX):
+        nodes += len(level)
+        if nodes > NODES_MAX:
+            raise SchemaTooLarge(f"the definition has more than {NODES_MAX} parts")
+        level = [child for one in level for child in _children(one)]
+        if not level:
+            return value
+    raise SchemaTooLarge(f"the definition is nested deeper than {DEPTH_MAX}")
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _is_json_schema_form(data: bytes) -> bool:
+    """Very old JSON clients describe themselves in JSON Schema; such definitions can only match exactly."""
+    value = _bounded_json(data)
+    return isinstance(value, dict) and value.get("type") == "object"
+
+
+def _check_protobuf(data: bytes) -> None:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    value = _bounded_json(data)
+    names = ("fileDescriptorSet", "rootMessageTypeName", "rootFileDescriptorName")
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), str) for name in names):
+        raise BadSchema(f"a PROTOBUF_NATIVE definition is an object with the texts {', '.join(names)}")
+    try:
+        files = FileDescriptorSet.FromString(base64.b64decode(value["fileDescriptorSet"], validate=True))
+    except (binascii.Error, ValueError, DecodeError) as error:
+        raise BadSchema("fileDescriptorSet is not a base64 set of protobuf file descriptors") from error
+    root = next((file for file in files.file if file.name == value["rootFileDescriptorName"]), None)
+    if root is None:
+        raise BadSchema(f"no file {value['rootFileDescriptorName']!r} among the descriptors")
+    message = value["rootMessageTypeName"].removeprefix(f"{root.package}." if root.package else "")
+    if message.partition(".")[0] not in {one.name for one in root.message_type}:
+        raise BadSchema(f"no message {value['rootMessageTypeName']!r} in {root.name}")
+
+
+@lru_cache(maxsize=PARSED_KEPT)
+def _parse_avro(data: bytes) -> Any:
+    from avro.schema import parse
+
+    _bounded_json(data)
+    try:
+        # Java spells nested classes Outer$Inner, which Avro's grammar forbids and Java's library lets pass.
+        return parse(data.decode().replace("$", "_"))
+    except Exception as error:  # on odd input the library raises whatever happens to go wrong inside
+        raise BadSchema(f"not an Avro schema: {_first_line(error)}") from error
+
+
+# -- may it follow?
+
+
+def objection(strategy: Strategy, new: Schema, existing: Sequence[Schema]) -> str | None:
+    """Why `new` may not come after `existing` (oldest first, deleted ones left out); None when it may."""
+    assert strategy is not Strategy.UNDEFINED, "the caller knows the level above"
+    if not existing or strategy is Strategy.ALWAYS_COMPATIBLE:
+        return None
+    if strategy is Strategy.ALWAYS_INCOMPATIBLE:
+        return "no new schema is accepted here (ALWAYS_INCOMPATIBLE)"
+    for old in reversed(existing if strategy.is_transitive else existing[-1:]):
+        reason = _clash(strategy, new, old)
+        if reason is not None:
+            return f"{reason} ({strategy})"
+    return None
+
+
+def reader_objection(strategy: Strategy, reader: Schema, existing: Sequence[Schema]) -> str | None:
+    """Why a consumer with this schema could not read the topic: what counts is reading, whatever the strategy says of
+    writing. With a strategy that looks at all versions it must be able to read all."""
+    if strategy is Strategy.ALWAYS_INCOMPATIBLE:
+        known = {old.digest for old in existing}
+        return None if reader.digest in known else "only the schemas of the topic are accepted (ALWAYS_INCOMPATIBLE)"
+    if strategy is not Strategy.ALWAYS_COMPATIBLE:
+        reads_all = strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
+        strategy = Strategy.BACKWARD_TRANSITIVE if reads_all else Strategy.BACKWARD
+    return objection(strategy, reader, existing)
+
+
+def _clash(strategy: Strategy, new: Schema, old: Schema) -> str | None:
+    if new.type is not old.type:
+        return f"exists schema type {old.type.name}, new schema type {new.type.name}"
+    if new.digest == old.digest:
+        return None
+    if new.type is SchemaType.KEY_VALUE:
+        return _pair_clash(strategy, new, old)
+    if new.type not in AVRO_FORM:
+        return f"schemas of type {new.type.name} must be the same"
+    if new.type is SchemaType.JSON and (_is_json_schema_form(new.data) or _is_json_schema_form(old.data)):
+        return "definitions in JSON Schema must be the same"
+    reason = _unreadable(new, old, "new schema cannot read the old one's data") if strategy.new_reads_old else None
+    if reason is None and strategy.old_reads_new:
+        reason = _unreadable(old, new, "old schema cannot read the new one's data")
+    return reason
+
+
+def _pair_clash(strategy: Strategy, new: Schema, old: Schema) -> str | None:
+    encodings = [one.properties.get(KEY_VALUE_ENCODING, "INLINE") for one in (old, new)]
+    if encodings[0] != encodings[1]:
+        return f"exists key-value encoding {encodings[0]}, new {encodings[1]}"
+    pairs = zip(("key", "value"), key_value_parts(new), key_value_parts(old), strict=True)
+    for part, mine, theirs in pairs:
+        reason = _clash(strategy, mine, theirs)
+        if reason is not None:
+            return f"{part}: {reason}"
+    return None
+
+
+def _unreadable(reader: Schema, writer: Schema, headline: str) -> str | None:
+    from avro.compatibility import SchemaCompatibilityType
+
+    reading, writing = _parse_avro(reader.data), _parse_avro(writer.data)
+    try:
+        result = _checker()().get_compatibility(reading, writing)
+    except Exception as error:  # too much, too deep or unknown to the library: not known to be compatible
+        return f"{headline}: {_first_line(error)}"
+    if result.compatibility is SchemaCompatibilityType.compatible:
+        return None
+    kinds = sorted({kind.value.replace("_", " ") for kind in result.incompatibilities})
+    places = sorted(result.locations)[:REASONS_SHOWN]
+    details = sorted(result.messages)[:REASONS_SHOWN]
+    return f"{headline}: {', '.join(kinds)} at {', '.join(places)}: {'; '.join(details)}"
+
+
+@lru_cache(maxsize=1)
+def _checker() -> Any:
+    """The library's checker, made to stop: class of a late import, hence made late."""
+    from avro.compatibility import ReaderWriterCompatibilityChecker
+
+    class BoundedChecker(ReaderWriterCompatibilityChecker):
+        pairs = 0
+
+        def get_compatibility(self, *args: Any, **options: Any) -> Any:
+            self.pairs += 1
+            if self.pairs > PAIRS_MAX:
+                raise SchemaTooLarge(f"comparing the two takes more than {PAIRS_MAX} steps")
+            return super().get_compatibility(*args, **options)
+
+    return BoundedChecker
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

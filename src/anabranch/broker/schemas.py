@@ -1,0 +1,297 @@
+"""The schemas of topics: versions 0, 1, 2 … of one history that a topic, its partitions and its segments share.
+
+Keys: `/schemas/T/N/NAME` is the history, one compare-and-set unit: the next number and the live versions, each with the
+digest of its schema; `/schemas/T/N/NAME/DIGEST` is the schema itself, written before a history names it. NAME is the
+form-url-encoded local name of the topic without partition or segment. Knows the metadata store and the namespace's
+policies; must not know connections or HTTP.
+
+A deletion takes a number of its own and hides what came before; numbers go on counting. A forced one takes the whole
+history away. Definitions that nothing names any more are deleted after that, each only in the store version that was
+seen before it: whoever registers the same schema again has written it again, and keeps it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anabranch.broker.catalog import Catalog
+from anabranch.broker.errors import IncompatibleSchema, SchemaNotFound, TooManySchemas
+from anabranch.broker.schema_compat import check_size, check_valid, objection, reader_objection
+from anabranch.broker.schema_policy import SchemaPolicy
+from anabranch.broker.schema_settings import SchemaSettings
+from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, Version, VersionMismatch
+from anabranch.model.errors import NotReady
+from anabranch.model.names import TopicName, encode_component
+from anabranch.model.schema import Schema, SchemaType, Strategy
+from anabranch.runtime.blocking import Blocking
+from anabranch.runtime.clock import Clock
+
+CAS_TRIES = 16
+VERSION_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One live version in a history."""
+
+    version: int
+    digest: str
+    registered_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a topic's key holds. Never edited: every change is a new one."""
+
+    next_version: int = 0
+    entries: tuple[Entry, ...] = ()
+
+    @classmethod
+    def load(cls, value: bytes) -> History:
+        record = json.loads(value)
+        return cls(record["next"], tuple(Entry(*row) for row in record["versions"]))
+
+    def dump(self) -> bytes:
+        rows = [[one.version, one.digest, one.registered_ms] for one in self.entries]
+        return json.dumps({"next": self.next_version, "versions": rows}, separators=(",", ":")).encode()
+
+    def version_of(self, digest: str) -> int | None:
+        return next((one.version for one in self.entries if one.digest == digest), None)
+
+    def with_version(self, digest: str, now_ms: int) -> History:
+        return History(self.next_version + 1, (*self.entries, Entry(self.next_version, digest, now_ms)))
+
+    def deleted(self) -> History:
+        return History(self.next_version + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    version: int
+    schema: Schema
+    registered_ms: int
+
+
+class SchemaRegistry:
+    def __init__(
+        self, store: MetadataStore, catalog: Catalog, blocking: Blocking, clock: Clock, settings: SchemaSettings
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._blocking = blocking
+        self._clock = clock
+        self._settings = settings
+        self._one_check = asyncio.Lock()  # checks are work for a processor: one at a time leaves the rest of it alone
+
+    # -- what clients ask
+
+    async def admit_producer(self, topic: TopicName, schema: Schema | None) -> int | None:
+        """The version that the producer's messages carry; None without a schema. New schemas become a version."""
+        if is_schemaless(schema):
+            policy = await self.policy(topic.namespace_path)
+            if policy.validation_enforced and (await self._history(topic))[0].entries:
+                raise IncompatibleSchema(f"{topic.base} takes no producer without a schema (validation is enforced)")
+            return None
+        assert schema is not None
+        return await self.register(topic, schema)
+
+    async def admit_consumer(self, topic: TopicName, schema: Schema | None, is_unused: Callable[[], bool]) -> None:
+        """A consumer must be able to read what the topic's schema writes. A topic that has no schema takes the first
+        consumer's while it is unused; later nobody knows what is in it."""
+        if is_schemaless(schema):
+            return
+        assert schema is not None
+        check_size(schema, self._settings.bytes_max)
+        history, _ = await self._history(topic)
+        if not history.entries and is_unused():
+            await self.register(topic, schema)
+            return
+        strategy = (await self.policy(topic.namespace_path)).strategy
+        if strategy is Strategy.ALWAYS_COMPATIBLE:
+            return
+        if not history.entries:
+            raise IncompatibleSchema(f"{topic.base} has messages or producers without a schema")
+        await self._check_valid(schema)
+        existing = await self._compared(topic, strategy, history)
+        await self._decide(lambda: reader_objection(strategy, schema, existing))
+
+    async def register(self, topic: TopicName, schema: Schema, *, by_administrator: bool = False) -> int:
+        """The version of this schema; a new one where the namespace's policy allows it."""
+        known = await self.find(topic, schema)
+        if known is not None:
+            return known
+        await self._check_valid(schema)
+        digest = schema.digest
+        for _ in range(CAS_TRIES):
+            history, version = await self._history(topic)
+            known = history.version_of(digest)
+            if known is not None:
+                return known
+            policy = await self.policy(topic.namespace_path)
+            if not (policy.auto_update or by_administrator):
+                raise IncompatibleSchema(f"schema is not known and {topic.namespace_path} takes no new ones by itself")
+            if len(history.entries) >= self._settings.versions_max:
+                raise TooManySchemas(f"{topic.base} has {len(history.entries)} schema versions already")
+            await self._check_follows(topic, policy.strategy, schema, history)
+            await self._write(f"{_key(topic)}/{digest}", _dump(schema))
+            if await self._save(_key(topic), history.with_version(digest, self._clock.now_ms()), version):
+                return history.next_version
+        raise _contended(_key(topic))
+
+    async def get(self, topic: TopicName, version: int | None = None) -> StoredSchema:
+        """One live version, the latest unless told."""
+        history, _ = await self._history(topic)
+        wanted = [one for one in history.entries if version in (None, one.version)][-1:]
+        found = await self._load(topic, replace(history, entries=tuple(wanted)))
+        if not found:
+            which = "no schema" if version is None else f"no schema version {version}"
+            raise SchemaNotFound(f"{topic.base} has {which}")
+        return found[0]
+
+    # -- what administrators ask
+
+    async def history(self, topic: TopicName) -> list[StoredSchema]:
+        """Live versions, oldest first."""
+        return await self._load(topic, (await self._history(topic))[0])
+
+    async def find(self, topic: TopicName, schema: Schema) -> int | None:
+        """The version that this schema has already."""
+        check_size(schema, self._settings.bytes_max)
+        return (await self._history(topic))[0].version_of(schema.digest)
+
+    async def check(self, topic: TopicName, schema: Schema) -> None:
+        """Raises IncompatibleSchema unless this schema could become the next version."""
+        await self._check_valid(schema)
+        history, _ = await self._history(topic)
+        policy = await self.policy(topic.namespace_path)
+        await self._check_follows(topic, policy.strategy, schema, history)
+
+    async def delete(self, topic: TopicName, *, force: bool = False) -> int:
+        """The number that the deletion takes; with `force` the whole history goes and the answer is -1."""
+        return await self._delete(_key(topic), force)
+
+    async def _delete(self, key: str, force: bool) -> int:
+        for _ in range(CAS_TRIES):
+            history, version = await self._read(key)
+            definitions = [(found, one.version) async for found, one in self._store.scan(key) if found != key]
+            if force:
+                done = version is None or await self._remove(key, version)
+            else:
+                done = await self._save(key, history.deleted(), version)
+            if done:
+                for definition, seen in definitions:
+                    await self._remove(definition, seen)
+                return -1 if force else history.next_version
+        raise _contended(key)
+
+    async def forget_namespace(self, namespace: str) -> None:
+        """The namespace is gone: so is every schema below it, also of topics that never existed."""
+        for encoded in await self._store.children(f"/schemas/{namespace}"):
+            await self._delete(f"/schemas/{namespace}/{encoded}", force=True)
+
+    async def policy(self, namespace: str) -> SchemaPolicy:
+        return SchemaPolicy.of((await self._catalog.policies(namespace)).other, self._settings)
+
+    # -- the store
+
+    async def _history(self, topic: TopicName) -> tuple[History, Version | None]:
+        return await self._read(_key(topic))
+
+    async def _read(self, key: str) -> tuple[History, Version | None]:
+        found = await self._store.get(key)
+        return (History(), None) if found is None else (History.load(found.value), found.version)
+
+    async def _load(self, topic: TopicName, history: History) -> list[StoredSchema]:
+        found = []
+        for one in history.entries:
+            record = await self._store.get(f"{_key(topic)}/{one.digest}")
+            if record is not None:  # deleted since the history was read
+                found.append(StoredSchema(one.version, _load_schema(record.value), one.registered_ms))
+        return found
+
+    async def _save(self, key: str, history: History, version: Version | None) -> bool:
+        """False: somebody else was first."""
+        try:
+            await self._store.put(key, history.dump(), expected=ABSENT if version is None else version)
+        except VersionMismatch:
+            return False
+        return True
+
+    async def _remove(self, key: str, version: Version) -> bool:
+        """False: somebody has written it since."""
+        try:
+            await self._store.delete(key, expected=version)
+        except VersionMismatch:
+            return False
+        except KeyMissing:
+            return True
+        return True
+
+    async def _write(self, key: str, value: bytes) -> None:
+        """Always a write, also of what is there: see the module's text on deletions."""
+        await self._store.put(key, value, expected=ANY)
+
+    # -- deciding
+
+    async def _check_valid(self, schema: Schema) -> None:
+        async with self._one_check:
+            await self._blocking.run(check_valid, schema, self._settings.bytes_max)
+
+    async def _check_follows(self, topic: TopicName, strategy: Strategy, schema: Schema, history: History) -> None:
+        existing = await self._compared(topic, strategy, history)
+        if existing:
+            await self._decide(lambda: objection(strategy, schema, existing))
+
+    async def _compared(self, topic: TopicName, strategy: Strategy, history: History) -> list[Schema]:
+        """The versions that the strategy looks at, oldest first."""
+        looks_at_all = strategy.is_transitive or strategy is Strategy.ALWAYS_INCOMPATIBLE
+        entries = history.entries if looks_at_all else history.entries[-1:]
+        return [one.schema for one in await self._load(topic, replace(history, entries=entries))]
+
+    async def _decide(self, question: Callable[[], str | None]) -> None:
+        async with self._one_check:
+            reason = await self._blocking.run(question)
+        if reason is not None:
+            raise IncompatibleSchema(f"Incompatible schema: {reason}")
+
+
+def is_schemaless(schema: Schema | None) -> bool:
+    """Bytes, or whatever the topic has: nothing to compare."""
+    return schema is None or schema.type in (SchemaType.NONE, SchemaType.AUTO_CONSUME)
+
+
+def schema_name(topic: TopicName) -> str:
+    """What Pulsar calls a topic's schema."""
+    return f"{topic.namespace_path}/{encode_component(topic.scalable.local)}"
+
+
+def version_bytes(version: int | None) -> bytes:
+    """As on the wire and in messages; empty for none."""
+    return b"" if version is None else version.to_bytes(VERSION_BYTES, "big")
+
+
+def _key(topic: TopicName) -> str:
+    return f"/schemas/{schema_name(topic)}"
+
+
+def _contended(key: str) -> NotReady:
+    return NotReady(f"{key} is changed by too many at once")
+
+
+def _dump(schema: Schema) -> bytes:
+    record = {
+        "type": schema.type.name,
+        "data": base64.b64encode(schema.data).decode(),
+        "properties": dict(schema.properties),
+    }
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _load_schema(value: bytes) -> Schema:
+    record: dict[str, Any] = json.loads(value)
+    return Schema(SchemaType[record["type"]], base64.b64decode(record["data"]), record["properties"])
