@@ -368,6 +368,17 @@ async def test_trim_drops_what_every_durable_cursor_has_passed(world: TopicWorld
     await topic.close()
 
 
+async def test_a_topic_without_cursors_trims_itself_when_it_rolls(world: TopicWorld) -> None:
+    topic = await world.open(TopicLogSettings(ledger_bytes_max=4))
+    for first in range(0, 12, 2):
+        await world.fill(topic, 2, first=first)
+        await world.settle()
+    assert len(topic.stats().ledgers) <= 2
+    assert len(world.ledgers.ledger_ids) <= 2
+    assert topic.stats().trimmed_messages + topic.total_messages == 12
+    await topic.close()
+
+
 async def test_old_ledgers_roll_when_trim_comes_by(world: TopicWorld) -> None:
     topic = await world.open(TopicLogSettings(ledger_age_max_ms=1000, retention_ms=-1, retention_bytes=-1))
     await world.fill(topic, 1)

@@ -25,13 +25,14 @@ from anabranch.storage.acks import AckState
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.cursorcodec import BlobSaved, CursorDeleted, CursorSaved
 from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.ownership import TopicOwnership
 from anabranch.storage.port import Fenced, LedgerStore, Payload, StorageError
-from anabranch.storage.records import RecordRaced, RecordStore
+from anabranch.storage.records import RecordStore
 from anabranch.storage.statelog import StateLog
 from anabranch.storage.tail import TopicSink, TopicTail
 from anabranch.storage.topicopen import OpenedTopic, finish_deletion, open_topic
 from anabranch.storage.topicreader import StoredEntry, TopicReader
-from anabranch.storage.topicrecord import TopicRecord, decode_record, encode_record, with_chain
+from anabranch.storage.topicrecord import TopicRecord, with_chain
 from anabranch.storage.topicstats import CursorStats, LedgerStats, TopicLogStats
 from anabranch.storage.trim import ledgers_to_drop
 
@@ -70,16 +71,15 @@ class TopicLog:
         """Not for callers: use `open`."""
         self.name, self._key = opened.name, opened.key
         self._ledgers, self._metadata, self._ids, self._clock = ledgers, metadata, ids, clock
+        self._owner = TopicOwnership(opened.key, opened.record, opened.version, metadata, self._lost)
         self._settings = settings
         self._tasks = TaskOwner(f"topic {opened.name}")
         self.chain = opened.chain
-        self._record, self._version = opened.record, opened.version
-        self._record_lock, self._trim_lock = asyncio.Lock(), asyncio.Lock()
+        self._trim_lock = asyncio.Lock()
         self._garbage = list(opened.record.garbage)
         self._reader = TopicReader(self.chain, ledgers)
         self._cursors: dict[str, Cursor] = {}
         self._blobs: dict[str, bytes] = {}
-        self._fenced: Fenced | None = None
         self._next_state_ledger: int | None = None
         self._is_closed = False
         self._state = StateLog(
@@ -158,15 +158,15 @@ class TopicLog:
 
     @property
     def is_terminated(self) -> bool:
-        return self._record.terminated_at is not None
+        return self._owner.record.terminated_at is not None
 
     @property
     def epoch(self) -> int:
-        return self._record.epoch
+        return self._owner.record.epoch
 
     @property
     def properties(self) -> dict[str, str]:
-        return dict(self._record.properties)
+        return dict(self._owner.record.properties)
 
     @property
     def last_position(self) -> Position:
@@ -252,8 +252,7 @@ class TopicLog:
         self._state.cursor_changed(cursor)
 
     async def flush_state(self) -> None:
-        if self._fenced is not None:
-            raise self._fenced
+        self._owner.check()
         await self._state.flush()
 
     def state(self, key: str) -> bytes | None:
@@ -329,9 +328,10 @@ class TopicLog:
         self._is_closed = True
         try:
             await self._tail.stop(StorageError("the topic is closed"))
-            if self._fenced is None:
+            if self._owner.fenced is None:
                 await self._state.close()
-                if self._record.ledgers and self._record.ledgers[-1].entries is None and self.chain.entries:
+                rows = self._owner.record.ledgers
+                if rows and rows[-1].entries is None and self.chain.entries:
                     await self._save()
         finally:
             await self._state.close(flush=False)
@@ -345,7 +345,7 @@ class TopicLog:
         await self._state.close(flush=False)
         await self._tasks.close()
         await self._save(lambda record: replace(record, is_deleted=True))
-        await finish_deletion(self._key, self._record, self._ledgers, self._metadata)
+        await finish_deletion(self._key, self._owner.record, self._ledgers, self._metadata)
 
     def stats(self) -> TopicLogStats:
         return TopicLogStats(
@@ -363,7 +363,7 @@ class TopicLog:
             trimmed_messages=self.chain.trimmed_messages,
             corrupt_entries=self._reader.corrupt_entries,
             last_position=self.chain.last,
-            epoch=self._record.epoch,
+            epoch=self._owner.record.epoch,
             is_terminated=self.is_terminated,
         )
 
@@ -384,7 +384,7 @@ class TopicLog:
         return ledger
 
     def _highest_ledger(self) -> int:
-        return max((row.id for row in self._record.ledgers), default=self.chain.last.ledger)
+        return max((row.id for row in self._owner.record.ledgers), default=self.chain.last.ledger)
 
     def _after_switch(self) -> None:
         self._tasks.spawn(self._save_and_trim(), "trim")
@@ -400,36 +400,20 @@ class TopicLog:
         self, change: Callable[[TopicRecord], TopicRecord] | None = None, *, next_ledger: int | None = None
     ) -> None:
         """Write the record as memory has it, with `change` on top."""
-        async with self._record_lock:
-            if self._fenced is not None:
-                raise self._fenced
+
+        def current(record: TopicRecord) -> TopicRecord:
             state_ledgers = self._state.ledger_ids
             if self._next_state_ledger is not None:
                 state_ledgers = (*state_ledgers, self._next_state_ledger)
-            record = with_chain(self._record, self.chain, next_ledger=next_ledger or self._tail.announced)
+            record = with_chain(record, self.chain, next_ledger=next_ledger or self._tail.announced)
             record = replace(record, state_ledgers=state_ledgers, garbage=tuple(self._garbage))
-            if change is not None:
-                record = change(record)
-            if record != self._record:
-                self._version = await self._put(record)
-                self._record = record
+            return record if change is None else change(record)
 
-    async def _put(self, record: TopicRecord) -> int:
-        value, version = encode_record(record), self._version
-        while True:
-            try:
-                return await self._metadata.save(self._key, value, version=version)
-            except RecordRaced:
-                found = await self._metadata.load(self._key)
-                if found is None or decode_record(found.value).epoch != record.epoch:
-                    raise self._lost(None if found is None else decode_record(found.value).epoch) from None
-                version = found.version  # our own write whose answer was lost
+        await self._owner.save(current)
 
-    def _lost(self, epoch: int | None) -> Fenced:
+    def _lost(self, fenced: Fenced) -> None:
         """Somebody else owns the topic: confirm nothing any more."""
-        self._fenced = Fenced(f"{self.name} was taken over (epoch {self._record.epoch}, now {epoch})")
-        self._tail.abandon(self._fenced)
-        return self._fenced
+        self._tail.abandon(fenced)
 
     def _discard(self, ledgers: list[int]) -> None:
         """Delete ledgers in the background; those that stay behind are known to the record's next version."""
@@ -444,7 +428,6 @@ class TopicLog:
                 self._garbage.remove(ledger)
 
     def _check_usable(self) -> None:
-        if self._fenced is not None:
-            raise self._fenced
+        self._owner.check()
         if self._is_closed:
             raise StorageError(f"{self.name} is closed")
