@@ -100,6 +100,7 @@ class ReceiptHandler:
 async def serve_receipts() -> None:
     scratch = bytearray(512 * 1024)
     listener = await SocketNetwork().listen(HOST, 0, lambda stream: ReceiptHandler(stream, scratch))
+    listener.start()
     print(listener.port, flush=True)
     await asyncio.Event().wait()
 
