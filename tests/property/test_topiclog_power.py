@@ -194,13 +194,16 @@ async def lives(seed: int, cuts: list[int], *, is_machine: bool, is_full_at_time
         await life.check()
 
 
+cuts_after = st.one_of(st.integers(20, 100), st.integers(20, 900))  # disk operations of one life
+
+
 @settings(max_examples=40, deadline=None)
-@given(st.integers(0, 1 << 32), st.lists(st.integers(20, 900), min_size=1, max_size=4), st.booleans())
+@given(st.integers(0, 1 << 32), st.lists(cuts_after, min_size=1, max_size=4), st.booleans())
 def test_power_cuts(seed: int, cuts: list[int], is_machine: bool) -> None:
     asyncio.run(lives(seed, cuts, is_machine=is_machine, is_full_at_times=False))
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 1 << 32), st.lists(st.integers(50, 900), min_size=1, max_size=3))
+@given(st.integers(0, 1 << 32), st.lists(cuts_after, min_size=1, max_size=3))
 def test_power_cuts_on_a_device_that_is_full_at_times(seed: int, cuts: list[int]) -> None:
     asyncio.run(lives(seed, cuts, is_machine=True, is_full_at_times=True))

@@ -458,6 +458,19 @@ async def test_cursors_survive_close_and_crash(world: TopicWorld) -> None:
     await topic.close()
 
 
+async def test_cursors_survive_owners_that_crash_before_they_write(world: TopicWorld) -> None:
+    topic = await world.open()
+    await world.fill(topic, 3)
+    cursor = await topic.create_cursor("s", EARLIEST, {})
+    cursor.ack(Position(1, 0), 1)
+    await cursor.flush()
+    for _ in range(3):
+        world.crash()
+        topic = await world.open()
+        assert topic.cursors["s"].mark_delete == Position(1, 0)
+    await topic.close()
+
+
 async def test_acks_are_written_by_a_timer_and_only_when_there_are_any(world: TopicWorld) -> None:
     topic = await world.open()
     await world.fill(topic, 3)
