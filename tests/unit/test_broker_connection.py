@@ -16,6 +16,7 @@ from anabranch.protocol.commands import BaseCommand, frame, read_command
 from anabranch.protocol.frames import Frame, FrameDecoder
 from anabranch.runtime.net import Buffer
 from tests.broker_world import BrokerWorld
+from tests.schema_world import new_registry
 
 CONNECT = frame(
     BaseCommand(type=BaseCommand.CONNECT, connect=pb.CommandConnect(client_version="test", protocol_version=21))
@@ -106,6 +107,7 @@ class Scene:
             clock=self.world.clock,
             catalog=self.world.catalog,
             topics=self.world.topics,
+            schemas=new_registry(self.world.store, self.world.catalog, self.world.clock),
             names=NameGiver("x"),
             address=Address("pulsar://here:1", "http://here:2"),
         )

@@ -13,6 +13,7 @@ from anabranch.broker.connection import BaseType, CommandSet, Connection, Handle
 from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscriptionType
 from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, ConsumerNotFound
 from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
+from anabranch.broker.schema_commands import wire_schema
 from anabranch.broker.services import Services
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import SubscribeRequest
@@ -86,6 +87,7 @@ class ConsumerCommands(CommandSet):
         changes = self._connection.access_changes
         await self._connection.authorize(BaseCommand.SUBSCRIBE, Resource.of_topic(name, request.name))
         topic = await self._services.topics.get(name, create=body.force_topic_creation)
+        await self._services.schemas.admit_consumer(name, wire_schema(body), lambda: topic.is_unused)
         subscription, consumer = await topic.subscribe(request, self._connection)
         attached = Attached(consumer, subscription, topic)
         if not self._connection.is_open:

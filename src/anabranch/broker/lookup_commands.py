@@ -1,5 +1,5 @@
-"""Where things are: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE, GET_SCHEMA. Reads the catalog, changes
-nothing but what auto-creation says."""
+"""Where things are: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE. Reads the catalog, changes nothing but what
+auto-creation says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.model.names import Domain, TopicName, parse_namespace
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.frames import Frame
-from anabranch.protocol.server_errors import ServerError, server_error
+from anabranch.protocol.server_errors import server_error
 
 
 class LookupCommands(CommandSet):
@@ -28,7 +28,6 @@ class LookupCommands(CommandSet):
             int(BaseCommand.LOOKUP): self._lookup,
             int(BaseCommand.PARTITIONED_METADATA): self._partitions,
             int(BaseCommand.GET_TOPICS_OF_NAMESPACE): self._topics,
-            int(BaseCommand.GET_SCHEMA): self._schema,
         }
 
     def _lookup(self, body: Any, frame: Frame) -> None:
@@ -88,9 +87,6 @@ class LookupCommands(CommandSet):
             for topic in await catalog.partitioned_topics(namespace, domain)
             for index in range(await catalog.partitions(topic))
         ]
-
-    def _schema(self, body: Any, frame: Frame) -> None:
-        self._connection.send(replies.schema_failed(body.request_id, ServerError.TopicNotFound, "topic has no schema"))
 
 
 def topics_hash(names: list[str]) -> str:

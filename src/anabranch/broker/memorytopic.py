@@ -143,6 +143,10 @@ class MemoryTopic:
     def is_idle(self) -> bool:
         return not self.producers and not any(s.consumers for s in self.subscriptions.values())
 
+    @property
+    def is_unused(self) -> bool:
+        return not self.producers
+
     def _check_open(self) -> None:
         if self._fenced:
             raise TopicFenced(f"{self.name} is being closed")
@@ -176,7 +180,11 @@ class MemoryTopic:
         heir = self._access.leave(producer)
         if heir is not None and not heir.closed:
             heir.is_ready = True
-            heir.peer.send(replies.producer_success(heir.request_id, heir.name, topic_epoch=self._access.epoch))
+            heir.peer.send(
+                replies.producer_success(
+                    heir.request_id, heir.name, schema_version=heir.schema_version, topic_epoch=self._access.epoch
+                )
+            )
 
     def _close_producer(self, producer: Producer) -> None:
         producer.closed = True

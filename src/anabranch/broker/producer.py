@@ -55,8 +55,8 @@ class Deferred:
 class Producer:
     __slots__ = (
         "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
-        "connected_ms", "messages_in", "bytes_in", "closed", "is_ready", "request_id", "_submitted", "_completed",
-        "_deferred", "_on_idle",
+        "connected_ms", "schema_version", "messages_in", "bytes_in", "closed", "is_ready", "request_id", "_submitted",
+        "_completed", "_deferred", "_on_idle",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class Producer:
         window: Window,
         grants_credits: bool,
         connected_ms: int,
+        schema_version: bytes = b"",
     ) -> None:
         self.peer = peer
         self.producer_id = producer_id
@@ -86,6 +87,7 @@ class Producer:
         self.held: deque[Publish] = deque()
         self.grants_credits = grants_credits
         self.connected_ms = connected_ms
+        self.schema_version = schema_version  # what its messages carry; empty without a schema
         self.messages_in = 0
         self.bytes_in = 0
         self.closed = False

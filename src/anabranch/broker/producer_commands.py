@@ -11,6 +11,8 @@ from anabranch.broker.authorization import Resource, Unauthorized
 from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.broker.dedup import highest_of
 from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.schema_commands import wire_schema
+from anabranch.broker.schemas import version_bytes
 from anabranch.broker.services import Services
 from anabranch.broker.topics import AnyTopic
 from anabranch.broker.window import Window
@@ -76,9 +78,10 @@ class ProducerCommands(CommandSet):
             owned = Resource.of_topic(name, body.initial_subscription_name)
             await self._connection.authorize(BaseCommand.SUBSCRIBE, owned)
         topic = await services.topics.get(name, create=True)
+        schema_version = await services.schemas.admit_producer(name, wire_schema(body))
         if body.initial_subscription_name:
             await self._initial_subscription(topic, body.initial_subscription_name)
-        producer = self._producer(body, name)
+        producer = self._producer(body, name, version_bytes(schema_version))
         try:
             admission = await topic.add_producer(producer, body.topic_epoch if body.HasField("topic_epoch") else None)
         except BaseException:
@@ -93,7 +96,7 @@ class ProducerCommands(CommandSet):
         if changes != self._connection.access_changes:
             await self._check_again(body.producer_id, attached)
 
-    def _producer(self, body: Any, name: TopicName) -> Producer:
+    def _producer(self, body: Any, name: TopicName, schema_version: bytes) -> Producer:
         settings = self._services.settings
         if len(body.producer_name) > PRODUCER_NAME_MAX:
             raise BadCommand("producer name is too long")
@@ -109,6 +112,7 @@ class ProducerCommands(CommandSet):
             window=Window(settings.producer_bytes_max, settings.producer_messages_max),
             grants_credits=self._connection.extensions,
             connected_ms=self._services.clock.now_ms(),
+            schema_version=schema_version,
         )
 
     async def _initial_subscription(self, topic: AnyTopic, name: str) -> None:
@@ -124,6 +128,7 @@ class ProducerCommands(CommandSet):
                 request_id,
                 producer.name,
                 last_sequence_id=attached.topic.last_sequence(producer.name),
+                schema_version=producer.schema_version,
                 topic_epoch=epoch,
                 ready=producer.is_ready,
                 credit_bytes=producer.window.bytes_max if credits else None,

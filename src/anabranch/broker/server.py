@@ -10,6 +10,7 @@ from anabranch.broker.connection import Connection
 from anabranch.broker.consumer_commands import ConsumerCommands
 from anabranch.broker.lookup_commands import LookupCommands
 from anabranch.broker.producer_commands import ProducerCommands
+from anabranch.broker.schema_commands import SchemaCommands
 from anabranch.broker.services import Services
 from anabranch.model.errors import LimitExceeded
 from anabranch.protocol import replies
@@ -58,6 +59,7 @@ class BrokerServer:
             LookupCommands(connection, services),
             ProducerCommands(connection, services),
             ConsumerCommands(connection, services),
+            SchemaCommands(connection, services),
         )
         error = self._too_many(host_of(stream.peer))
         if error is not None:

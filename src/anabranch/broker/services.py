@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.guard import Guard
 from anabranch.broker.names import NameGiver
+from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topics import Topics
 from anabranch.runtime.clock import Clock
@@ -30,6 +31,7 @@ class Services:
     clock: Clock
     catalog: Catalog
     topics: Topics
+    schemas: SchemaRegistry
     names: NameGiver
     address: Address
     guard: Guard = field(default_factory=Guard)  # lets everybody through unless security is configured

@@ -146,6 +146,11 @@ class Topic:
         )
 
     @property
+    def is_unused(self) -> bool:
+        """Nobody produces and nothing is stored: whoever comes first says what will be in it."""
+        return not self.producers and not self.log.chain.entries
+
+    @property
     def messages_in(self) -> int:
         return self._publisher.messages_in
 
@@ -233,6 +238,7 @@ class Topic:
                     heir.request_id,
                     heir.name,
                     last_sequence_id=self.last_sequence(heir.name),
+                    schema_version=heir.schema_version,
                     topic_epoch=self._access.epoch,
                     credit_bytes=heir.window.bytes_max if credits else None,
                     credit_messages=heir.window.messages_max if credits else None,

@@ -16,6 +16,7 @@ from anabranch import __version__
 from anabranch.broker.admin import BrokerAdmin
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.names import NameGiver
+from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Address, Services
 from anabranch.broker.topics import Topics
@@ -111,6 +112,7 @@ class Node:
             clock=clock,
             catalog=catalog,
             topics=topics,
+            schemas=SchemaRegistry(metadata, catalog, blocking, clock, settings.schemas),
             names=names,
             address=Address(
                 f"pulsar://{settings.advertised_host}:{listener.port}",

@@ -7,6 +7,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from anabranch.broker.schema_settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
 from anabranch.rest.settings import HttpSettings
 from anabranch.runtime.settings import require_all
@@ -57,6 +58,7 @@ class NodeSettings:
     storage: StorageSettings = field(default_factory=lambda: StorageSettings(dir=Path("anabranch-data")))
     topics: TopicLogSettings = field(default_factory=TopicLogSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
+    schemas: SchemaSettings = field(default_factory=SchemaSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
     @property

@@ -5,7 +5,7 @@ Receipts and messages, which exist once per entry, are in `commands`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from anabranch.model.position import Position
@@ -262,6 +262,27 @@ def topics_of_namespace(
         request_id=request_id, topics=topics, topics_hash=topics_hash, filtered=filtered, changed=changed
     )
     return frame(BaseCommand(type=BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE, get_topics_of_namespace_response=body))
+
+
+def schema(
+    request_id: int, *, name: str, type_number: int, data: bytes, properties: Mapping[str, str], version: bytes
+) -> bytes:
+    """`type_number` is the wire's, which `model.schema.SchemaType` shares."""
+    found = pb.Schema(name=name, schema_data=data, type=pb.Schema.Type.Name(type_number))
+    for key, value in properties.items():
+        found.properties.add(key=key, value=value)
+    body = pb.CommandGetSchemaResponse(request_id=request_id, schema=found, schema_version=version)
+    return frame(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, get_schema_response=body))
+
+
+def get_or_create_schema(request_id: int, version: bytes) -> bytes:
+    body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, schema_version=version)
+    return frame(BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, get_or_create_schema_response=body))
+
+
+def get_or_create_schema_failed(request_id: int, code: ServerError, text: str) -> bytes:
+    body = pb.CommandGetOrCreateSchemaResponse(request_id=request_id, error_code=code, error_message=text)
+    return frame(BaseCommand(type=BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE, get_or_create_schema_response=body))
 
 
 def schema_failed(request_id: int, code: ServerError, text: str) -> bytes:

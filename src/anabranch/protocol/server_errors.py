@@ -29,6 +29,7 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "quota-exceeded": ServerError.ProducerBlockedQuotaExceededException,
     "topic-terminated": ServerError.TopicTerminatedError,
     "incompatible-schema": ServerError.IncompatibleSchema,
+    "bad-schema": ServerError.IncompatibleSchema,
     "metadata": ServerError.MetadataError,
     "storage": ServerError.PersistenceError,
     # Stock clients retry PersistenceError until their timeout and then say "timeout"; this one they report at once.

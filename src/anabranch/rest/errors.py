@@ -10,6 +10,8 @@ from anabranch.rest.message import Response, json_response
 
 STATUS = {
     "bad-request": 400,
+    "authentication": 401,
+    "authorization": 403,
     "unauthorized": 401,
     "forbidden": 403,
     "not-found": 404,
@@ -26,7 +28,9 @@ STATUS = {
     "not-allowed": 412,
     "limit-exceeded": 412,
     "body-too-large": 413,
+    "incompatible-schema": 409,
     "fewer-partitions": 422,
+    "bad-schema": 422,
     "too-many-requests": 429,
     "headers-too-large": 431,
     "error": 500,
@@ -91,6 +95,8 @@ def error_response(error: Error) -> Response:
     extra: list[tuple[str, str]] = []
     if status == 405 and (allowed := getattr(error, "allowed", None)):
         extra.append(("Allow", ", ".join(allowed)))
+    if status == 401:
+        extra.append(("WWW-Authenticate", 'Bearer realm="anabranch"'))
     if status in (429, 503):
         extra.append(("Retry-After", "1"))
     return Response(status, made.body, made.content_type, tuple(extra))

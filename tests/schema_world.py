@@ -1,0 +1,16 @@
+"""A schema registry on memory, its checks on the test's own thread."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.broker.catalog import Catalog
+from anabranch.broker.schema_settings import SchemaSettings
+from anabranch.broker.schemas import SchemaRegistry
+from anabranch.metadata.port import MetadataStore
+from anabranch.runtime.clock import Clock
+from tests.storage_sim import SimBlocking
+
+
+def new_registry(store: MetadataStore, catalog: Catalog, clock: Clock, **settings: Any) -> SchemaRegistry:
+    return SchemaRegistry(store, catalog, SimBlocking(), clock, SchemaSettings(**settings))
