@@ -30,6 +30,7 @@ class MemoryStream:
 
     def __init__(self) -> None:
         self.peer = "test:1"
+        self.certificate_name: str | None = None
         self.unsent_bytes = 0
         self.is_reading = True
         self.is_stuck = False

@@ -4,7 +4,7 @@ CONSUMER_STATS, CLOSE_CONSUMER."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +34,8 @@ class Attached:
     consumer: Consumer
     subscription: Subscription | MemorySubscription
     topic: AnyTopic
+    unconfirmed: list[int] = field(default_factory=list)  # request ids of acks that wait to be durable
+    is_confirming: bool = False
 
     def detach(self) -> None:
         self.topic.detach(self.subscription, self.consumer)  # type: ignore[arg-type]  # made together by this topic
@@ -156,7 +158,10 @@ class ConsumerCommands(CommandSet):
             attached.subscription.ack(attached.consumer, acks)
         self._after_ack(attached)
         if body.HasField("request_id"):
-            self._connection.tasks.spawn(self._confirm(attached, body.consumer_id, body.request_id), "ack receipt")
+            attached.unconfirmed.append(body.request_id)
+            if not attached.is_confirming:
+                attached.is_confirming = True
+                self._connection.tasks.spawn(self._confirm(attached, body.consumer_id), "ack receipts")
 
     def _after_ack(self, attached: Attached) -> None:
         topic, subscription = attached.topic, attached.subscription
@@ -175,14 +180,19 @@ class ConsumerCommands(CommandSet):
                 replies.ack_response(body.consumer_id, body.request_id, code=server_error(error), text=error.reason)
             )
 
-    async def _confirm(self, attached: Attached, consumer_id: int, request_id: int) -> None:
+    async def _confirm(self, attached: Attached, consumer_id: int) -> None:
+        """One flush answers all acknowledgements that came before it: a busy consumer needs few."""
         try:
-            await attached.subscription.flush()
-        except Error as error:
-            answer = replies.ack_response(consumer_id, request_id, code=server_error(error), text=error.reason)
-        else:
-            answer = replies.ack_response(consumer_id, request_id)
-        self._connection.send(answer)
+            while attached.unconfirmed:
+                requests, attached.unconfirmed = attached.unconfirmed, []
+                failure: dict[str, Any] = {}
+                try:
+                    await attached.subscription.flush()
+                except Error as error:
+                    failure = {"code": server_error(error), "text": error.reason}
+                self._connection.send(*(replies.ack_response(consumer_id, one, **failure) for one in requests))
+        finally:
+            attached.is_confirming = False
 
     def _redeliver(self, body: Any, frame: Frame) -> None:
         attached = self._attached.get(body.consumer_id)

@@ -64,6 +64,9 @@ class ProducerCommands(CommandSet):
         if len(self._attached) + len(self._opening) >= self._services.settings.producers_per_connection_max:
             self._connection.fail(body.request_id, LimitExceeded("too many producers on one connection"))
             return
+        if attached is not None:  # the client begins anew under the same id, perhaps elsewhere or by another name
+            del self._attached[producer_id]
+            attached.topic.remove_producer(attached.producer)
         task = self._connection.start_request(body.request_id, self._open(body), "producer")
         if task is not None:
             self._opening[producer_id] = task
