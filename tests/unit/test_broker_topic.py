@@ -19,6 +19,7 @@ from anabranch.broker.errors import (
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.position import LATEST, Position
 from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.port import StorageError
 from tests.broker_parts import RecordingPeer, numbers, peer_of
 from tests.broker_world import BrokerWorld
@@ -119,6 +120,23 @@ async def test_heir_is_told_with_its_epoch_and_credits() -> None:
     (told,) = heir.peer.bodies(BaseCommand.PRODUCER_SUCCESS)
     assert (told.request_id, told.producer_ready, told.topic_epoch) == (heir.request_id, True, 2)
     assert told.credit_bytes == heir.window.bytes_max
+
+
+async def test_who_waits_is_answered_when_its_turn_will_not_come() -> None:
+    """It has no producer yet that could be closed: its request is still open."""
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    await topic.add_producer(world.producer("a", mode=AccessMode.EXCLUSIVE), None)
+    fenced, unloaded = (world.producer(name, mode=AccessMode.WAIT_FOR_EXCLUSIVE) for name in "bd")
+    await topic.add_producer(fenced, None)
+    await topic.add_producer(world.producer("c", mode=FENCING), None)
+    await topic.add_producer(unloaded, None)
+    await topic.close()
+    for producer, code in ((fenced, ServerError.ProducerFenced), (unloaded, ServerError.ServiceNotReady)):
+        assert isinstance(producer.peer, RecordingPeer)
+        ((kind, body),) = producer.peer.frames()
+        assert (kind, body.request_id, body.error) == (BaseCommand.ERROR, producer.request_id, code)
+        assert producer.peer.closed_producers == [producer.producer_id]
 
 
 async def test_a_lost_append_closes_every_producer_once() -> None:

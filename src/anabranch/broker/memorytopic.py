@@ -10,17 +10,19 @@ from collections.abc import Iterable, Sequence
 from anabranch.broker.access import AccessTable, Admission
 from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
 from anabranch.broker.entryfacts import slot_of
-from anabranch.broker.errors import ConsumerBusy, ProducerBusy, SubscriptionNotFound, TopicFenced
+from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
 from anabranch.broker.peer import Peer
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.selectors import HashRing, RoundRobin, StickyRanges, failover_active
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Ack
+from anabranch.broker.takeover import settle_exclusive, settle_name
 from anabranch.broker.topic import SubscribeRequest
-from anabranch.model.errors import NotAllowed
+from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol import replies
+from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.clock import Clock
 from anabranch.storage.topiclog import StoredEntry
 
@@ -44,20 +46,27 @@ class MemorySubscription:
             raise ConsumerBusy("exclusive consumer is already connected")
         if self._ranges is not None:
             self._ranges.declare(consumer, consumer.spec.key_shared.ranges)
+        before = self._active()
         self.consumers.append(consumer)
         self._changed()
-        if self.type is SubscriptionType.FAILOVER:
-            active = self._active()
-            for member in self.consumers:
-                member.peer.send(replies.active_consumer_change(member.consumer_id, member is active))
+        self._tell_active(before, consumer)
 
     def detach(self, consumer: Consumer) -> None:
         consumer.closed = True
         if consumer in self.consumers:
+            before = self._active()
             self.consumers.remove(consumer)
             if self._ranges is not None:
                 self._ranges.leave(consumer)
             self._changed()
+            self._tell_active(before, None)
+
+    def _tell_active(self, before: Consumer | None, joined: Consumer | None) -> None:
+        if self.type is SubscriptionType.FAILOVER:
+            active = self._active()
+            for member in self.consumers:
+                if (active is not before or member is joined) and member.peer.protocol_version >= 12:
+                    member.peer.send(replies.active_consumer_change(member.consumer_id, member is active))
 
     def _changed(self) -> None:
         self._turns.reset(self.consumers)
@@ -160,16 +169,13 @@ class MemoryTopic:
 
     async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
         self._check_open()
-        old = self.producers.get(producer.name)
-        if old is not None:
-            if old.peer is not producer.peer or old.epoch >= producer.epoch:
-                raise ProducerBusy(f"a producer named {producer.name!r} is already connected to {self.name}")
-            self.remove_producer(old)
+        await settle_name(self.producers, producer, self.remove_producer)
+        self._check_open()
         admission = self._access.admit(producer, producer.mode, known_epoch)
         self.producers[producer.name] = producer
         producer.is_ready = admission.ready
         for fenced in admission.fence:
-            self._close_producer(fenced)
+            self._close_producer(fenced, ProducerFenced("another producer has taken the topic over"))
         return admission
 
     def remove_producer(self, producer: Producer) -> None:
@@ -186,9 +192,12 @@ class MemoryTopic:
                 )
             )
 
-    def _close_producer(self, producer: Producer) -> None:
+    def _close_producer(self, producer: Producer, reason: Error) -> None:
         producer.closed = True
-        producer.peer.send(replies.close_producer(producer.producer_id))
+        if producer.is_ready:
+            producer.peer.send(replies.close_producer(producer.producer_id))
+        else:
+            producer.peer.send(replies.error(producer.request_id, server_error(reason), reason.reason))
         producer.peer.producer_closed(producer.producer_id)
         self.producers.pop(producer.name, None)
 
@@ -207,6 +216,10 @@ class MemoryTopic:
 
     async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[MemorySubscription, Consumer]:
         self._check_open()
+        existing = self.subscriptions.get(request.name)
+        if existing is not None and request.spec.type is SubscriptionType.EXCLUSIVE:
+            await settle_exclusive(existing.consumers, peer, lambda old: self.detach(existing, old))
+            self._check_open()
         subscription = self.subscriptions.get(request.name)
         if subscription is None or (not subscription.consumers and subscription.type is not request.spec.type):
             subscription = MemorySubscription(request.name, request.spec, self.partition)
@@ -241,7 +254,7 @@ class MemoryTopic:
         self._fenced = True
         for producer in list(self.producers.values()):
             if tell_clients:
-                self._close_producer(producer)
+                self._close_producer(producer, TopicFenced(f"{self.name} is being closed"))
         for subscription in self.subscriptions.values():
             for consumer in list(subscription.consumers):
                 consumer.peer.send(replies.close_consumer(consumer.consumer_id))

@@ -15,7 +15,6 @@ from anabranch.broker.dedup import Sequences, highest_of
 from anabranch.broker.entryfacts import batch_size_of
 from anabranch.broker.errors import (
     ConsumerBusy,
-    ProducerBusy,
     ProducerFenced,
     SubscriptionNotFound,
     TopicFenced,
@@ -26,12 +25,14 @@ from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.publisher import Publisher
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Subscription
+from anabranch.broker.takeover import settle_exclusive, settle_name
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import entry as entries
 from anabranch.protocol import replies
 from anabranch.protocol.errors import ProtocolError
+from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor import Cursor
@@ -182,13 +183,13 @@ class Topic:
         if self.log.is_terminated:
             raise TopicTerminated(f"{self.name} is terminated")
         self._check_writable()
-        await self._settle_name(producer)
+        await settle_name(self.producers, producer, self.remove_producer)
         self._check_open()
         before = self._access.epoch
         admission = self._access.admit(producer, producer.mode, known_epoch)
         self.producers[producer.name] = producer
         for fenced in admission.fence:
-            self._close_producer(fenced)
+            self._close_producer(fenced, ProducerFenced("another producer has taken the topic over"))
         producer.is_ready = admission.ready
         if self._access.epoch != before:
             await self._save_epoch()
@@ -197,17 +198,6 @@ class Topic:
                     raise ProducerFenced("another producer has taken the topic over")
                 raise TopicFenced(f"{self.name} closed its producers")
         return admission
-
-    async def _settle_name(self, producer: Producer) -> None:
-        """A second producer under a live name is refused; a dead or older incarnation makes room."""
-        while (old := self.producers.get(producer.name)) is not None:  # several may wait for one dead name
-            same = old.peer is producer.peer and old.producer_id == producer.producer_id
-            if same and old.epoch < producer.epoch:
-                self.remove_producer(old)
-            elif old.peer is producer.peer or await old.peer.is_alive():
-                raise ProducerBusy(f"a producer named {producer.name!r} is already connected to {self.name}")
-            elif self.producers.get(producer.name) is old:
-                self.remove_producer(old)
 
     async def _save_epoch(self) -> None:
         await self.log.save_state("topic-epoch", str(self._access.epoch).encode())
@@ -228,7 +218,8 @@ class Topic:
             await self._save_epoch()
         except Error as error:
             log.warning("exclusive producer not let in", extra={"topic": str(self.name), "reason": error.reason})
-            self._close_producer(heir)
+            heir.is_ready = False
+            self._close_producer(heir, error)
             self.remove_producer(heir)
             return
         if not heir.closed:
@@ -245,8 +236,12 @@ class Topic:
                 )
             )
 
-    def _close_producer(self, producer: Producer) -> None:
-        producer.peer.send(replies.close_producer(producer.producer_id))
+    def _close_producer(self, producer: Producer, reason: Error) -> None:
+        """Who still waits for its turn has nothing to close: its request is answered with the reason instead."""
+        if producer.is_ready:
+            producer.peer.send(replies.close_producer(producer.producer_id))
+        else:
+            producer.peer.send(replies.error(producer.request_id, server_error(reason), reason.reason))
         producer.peer.producer_closed(producer.producer_id)
         producer.closed = True
         producer.drop_held()
@@ -255,8 +250,9 @@ class Topic:
 
     def close_producers(self) -> None:
         waiting = [producer for producer in self._access.waiting if producer.name not in self.producers]
+        reason = TopicFenced(f"{self.name} closed its producers")
         for producer in (*self.producers.values(), *waiting):
-            self._close_producer(producer)
+            self._close_producer(producer, reason)
         self._access.holders.clear()
         self._access.waiting.clear()
         self._access.exclusive = None
@@ -302,10 +298,7 @@ class Topic:
         spec = request.spec
         consumer = Consumer(peer, spec, self._settings.unacked_per_consumer_max, self._clock.now_ms())
         if spec.type is SubscriptionType.EXCLUSIVE:
-            for old in list(subscription.consumers):
-                if old.peer is peer or await old.peer.is_alive():
-                    raise ConsumerBusy(f"subscription {request.name!r} has an exclusive consumer already")
-                self.detach(subscription, old)
+            await settle_exclusive(subscription.consumers, peer, lambda old: self.detach(subscription, old))
         self._check_open()
         if self.subscriptions.get(request.name) is not subscription:
             raise TopicFenced(f"subscription {request.name!r} was closed meanwhile")
