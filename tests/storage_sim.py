@@ -163,6 +163,13 @@ class SimDisk:
             del self.synced_names[name]
         self.synced_names.update({name: node for name, node in self.names.items() if name.rpartition("/")[0] == path})
 
+    def sync_all(self, path: str) -> None:
+        self.hit()
+        self.syncs.append("all")
+        for node in self.names.values():
+            node.sync()
+        self.synced_names = dict(self.names)
+
     def lock(self, path: str) -> Lock | None:
         if path in self._locks:
             return None

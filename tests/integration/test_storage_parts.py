@@ -68,8 +68,9 @@ def messages_in(count: int) -> int:
 
 async def test_the_price_of_durability_does_not_grow_with_the_number_of_ledgers() -> None:
     syncs = {}
+    log_steps = 2
     for ledgers in (1, 1000):
-        world = World(log_bytes_max=8 << 20)
+        world = World(log_bytes_max=log_steps << 20)
         async with world.store as store:
             writers = [store.create(number + 1) for number in range(ledgers)]
             world.append(writers[0], 1)
@@ -81,7 +82,8 @@ async def test_the_price_of_durability_does_not_grow_with_the_number_of_ledgers(
                 await turns(8)
             syncs[ledgers] = len(world.disk.syncs) - before
             assert len(world.sink.told) == 1 + 5 * ledgers
-    assert syncs == {1: 5, 1000: 5}
+    assert syncs[1] == 5
+    assert syncs[1000] <= 5 + 2 + log_steps, "a second log file and its preparation, whatever the number of ledgers"
 
 
 async def test_counting_and_searching_in_memory_in_the_file_and_across() -> None:

@@ -72,12 +72,15 @@ class Disk(Protocol):
         """Sorted names in a directory; empty when there is none."""
 
     def make_dir(self, path: str) -> bool:
-        """Parents too; False when it was there already."""
+        """Parents too; False when it was there already. Durable with `fsync_dir` of the parent."""
 
     def remove_dir(self, path: str) -> bool:
         """Only an empty directory; False when it is absent or not empty."""
 
     def fsync_dir(self, path: str) -> None: ...
+
+    def sync_all(self, path: str) -> None:
+        """Everything written to the file system of `path` so far is durable: one call for very many files."""
 
     def lock(self, path: str) -> Lock | None:
         """Held until released or the process ends; None when another holds it."""
@@ -216,7 +219,6 @@ class RealDisk:
         except FileNotFoundError:
             self.make_dir(os.path.dirname(path))
             return self.make_dir(path)
-        self.fsync_dir(os.path.dirname(path) or ".")
         return True
 
     def remove_dir(self, path: str) -> bool:
@@ -230,6 +232,13 @@ class RealDisk:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def sync_all(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _sync_filesystem(fd)
         finally:
             os.close(fd)
 
@@ -251,3 +260,13 @@ class RealDisk:
 
     def unique_id(self) -> str:
         return os.urandom(8).hex()
+
+
+def _sync_filesystem(fd: int) -> None:
+    """`syncfs`, which Python does not offer; imported late because it is rarely needed."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from anabranch.storage.group import Batch
 
+PORTIONS = 64
+"""Into how many portions the ledgers that are due by age are spread."""
+
 
 @dataclass(slots=True)
 class _Waiting:
@@ -26,6 +29,7 @@ class WriteBehind:
         self._waiting: dict[int, _Waiting] = {}  # oldest first
         self._ripe: set[int] = set()
         self._flying: dict[int, list[Batch]] = {}
+        self._aged_after = 0.0  # ledgers that are due by age go in small portions, not all at the same moment
         self.bytes = 0  # waiting or on their way
 
     @property
@@ -71,16 +75,26 @@ class WriteBehind:
         if everything or self.is_over:
             chosen = list(self._waiting)
         else:
-            chosen = list(self._ripe)
-            for ledger_id, waiting in self._waiting.items():
-                if now - waiting.since < self._age_max:
-                    break
-                if ledger_id not in self._ripe:
-                    chosen.append(ledger_id)
+            chosen = [*self._ripe, *self._aged(now)]
         for ledger_id in chosen:
             self._flying[ledger_id] = self._waiting.pop(ledger_id).batches
             self._ripe.discard(ledger_id)
         return list(self._flying.values())
+
+    def _aged(self, now: float) -> list[int]:
+        """The oldest that are due by age, at most so many that one round of all takes half of that age."""
+        if now < self._aged_after:
+            return []
+        room = max(len(self._waiting) // (PORTIONS // 2), 1)
+        chosen: list[int] = []
+        for ledger_id, waiting in self._waiting.items():
+            if now - waiting.since < self._age_max or len(chosen) == room:
+                break
+            if ledger_id not in self._ripe:
+                chosen.append(ledger_id)
+        if chosen:
+            self._aged_after = now + self._age_max / PORTIONS
+        return chosen
 
     def done(self) -> list[Batch]:
         """All that was on its way is in the files; the last batch of each ledger."""
@@ -121,5 +135,5 @@ class WriteBehind:
     def next_due(self) -> float | None:
         """When the oldest waiting ledger is due by age."""
         for waiting in self._waiting.values():
-            return waiting.since + self._age_max
+            return max(waiting.since + self._age_max, self._aged_after)
         return None

@@ -16,8 +16,9 @@ from anabranch.storage.index import encode_point, place_of_point
 from anabranch.storage.ledgerfile import LedgerFiles
 from anabranch.storage.record import HEADER_BYTES, LOG_MAGIC, encode_file_head, encode_group_head
 
-SPARE = "spare.log"
+SPARE, DRAFT = "spare.log", "draft"
 AHEAD_BYTES = 256 << 10
+PREPARE_BYTES = 1 << 20
 
 
 def log_name(number: int) -> str:
@@ -30,11 +31,17 @@ def log_number(name: str) -> int | None:
 
 
 def write_points(files: LedgerFiles, batches: Sequence[Batch]) -> None:
-    """Index points of neighbouring batches of one ledger; never synced for themselves, a lost index is built again."""
+    """Index points of neighbouring batches of one ledger; never synced for themselves, a lost index is built again.
+
+    The first point says nothing new and is written with the second one: small ledgers have no index file.
+    """
     points = [point for batch in batches for point in batch.points]
-    if points:
-        encoded = b"".join(map(encode_point, points))
-        files.write_index(batches[0].ledger_id, encoded, place_of_point(batches[0].points_before))
+    number = batches[0].points_before
+    if points and number == 1 and batches[0].origin is not None:
+        points.insert(0, batches[0].origin)
+        number = 0
+    if len(points) > 1 or (points and number):
+        files.write_index(batches[0].ledger_id, b"".join(map(encode_point, points)), place_of_point(number))
 
 
 class CommitLog:
@@ -56,6 +63,7 @@ class CommitLog:
         self._pause_at = pause_at
         self._file: File | None = None
         self._number = 0
+        self._solid: set[int] = set()  # files of which all blocks were written before they were used
         self._written_end = 0  # how far the current file's blocks were ever written
 
     def commit(self, plan: Plan) -> None:
@@ -95,7 +103,7 @@ class CommitLog:
         )
         end = plan.log_place + plan.log_bytes
         if end > self._written_end:
-            # the first sync of allocated but never written blocks costs a journal commit: pay it for many groups at once
+            # the first sync of allocated, never written blocks costs a journal commit: pay it for many groups at once
             ahead = min(AHEAD_BYTES, self._bytes_max - end) if plan.log_bytes < AHEAD_BYTES else 0
             if ahead > 0:
                 pieces.append(bytes(ahead))
@@ -110,12 +118,13 @@ class CommitLog:
         path = f"{self._directory}/{log_name(number)}"
         try:
             self._disk.rename(f"{self._directory}/{SPARE}", path)
+            self._solid.add(number)
         except FileNotFoundError:
             pass  # no spare yet: the file is made new below
         file = self._disk.open(path, create=True)
         try:
-            self._written_end = file.size()
-            if self._written_end < self._bytes_max:
+            self._written_end = self._bytes_max if number in self._solid else 0
+            if file.size() < self._bytes_max:
                 self._allocate(file)
             file.pwritev([encode_file_head(LOG_MAGIC, number).ljust(LOG_START, b"\0")], 0)
             file.fdatasync()
@@ -151,10 +160,36 @@ class CommitLog:
             if number is None or number > number_max:
                 continue
             path = f"{self._directory}/{name}"
-            if self._disk.exists(f"{self._directory}/{SPARE}"):
-                self._disk.unlink(path)
-            else:
+            if number in self._solid and not self._disk.exists(f"{self._directory}/{SPARE}"):
                 self._disk.rename(path, f"{self._directory}/{SPARE}")
+            else:
+                self._disk.unlink(path)
+            self._solid.discard(number)
+
+    def prepare(self, place: int) -> int | None:
+        """One step towards a spare file with all blocks written, so that syncing it never waits for the journal.
+
+        From where the next step goes on, or None when there is a spare. Steps are small: the log is synced meanwhile.
+        """
+        if self._disk.exists(f"{self._directory}/{SPARE}"):
+            return None
+        draft = f"{self._directory}/{DRAFT}"
+        file = self._disk.open(draft, create=True)
+        try:
+            if not place:
+                file.allocate(self._bytes_max)
+            size = min(PREPARE_BYTES, self._bytes_max - place)
+            file.pwritev([bytes(size)], place)
+            file.fdatasync()
+        except OSError:
+            self._disk.unlink(draft)
+            raise
+        finally:
+            file.close()
+        if place + size < self._bytes_max:
+            return place + size
+        self._disk.rename(draft, f"{self._directory}/{SPARE}")
+        return None
 
     def remove(self) -> None:
         """After a clean close nothing of the log is needed."""

@@ -123,6 +123,7 @@ class Committer:
 
     def _fail(self, error: BaseException) -> None:
         """Nothing of the group counts; neither does what was gathered behind it."""
+        error = self._fence.reason(error)
         plan, gathered = self._group.abort()
         reason = translated(error)
         if is_full(error):

@@ -9,6 +9,7 @@ is read.
 from __future__ import annotations
 
 from anabranch.runtime.disk import Disk, Word
+from anabranch.storage.port import Fenced
 
 
 class Fence:
@@ -19,6 +20,14 @@ class Fence:
 
     def is_held(self) -> bool:
         return self._get() == self.generation
+
+    def reason(self, error: BaseException) -> BaseException:
+        """Why something failed: a fenced owner finds its log directory gone, which says nothing about the disk."""
+        if self.is_held():
+            return error
+        fenced = Fenced("another process has taken over this broker's log")
+        fenced.__cause__ = error
+        return fenced
 
     def close(self) -> None:
         self._word.close()
@@ -39,6 +48,8 @@ def claim(disk: Disk, broker_dir: str) -> Fence:
     generation = max([word.get(), *generations(disk, broker_dir)]) + 1
     while not disk.make_dir(log_dir(broker_dir, generation)):
         generation += 1
+    disk.fsync_dir(f"{broker_dir}/log")
+    disk.fsync_dir(broker_dir)
     if word.get() < generation:
         word.set(generation)
     return Fence(word, generation)

@@ -17,6 +17,7 @@ from anabranch.storage.record import HEADER_BYTES
 LOG_START = 4096
 """Where the first group of a log file begins; the file head has the page before it for itself."""
 
+FIRST_LOG_BYTES = 256 << 10
 DIRECT_LEDGERS_MAX = 2
 JOIN_BELOW_BYTES = 4096
 """Records smaller than this (on average) are copied together: one big write is cheaper than many small vectors."""
@@ -32,19 +33,21 @@ class Batch:
         "pieces",
         "points",
         "points_before",
+        "origin",
         "end",
         "messages",
         "bytes",
         "last_entry_id",
     )
 
-    def __init__(self, ledger_id: int, offset: int, points_before: int) -> None:
+    def __init__(self, ledger_id: int, offset: int, points_before: int, origin: IndexPoint | None = None) -> None:
         self.ledger_id = ledger_id
         self.offset = offset
         self.appends: list[Append] = []
         self.pieces: list[Buffer] = []
         self.points: list[IndexPoint] = []
         self.points_before = points_before  # how many index points the ledger had before this batch
+        self.origin = origin  # the ledger's first index point, if there is one already
         self.end = offset  # these four are the ledger's totals behind this batch, set when it is closed
         self.messages = 0
         self.bytes = 0
@@ -80,6 +83,7 @@ class Plan:
     log_bytes: int  # head and records; 0 when the log is not touched
     group_number: int
     rolls: bool  # log_number is a new file
+    is_checkpoint: bool  # … because the old one is full: time to free the log
 
     @property
     def batches(self) -> list[Batch]:
@@ -102,6 +106,8 @@ class GroupCommit:
         self._log_number = log_number
         self._log_place = LOG_START
         self._group_number = 0
+        self._is_spare_asked = False
+        self._is_roll_wanted = False
         self.in_flight: Plan | None = None
 
     @property
@@ -136,7 +142,8 @@ class GroupCommit:
                 direct.append(Direct(batch, carried))
         records = sum(batch.size for batch in logged) + sum(map(len, self._extra))
         log_bytes = HEADER_BYTES + records if records else 0
-        rolls = bool(log_bytes) and self._log_place > LOG_START and self._log_place + log_bytes > self._log_bytes_max
+        is_past_end = self._log_place + log_bytes > self._log_bytes_max
+        rolls = bool(log_bytes) and self._log_place > LOG_START and (is_past_end or self._is_roll_wanted)
         plan = Plan(
             logged=tuple(logged),
             direct=tuple(direct),
@@ -146,6 +153,7 @@ class GroupCommit:
             log_bytes=log_bytes,
             group_number=0 if rolls else self._group_number,
             rolls=rolls,
+            is_checkpoint=rolls and is_past_end,
         )
         self.gathered, self._extra = [], []
         self.in_flight = plan
@@ -158,7 +166,22 @@ class GroupCommit:
             self._log_number = plan.log_number
             self._log_place = plan.log_place + plan.log_bytes
             self._group_number = plan.group_number + 1
+        if plan.rolls:
+            self._is_spare_asked = self._is_roll_wanted = False
         return plan
+
+    def asks_for_spare(self) -> bool:
+        """True once per log file: when the next one should be prepared (for the first one: soon, see `spare_ready`)."""
+        share = min(FIRST_LOG_BYTES, self._log_bytes_max // 2) if self._log_number == 1 else self._log_bytes_max // 2
+        if self._is_spare_asked or self._log_place < share:
+            return False
+        self._is_spare_asked = True
+        return True
+
+    def spare_ready(self) -> None:
+        """A prepared file waits. The first log file is not prepared (opening must be quick), so it is left now."""
+        if self._log_number == 1:
+            self._is_roll_wanted = True
 
     def abort(self) -> tuple[Plan, list[Batch]]:
         """The group did not get there: its place is used again. What was gathered meanwhile fails too."""

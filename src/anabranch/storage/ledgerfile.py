@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from anabranch.runtime.disk import Buffer, Disk, File
 from anabranch.storage.index import encode_index_head
 from anabranch.storage.record import FILE_HEAD_BYTES, LEDGER_MAGIC, encode_file_head
 
+SYNC_ALL_FROM = 32
 LEDGER_START = FILE_HEAD_BYTES
 """Offset of entry 0."""
 
@@ -71,9 +72,12 @@ class LedgerFiles:
         except FileNotFoundError:
             if not create:
                 raise
-        directory = path.rpartition("/")[0]
-        self._disk.make_dir(directory)
-        file = self._disk.open(path, create=True)
+        try:
+            file = self._disk.open(path, create=True)
+        except FileNotFoundError:  # the directory was taken away
+            self._disk.make_dir(path.rpartition("/")[0])
+            self._disk.fsync_dir(f"{self._root}/ledgers")
+            file = self._disk.open(path, create=True)
         self._unnamed.add(path)
         return file
 
@@ -104,6 +108,19 @@ class LedgerFiles:
         if path in self._unnamed:
             self._disk.fsync_dir(self.directory(ledger_id))
             self._unnamed.discard(path)
+
+    def sync_many(self, ledger_ids: Collection[int]) -> None:
+        """The same for several; very many are synced with one call, because each would cost a journal commit."""
+        if len(ledger_ids) >= SYNC_ALL_FROM:
+            unnamed = list(self._unnamed)
+            self._disk.sync_all(self._root)
+            self._unnamed.difference_update(unnamed)
+            return
+        for ledger_id in ledger_ids:
+            try:
+                self.sync(ledger_id)
+            except FileNotFoundError:
+                pass  # deleted meanwhile: nothing of it is needed
 
     def delete(self, ledger_id: int) -> bool:
         for path in (self.index_path(ledger_id), self.path(ledger_id)):

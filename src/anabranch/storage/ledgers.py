@@ -99,6 +99,7 @@ class EmbeddedLedgers:
         self._reserve = Reserve(disk, volume.broker_dir(self._root, settings.broker_id), settings.reserve_bytes)
         self._probe_timer: Timer | None = None
         self._probing = False
+        self._is_fenced = False
         self._in_log: dict[int, int] = {}  # ledger -> the last log file that holds records of it
 
     # opening and closing ------------------------------------------------------------------------------------------
@@ -254,12 +255,14 @@ class EmbeddedLedgers:
             self._cache.add(ledger, batch.last_entry_id, len(batch.appends), batch.size)
             ledger.landed(batch)
             ledger.written_entry_id = batch.last_entry_id
-        if plan.rolls:
+        if plan.is_checkpoint:
             self._settler.checkpoint(plan.log_number - 1)
 
     def _told(self, plan: Plan) -> None:
         self.on_group_end()
         self._cache.trim()
+        if self._group.asks_for_spare():
+            self._settler.prepare_log(self._group.spare_ready)
         self._settler.pump()
 
     def _written(self, ledger_id: int, entry_id: int) -> None:
@@ -287,7 +290,10 @@ class EmbeddedLedgers:
     def _failed(self, error: BaseException) -> None:
         """A group or a write-behind failed; the gate may know already."""
         self._probing = False
+        error = self._fence.reason(error)
         reason = translated(error)
+        was_fenced = self._is_fenced
+        self._is_fenced = isinstance(error, Fenced)
         if is_full(error):
             self._gate.fill(reason)
             log.warning("storage is full", extra={"reason": str(error)})
@@ -298,7 +304,7 @@ class EmbeddedLedgers:
             log.error("storage stopped", extra={"reason": str(error)})
         if self._group.in_flight is None:
             self._committer.fail_gathered(reason)
-        if isinstance(error, Fenced):
+        if self._is_fenced and not was_fenced:
             self.on_fenced()
         self.on_group_end()
 

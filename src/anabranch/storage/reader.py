@@ -201,7 +201,8 @@ class LedgerReader:
             messages += slot.messages
         if payload is not None:
             publish_ms = self._publish_time_of(payload)
-        if len(index.points) > known:
+        if len(index.points) > max(known, 1):
+            known = 0 if known == 1 else known  # a file with one point may not exist yet
             encoded = b"".join(map(encode_point, index.points[known:]))
             self._files.write_index(ledger_id, encoded, place_of_point(known))
         return LedgerSummary(ledger_id, entries, messages, size, walk.offset if entries else 0, publish_ms)

@@ -195,8 +195,7 @@ def take_over(
         for name in disk.list(directory):
             _replay_file(disk, f"{directory}/{name}", log_number(name), files, recovery)
     pause_at("log-replayed")
-    for ledger_id in recovery.ledgers:
-        files.sync(ledger_id)
+    files.sync_many(recovery.ledgers)
     pause_at("ledgers-synced")
     for generation in earlier:
         directory = fence.log_dir(broker_dir, generation)

@@ -14,11 +14,13 @@ from anabranch.runtime.clock import Clock, Timer
 from anabranch.storage.behind import WriteBehind
 from anabranch.storage.commitlog import CommitLog, write_points
 from anabranch.storage.fence import Fence
+from anabranch.storage.gate import is_full
 from anabranch.storage.group import Batch
 from anabranch.storage.ledgerfile import LedgerFiles
 from anabranch.storage.port import Fenced
 
 log = logging.getLogger(__name__)
+PREPARE_PAUSE = 0.02
 
 
 class Settler:
@@ -52,6 +54,7 @@ class Settler:
         self._checkpoint: int | None = None  # log files up to this number are to be freed
         self._is_busy = False
         self._is_stuck = False
+        self._is_stopped = False
         self._timer: Timer | None = None
         self.checkpoints = 0
 
@@ -76,6 +79,20 @@ class Settler:
             ledgers = sorted(self._unsynced)
             self._worker.submit(lambda: self._write_checkpoint(chosen, ledgers, upto), self._checkpointed)
 
+    def prepare_log(self, on_ready: Callable[[], None], place: int = 0) -> None:
+        """Make a spare log file in the background, step by step. Without room the log goes on in growing files."""
+
+        def prepared(after: int | None, error: BaseException | None) -> None:
+            if error is None and after is None:
+                on_ready()
+            elif after is not None:
+                self._clock.call_later(PREPARE_PAUSE, lambda: self.prepare_log(on_ready, after))
+            elif error is not None and not is_full(error):
+                self._on_failed(error)
+
+        if not self._is_stopped:
+            self._worker.submit(lambda: self._log.prepare(place), prepared)
+
     def retry(self) -> None:
         """After a failure: there may be room again."""
         self._is_stuck = False
@@ -97,6 +114,7 @@ class Settler:
         return not self._is_busy and self._behind.is_empty and self._checkpoint is None
 
     def stop(self) -> None:
+        self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -124,11 +142,7 @@ class Settler:
 
     def _write_checkpoint(self, chosen: list[list[Batch]], ledgers: list[int], log_number: int) -> int:
         self._write(chosen)
-        for ledger_id in ledgers:
-            try:
-                self._files.sync(ledger_id)
-            except FileNotFoundError:
-                pass  # deleted meanwhile: nothing of it is needed
+        self._files.sync_many(ledgers)
         self._pause_at("checkpoint-synced")
         self._log.retire(log_number)
         return log_number

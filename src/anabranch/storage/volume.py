@@ -29,6 +29,10 @@ class BadVolume(StorageError):
 def open_volume(disk: Disk, root: str) -> str:
     """The volume's id; a new directory becomes a volume."""
     disk.make_dir(root)
+    if not disk.exists(f"{root}/volume.json"):
+        for number in range(256):
+            disk.make_dir(f"{root}/ledgers/{number:02x}")
+        disk.fsync_dir(f"{root}/ledgers")
     path = f"{root}/volume.json"
     if not disk.exists(path):
         disk.publish(path, json.dumps({"format": FORMAT, "volume_id": disk.unique_id()}).encode())
@@ -51,7 +55,9 @@ def broker_dir(root: str, broker_id: str) -> str:
 
 def lock_broker(disk: Disk, root: str, broker_id: str) -> Lock:
     directory = broker_dir(root, broker_id)
-    disk.make_dir(directory)
+    if disk.make_dir(directory):
+        disk.fsync_dir(f"{root}/brokers")
+        disk.fsync_dir(root)
     lock = disk.lock(f"{directory}/lock")
     if lock is None:
         raise VolumeBusy(f"another process is running as broker {broker_id!r} on {root}")

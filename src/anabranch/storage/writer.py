@@ -95,7 +95,8 @@ class OpenLedger:
             raise StorageError(f"an entry of {size} bytes is larger than storage takes")
         batch = self._batch
         if batch is None:
-            batch = self._batch = Batch(self.ledger_id, self._end, len(self.index.points))
+            points = self.index.points
+            batch = self._batch = Batch(self.ledger_id, self._end, len(points), points[0] if points else None)
             self._gather(batch)
         entry_id, offset = self.next_entry_id, self._end
         if entry_id >= self._point_entry or offset >= self._point_offset:
