@@ -147,7 +147,7 @@ def objection(strategy: Strategy, new: Schema, existing: Sequence[Schema]) -> st
     for old in reversed(existing if strategy.is_transitive else existing[-1:]):
         reason = _clash(strategy, new, old)
         if reason is not None:
-            return f"{reason} ({strategy})"
+            return reason if old.type is not new.type else f"{reason} ({strategy})"
     return None
 
 
@@ -157,10 +157,14 @@ def reader_objection(strategy: Strategy, reader: Schema, existing: Sequence[Sche
     if strategy is Strategy.ALWAYS_INCOMPATIBLE:
         known = {old.digest for old in existing}
         return None if reader.digest in known else "only the schemas of the topic are accepted (ALWAYS_INCOMPATIBLE)"
-    if strategy is not Strategy.ALWAYS_COMPATIBLE:
-        reads_all = strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
-        strategy = Strategy.BACKWARD_TRANSITIVE if reads_all else Strategy.BACKWARD
-    return objection(strategy, reader, existing)
+    if strategy is Strategy.ALWAYS_COMPATIBLE:
+        return None
+    reads_all = strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
+    for old in reversed(existing if reads_all else existing[-1:]):
+        reason = _clash(Strategy.BACKWARD, reader, old)
+        if reason is not None:
+            return f"the consumer's schema does not fit the topic's: {reason}"
+    return None
 
 
 def _clash(strategy: Strategy, new: Schema, old: Schema) -> str | None:
@@ -174,9 +178,9 @@ def _clash(strategy: Strategy, new: Schema, old: Schema) -> str | None:
         return f"schemas of type {new.type.name} must be the same"
     if new.type is SchemaType.JSON and (_is_json_schema_form(new.data) or _is_json_schema_form(old.data)):
         return "definitions in JSON Schema must be the same"
-    reason = _unreadable(new, old, "new schema cannot read the old one's data") if strategy.new_reads_old else None
+    reason = _unreadable(new, old, "new schema cannot read data of the old one") if strategy.new_reads_old else None
     if reason is None and strategy.old_reads_new:
-        reason = _unreadable(old, new, "old schema cannot read the new one's data")
+        reason = _unreadable(old, new, "old schema cannot read data of the new one")
     return reason
 
 

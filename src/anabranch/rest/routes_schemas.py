@@ -1,0 +1,125 @@
+"""Schemas of topics under /admin/v2/schemas, and what a namespace says about them. Knows HTTP only through values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.broker.permissions import NAMESPACE_ADMIN, TOPIC_ADMIN, TOPIC_LOOKUP
+from anabranch.model.errors import BadRequest
+from anabranch.model.names import TopicName
+from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.router import Handler, Route
+from anabranch.rest.routes_topics import namespace_of, parse_properties
+from anabranch.rest.schema_face import SchemaFace
+
+POLICIES = [  # last part of the path, how it is set, its name in the namespace's record, summary
+    ("schemaCompatibilityStrategy", "PUT", "schema_compatibility_strategy", "how schemas may change"),
+    (
+        "schemaAutoUpdateCompatibilityStrategy",
+        "PUT",
+        "schema_auto_update_compatibility_strategy",
+        "how schemas may change, by older names; counts where the newer one is not set",
+    ),
+    ("schemaValidationEnforced", "POST", "schema_validation_enforced", "must producers have a schema?"),
+    ("isAllowAutoUpdateSchema", "POST", "is_allow_auto_update_schema", "may clients add schema versions?"),
+]
+NOWHERE = {"ledgerId": -1, "entryId": -1}  # Pulsar keeps schemas in ledgers and shows where; ours are metadata
+
+
+def topic_of(request: Request) -> TopicName:
+    """Schemas belong to a name, whatever its domain."""
+    params = request.params
+    return TopicName.from_parts("persistent", params["tenant"], params["namespace"], params["topic"])
+
+
+def parse_schema(value: Any) -> tuple[str, str, dict[str, str]]:
+    """The body of a POST: type, definition as text, properties."""
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        raise BadRequest('the body is an object like {"type": "AVRO", "schema": "…", "properties": {}}')
+    definition = value.get("schema")
+    if not isinstance(definition, str | None):
+        raise BadRequest("the schema is a text; a definition in JSON is sent as a text that holds JSON")
+    return value["type"], definition or "", parse_properties(value.get("properties"))
+
+
+def parse_version(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise BadRequest(f"a schema version is a number, not {text!r}")
+    return int(text)
+
+
+class SchemaCalls:
+    def __init__(self, face: SchemaFace) -> None:
+        self._face = face
+
+    async def latest(self, request: Request) -> Response:
+        return json_response(await self._face.get(str(topic_of(request)), None))
+
+    async def version(self, request: Request) -> Response:
+        return json_response(await self._face.get(str(topic_of(request)), parse_version(request.params["version"])))
+
+    async def history(self, request: Request) -> Response:
+        return json_response({"getSchemaResponses": await self._face.history(str(topic_of(request)))})
+
+    async def metadata(self, request: Request) -> Response:
+        places = [{**NOWHERE, "version": one["version"]} for one in await self._face.history(str(topic_of(request)))]
+        if not places:
+            await self._face.get(str(topic_of(request)), None)  # says what is missing
+        return json_response({"info": places[-1], "index": places})
+
+    async def register(self, request: Request) -> Response:
+        version = await self._face.register(str(topic_of(request)), *parse_schema(request.json()))
+        return json_response({"version": {"version": version}})
+
+    async def check(self, request: Request) -> Response:
+        strategy, objection = await self._face.check(str(topic_of(request)), *parse_schema(request.json()))
+        answer: dict[str, Any] = {"schemaCompatibilityStrategy": strategy, "compatibility": objection is None}
+        if objection is not None:
+            answer["reason"] = objection
+        return json_response(answer, 202)
+
+    async def find(self, request: Request) -> Response:
+        version = await self._face.find(str(topic_of(request)), *parse_schema(request.json()))
+        return json_response({"version": -1 if version is None else version})
+
+    async def delete(self, request: Request) -> Response:
+        return json_response({"version": await self._face.delete(str(topic_of(request)), request.flag("force"))})
+
+    # -- what a namespace says
+
+    def get_policy(self, policy: str) -> Handler:
+        async def call(request: Request) -> Response:
+            value = await self._face.get_policy(namespace_of(request), policy, request.flag("applied"))
+            return NO_CONTENT if value is None else json_response(value)
+
+        return call
+
+    def set_policy(self, policy: str) -> Handler:
+        async def call(request: Request) -> Response:
+            value = request.json()
+            if value is None and not request.body.strip():
+                raise BadRequest("the body is missing")
+            await self._face.set_policy(namespace_of(request), policy, value)
+            return NO_CONTENT
+
+        return call
+
+
+def schema_routes(face: SchemaFace) -> list[Route]:
+    calls = SchemaCalls(face)
+    topic = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+    routes = [
+        Route("GET", f"{topic}/schema", calls.latest, "The latest schema of a topic", TOPIC_LOOKUP),
+        Route("GET", f"{topic}/schema/{{version}}", calls.version, "One version of a topic's schema", TOPIC_LOOKUP),
+        Route("GET", f"{topic}/schemas", calls.history, "All versions of a topic's schema, oldest first", TOPIC_LOOKUP),
+        Route("GET", f"{topic}/metadata", calls.metadata, "Numbers of the versions of a topic's schema", TOPIC_LOOKUP),
+        Route("POST", f"{topic}/schema", calls.register, "Add a schema, or find the version that it has", TOPIC_ADMIN),
+        Route("POST", f"{topic}/compatibility", calls.check, "Would this schema be accepted?", TOPIC_LOOKUP),
+        Route("POST", f"{topic}/version", calls.find, "The version that a schema has; -1: none", TOPIC_LOOKUP),
+        Route("DELETE", f"{topic}/schema", calls.delete, "Delete the schema; ?force=true: with history", TOPIC_ADMIN),
+    ]
+    for word, method, policy, summary in POLICIES:
+        path = f"/admin/v2/namespaces/{{tenant}}/{{namespace}}/{word}"
+        routes.append(Route("GET", path, calls.get_policy(policy), summary, NAMESPACE_ADMIN))
+        routes.append(Route(method, path, calls.set_policy(policy), f"Set: {summary}", NAMESPACE_ADMIN))
+    return routes
