@@ -36,6 +36,11 @@ Handler = Callable[[Any, Frame], None]
 
 BaseType = int
 
+STEP_FRAMES = 256
+"""About so many commands of one connection per step of the loop: then durable groups and other connections have their
+turn."""
+READ_BYTES_MIN = 16 * 1024
+
 
 class Connection:
     """`runtime.net.StreamHandler` for the socket, `broker.peer.Peer` for producers and consumers."""
@@ -72,6 +77,7 @@ class Connection:
         self._held_max = settings.connection_bytes_max
         self._unsent_max = settings.consumer_unsent_bytes_max
         self._paused = False
+        self._read_bytes = READ_BYTES_MIN
         self._probes: list[asyncio.Future[None]] = []
         self._beat: Timer = services.clock.call_later(settings.keep_alive_seconds, self._tick)
 
@@ -91,14 +97,16 @@ class Connection:
     # -- receiving
 
     def buffer(self) -> memoryview:
-        return self._decoder.buffer()
+        return self._decoder.buffer()[: self._read_bytes]
 
     def received(self, count: int) -> None:
         self._keepalive.heard()
         if self._probes:
             self._answer_probes()
+        frames = 0
         try:
             for frame in self._decoder.received(count):
+                frames += 1
                 kind, body = read_command(frame.command)
                 handler = self._handlers.get(kind)
                 if handler is not None and self.protocol_version:
@@ -114,6 +122,10 @@ class Connection:
         except Exception:  # a fault of ours, which nobody else should pay for
             log.exception("command failed, connection closed", extra={"peer": self.address})
             self._stream.abort()
+        if frames > STEP_FRAMES:
+            self._read_bytes = max(self._read_bytes // 2, READ_BYTES_MIN)
+        elif frames * 2 < STEP_FRAMES and count == self._read_bytes:
+            self._read_bytes *= 2
 
     def _other(self, kind: int, body: Any) -> None:
         """Handshake, keep-alive, and commands that nobody here handles."""

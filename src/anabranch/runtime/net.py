@@ -21,7 +21,7 @@ Buffer = bytes | bytearray | memoryview
 
 IOVECS_MAX = 512
 JOIN_BYTES_MAX = 64 * 1024  # many small buffers are cheaper to join than to hand over one by one
-READS_PER_WAKE = 8  # then the loop serves the others
+READS_PER_WAKE = 8  # where one read gives little (TLS records); then the loop serves the others
 
 
 class Stream(Protocol):
@@ -109,23 +109,20 @@ class SocketStream:
             self._loop.add_reader(self._fd, self._readable)
 
     def _readable(self) -> None:
+        """One read per step of the loop, as much as the handler asks for: then the others have their turn."""
         handler = self._handler
         assert handler is not None
-        for _ in range(READS_PER_WAKE):
-            room = handler.buffer()
-            try:
-                count = self._sock.recv_into(room)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                self._end(error.strerror or str(error))
-                return
-            if count == 0:
-                self._end("closed by peer")
-                return
+        try:
+            count = self._sock.recv_into(handler.buffer())
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        if count:
             handler.received(count)
-            if not self._reading or count < len(room):
-                return
+        else:
+            self._end("closed by peer")
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         if self._dead or self._closing:
