@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
 
+from anabranch.broker.authorization import Grants
+from anabranch.broker.schema_admin import SchemaAdmin
+from anabranch.broker.services import Services
 from anabranch.model.errors import AlreadyExists, NotFound, NotReady
 from anabranch.model.position import Position
 from anabranch.rest.message import Request, Response, json_response
@@ -229,6 +232,10 @@ async def test_stop_ends_idle_connections_and_frees_the_port() -> None:
     await again.stop()
 
 
+def no_services() -> Services:
+    raise NotReady("not here")
+
+
 class TopicsInMemory:
     """A broker face over dictionaries: enough to see that each route calls what it says and answers like Pulsar."""
 
@@ -239,6 +246,9 @@ class TopicsInMemory:
         self.namespaces = {"public/default"}
         self.deduplication: dict[str, bool | None] = {}
         self.healthy = True
+        self.tenants: dict[str, Mapping[str, Any]] = {}
+        self.access: dict[str, Grants] = {}
+        self.schemas = SchemaAdmin(no_services)  # tests of its own: test_schemas_rest
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
         return {"brokerUrl": "pulsar://127.0.0.1:1", "httpUrl": "http://127.0.0.1:2", "nativeUrl": topic}
@@ -302,14 +312,36 @@ class TopicsInMemory:
     async def list_tenants(self) -> list[str]:
         return sorted({name.split("/")[0] for name in self.namespaces})
 
-    async def create_tenant(self, tenant: str) -> None:
+    async def tenant(self, tenant: str) -> dict[str, Any]:
+        if tenant not in await self.list_tenants():
+            raise NotFound("Tenant does not exist")
+        return dict(self.tenants.get(tenant, {}))
+
+    async def create_tenant(self, tenant: str, record: Mapping[str, Any]) -> None:
         self.namespaces.add(f"{tenant}/default")
+        self.tenants[tenant] = record
+
+    async def update_tenant(self, tenant: str, record: Mapping[str, Any]) -> None:
+        self.tenants[tenant] = record
+
+    async def delete_tenant(self, tenant: str) -> None:
+        self.tenants.pop(tenant, None)
 
     async def list_namespaces(self, tenant: str) -> list[str]:
         return sorted(name for name in self.namespaces if name.startswith(tenant + "/"))
 
-    async def create_namespace(self, namespace: str) -> None:
+    async def create_namespace(self, namespace: str, record: Mapping[str, Any]) -> None:
         self.namespaces.add(namespace)
+        self.access[namespace] = Grants.load(record)
+
+    async def grants(self, namespace: str) -> Grants:
+        return self.access.get(namespace, Grants())
+
+    async def change_grants(self, namespace: str, change: Callable[[Grants], Grants]) -> None:
+        self.access[namespace] = change(await self.grants(namespace))
+
+    async def topic_exists(self, topic: str) -> bool:
+        return topic in self.topics
 
     async def delete_namespace(self, namespace: str) -> None:
         self.namespaces.discard(namespace)
@@ -390,7 +422,7 @@ async def test_the_real_table_of_routes() -> None:
         assert await ask("GET", f"{admin}/brokers/version") == (200, "1.2.3")
         assert await ask("GET", "/status.html") == (200, "OK")
         assert (await ask("GET", "/metrics/"))[1] == "pulsar_broker_topics_count 1\n"
-        assert (await ask("GET", f"{admin}/schemas/public/default/x/schema"))[0] == 404
+        assert (await ask("GET", f"{admin}/schemas/public/default/x/schema"))[0] == 503
         face.healthy = False
         assert (await ask("GET", f"{admin}/brokers/health"))[0] == 503
         assert (await ask("GET", "/status.html"))[0] == 503

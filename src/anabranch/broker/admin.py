@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from anabranch.broker.authorization import Grants
 from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
+from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Services
 from anabranch.broker.stats import internal_stats, merged, topic_stats
@@ -25,13 +27,19 @@ class BrokerAdmin:
         self._services = services
         self._server = server
         self._check_storage = check_storage
+        self.schemas = SchemaAdmin(services)
 
     # -- lookup
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
         TopicName.parse(topic)
         address = self._services().address
-        return {"brokerUrl": address.service_url, "nativeUrl": address.service_url, "httpUrl": address.http_url}
+        found = {"brokerUrl": address.service_url, "nativeUrl": address.service_url, "httpUrl": address.http_url}
+        if address.service_url_tls is not None:
+            found["brokerUrlTls"] = address.service_url_tls
+        if address.http_url_tls is not None:
+            found["httpUrlTls"] = address.http_url_tls
+        return found
 
     async def partitions(self, topic: str, check_allow_auto_creation: bool) -> int:
         return await self._services().catalog.partitions_or_create(TopicName.parse(topic), check_allow_auto_creation)
@@ -52,7 +60,18 @@ class BrokerAdmin:
         services, name = self._services(), TopicName.parse(topic)
         if await services.catalog.partitions(name):
             raise NotAllowed(f"{name} is partitioned: delete it with its partitions")
+        loaded = services.topics.loaded(name)
+        if force or loaded is None or loaded.is_idle:
+            await self._forget_schema(name)
         await services.topics.delete(name, force=force)
+        await self._forget_grants(name)
+
+    async def _forget_schema(self, name: TopicName) -> None:
+        """A topic's schema goes with it, and first: its clients may be back, with theirs, as soon as it is gone.
+        Partitions have none of their own."""
+        services = self._services()
+        if name.partition_index < 0 and (services.topics.loaded(name) or await services.catalog.exists(name)):
+            await services.schemas.delete(name, force=True)
 
     async def create_partitions(self, topic: str, count: int) -> None:
         services, name = self._services(), TopicName.parse(topic)
@@ -101,11 +120,13 @@ class BrokerAdmin:
                 loaded = services.topics.loaded(name.partition(index))
                 if loaded is not None and not loaded.is_idle:
                     raise NotAllowed(f"{name} has connected producers or consumers")
+        await services.schemas.delete(name, force=True)
         for index in range(count):
             partition = name.partition(index)
             if services.topics.loaded(partition) is not None or await services.catalog.exists(partition):
                 await services.topics.delete(partition, force=force)
         await services.catalog.delete_partitioned(name)
+        await self._forget_grants(name)
 
     async def list_topics(self, namespace: str, domain: str, include_partitioned: bool) -> list[str]:
         services = self._services()
@@ -178,17 +199,28 @@ class BrokerAdmin:
     async def list_tenants(self) -> list[str]:
         return await self._services().catalog.tenants()
 
-    async def create_tenant(self, tenant: str) -> None:
-        await self._services().catalog.create_tenant(tenant, {})
+    async def tenant(self, tenant: str) -> dict[str, Any]:
+        return await self._services().catalog.tenant(tenant)
+
+    async def create_tenant(self, tenant: str, record: Mapping[str, Any]) -> None:
+        await self._services().catalog.create_tenant(tenant, dict(record))
+
+    async def update_tenant(self, tenant: str, record: Mapping[str, Any]) -> None:
+        await self._services().catalog.update_tenant(tenant, dict(record))
+        self._server.permissions_changed(tenant)
+
+    async def delete_tenant(self, tenant: str) -> None:
+        await self._services().catalog.delete_tenant(tenant)
 
     async def list_namespaces(self, tenant: str) -> list[str]:
         return await self._services().catalog.namespaces(tenant)
 
-    async def create_namespace(self, namespace: str) -> None:
-        await self._services().catalog.create_namespace(namespace)
+    async def create_namespace(self, namespace: str, record: Mapping[str, Any]) -> None:
+        await self._services().catalog.create_namespace(namespace, dict(record))
 
     async def delete_namespace(self, namespace: str) -> None:
         await self._services().catalog.delete_namespace(namespace)
+        await self._services().schemas.forget_namespace(namespace)
 
     async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
         """Takes effect at once on loaded topics too."""
@@ -200,6 +232,29 @@ class BrokerAdmin:
 
     async def get_deduplication(self, namespace: str) -> bool | None:
         return (await self._services().catalog.policies(namespace)).deduplication
+
+    # -- who may do what
+
+    async def grants(self, namespace: str) -> Grants:
+        await self._services().catalog.policies(namespace)
+        return await self._services().catalog.grants(namespace)
+
+    async def topic_exists(self, topic: str) -> bool:
+        services, name = self._services(), TopicName.parse(topic)
+        if services.topics.loaded(name) is not None or await services.catalog.exists(name):
+            return True
+        return await services.catalog.partitions(name.base) > max(name.partition_index, 0)
+
+    async def change_grants(self, namespace: str, change: Callable[[Grants], Grants]) -> None:
+        """Counts at once: what was opened by a grant that is gone is closed."""
+        await self._services().catalog.change_grants(namespace, change)
+        self._server.permissions_changed(namespace.partition("/")[0], namespace)
+
+    async def _forget_grants(self, name: TopicName) -> None:
+        """A topic created again under the same name is another one."""
+        catalog = self._services().catalog
+        if str(name) in (await catalog.grants(name.namespace_path)).topics:
+            await catalog.change_grants(name.namespace_path, lambda grants: grants.without_topic(name))
 
     # -- the broker itself
 

@@ -17,7 +17,7 @@ A grant on a namespace covers its topics; a grant on a partitioned topic covers 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -94,17 +94,14 @@ class Grants:
     @staticmethod
     def load(record: Mapping[str, Any]) -> Grants:
         """From a namespace record or the body of a request; BadRequest when it makes no sense."""
-        value = record.get("auth_policies") or {}
-        if not isinstance(value, Mapping):
-            raise BadRequest("auth_policies is an object")
-        topics = value.get("destination_auth") or {}
-        subscriptions = value.get("subscription_auth_roles") or {}
-        if not isinstance(topics, Mapping) or not isinstance(subscriptions, Mapping):
-            raise BadRequest("destination_auth and subscription_auth_roles are objects")
+        value = _object(record.get("auth_policies"))
         return Grants(
-            _roles(value.get("namespace_auth") or {}),
-            {str(TopicName.parse(topic)): _roles(roles) for topic, roles in topics.items()},
-            {name: role_set(roles) for name, roles in subscriptions.items()},
+            _roles(value.get("namespace_auth")),
+            {
+                str(TopicName.parse(topic)): _roles(roles)
+                for topic, roles in _object(value.get("destination_auth")).items()
+            },
+            {name: role_set(roles) for name, roles in _object(value.get("subscription_auth_roles")).items()},
             parse_mode(record.get("subscription_auth_mode") or SubscriptionMode.ANY),
         )
 
@@ -118,6 +115,23 @@ class Grants:
             },
             "subscription_auth_mode": self.mode.value,
         }
+
+    def with_namespace_role(self, role: str, actions: frozenset[str]) -> Grants:
+        """What the role is granted on the whole namespace from now on; nothing: the role is forgotten."""
+        return replace(self, namespace=_changed(self.namespace, role, actions))
+
+    def with_topic_role(self, topic: TopicName, role: str, actions: frozenset[str]) -> Grants:
+        roles = _changed(self.topics.get(str(topic), {}), role, actions)
+        others = {name: granted for name, granted in self.topics.items() if name != str(topic)}
+        return replace(self, topics={**others, str(topic): roles} if roles else others)
+
+    def without_topic(self, topic: TopicName) -> Grants:
+        return replace(self, topics={name: roles for name, roles in self.topics.items() if name != str(topic)})
+
+    def with_subscription(self, subscription: str, roles: frozenset[str] | None) -> Grants:
+        """Whose subscription it is from now on; None: everybody with `consume` may use it."""
+        others = {name: owners for name, owners in self.subscriptions.items() if name != subscription}
+        return replace(self, subscriptions=others if roles is None else {**others, subscription: roles})
 
     def held(self, role: str, topic: TopicName | None) -> frozenset[str]:
         """Everything `role` was granted that counts for this topic (None: for the namespace as a whole)."""
@@ -175,7 +189,7 @@ def _by_grant(role: str, action: Action, resource: Resource, grants: Grants) -> 
         return _no(role, action, resource, f"needs a grant of {' or '.join(sorted(needed))}")
     if action is Action.CONSUME and resource.subscription is not None:
         owners = grants.subscriptions.get(resource.subscription)
-        if owners and role not in owners:
+        if owners is not None and role not in owners:
             return _no(role, action, resource, "the subscription belongs to other roles")
         if grants.mode is SubscriptionMode.PREFIX and not resource.subscription.startswith(role):
             return _no(role, action, resource, "the subscription's name must begin with the role's")
@@ -186,13 +200,23 @@ def _no(role: str, action: Action, resource: Resource, why: str) -> Decision:
     return Decision(False, f"role {role!r} is not allowed to {action.value} on {resource}: {why}")
 
 
+def _changed(roles: Roles, role: str, actions: frozenset[str]) -> dict[str, frozenset[str]]:
+    others = {name: granted for name, granted in roles.items() if name != role}
+    return {**others, role: actions} if actions else others
+
+
 # -- values as they arrive
 
 
+def _object(value: Any) -> Mapping[str, Any]:
+    """A JSON object; absent is an empty one."""
+    if value is not None and not isinstance(value, Mapping):
+        raise BadRequest('auth_policies are objects like {"namespace_auth": {"role": ["produce"]}}')
+    return value or {}
+
+
 def _roles(value: Any) -> dict[str, frozenset[str]]:
-    if not isinstance(value, Mapping):
-        raise BadRequest('permissions are an object like {"role": ["produce"]}')
-    return {parse_role(role): parse_actions(actions) for role, actions in value.items()}
+    return {parse_role(role): parse_actions(actions) for role, actions in _object(value).items()}
 
 
 def parse_role(value: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from anabranch.broker.authorization import Grants
 from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TopicNotFound
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
@@ -60,6 +61,24 @@ class Catalog:
     async def tenants(self) -> list[str]:
         return sorted(await self._store.children("/tenants"))
 
+    async def tenant(self, tenant: str) -> dict[str, Any]:
+        """The tenant's record: `adminRoles` and `allowedClusters` as far as they were given."""
+        found = await self._store.get(f"/tenants/{check_tenant(tenant)}")
+        if found is None:
+            raise NotFound("Tenant does not exist")
+        record: dict[str, Any] = json.loads(found.value)
+        return record
+
+    async def update_tenant(self, tenant: str, record: dict[str, Any]) -> None:
+        """Replaces all of it."""
+        found = await self._store.get(f"/tenants/{check_tenant(tenant)}")
+        if found is None:
+            raise NotFound(f"Tenant {tenant} not found")
+        try:
+            await self._store.put(f"/tenants/{tenant}", json.dumps(record).encode(), expected=found.version)
+        except VersionMismatch as raced:
+            raise NotAllowed(f"tenant {tenant!r} is changed by somebody else at the same time") from raced
+
     async def create_tenant(self, tenant: str, record: dict[str, Any]) -> None:
         check_tenant(tenant)
         try:
@@ -68,6 +87,7 @@ class Catalog:
             raise AlreadyExists(f"tenant {tenant!r} already exists") from taken
 
     async def delete_tenant(self, tenant: str) -> None:
+        check_tenant(tenant)
         if await self._store.children(f"/namespaces/{tenant}"):
             raise NotAllowed(f"tenant {tenant!r} still has namespaces")
         try:
@@ -80,13 +100,14 @@ class Catalog:
             raise NotFound(f"no such tenant: {tenant!r}")
         return [f"{tenant}/{name}" for name in sorted(await self._store.children(f"/namespaces/{tenant}"))]
 
-    async def create_namespace(self, namespace: str) -> None:
+    async def create_namespace(self, namespace: str, record: dict[str, Any] | None = None) -> None:
+        """`record` holds policies under Pulsar's names."""
         tenant, name = parse_namespace(namespace)
         check_namespace(name)
         if await self._store.get(f"/tenants/{tenant}") is None:
             raise NotFound(f"no such tenant: {tenant!r}")
         try:
-            await self._store.put(f"/namespaces/{tenant}/{name}", b"{}", expected=ABSENT)
+            await self._store.put(f"/namespaces/{tenant}/{name}", json.dumps(record or {}).encode(), expected=ABSENT)
         except VersionMismatch as taken:
             raise AlreadyExists(f"namespace {namespace!r} already exists") from taken
 
@@ -103,17 +124,42 @@ class Catalog:
         return NamespacePolicies.load(found.value)
 
     async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
+        await self.change_policies(namespace, lambda policies: replace(policies, deduplication=enabled))
+
+    async def change_policies(
+        self, namespace: str, change: Callable[[NamespacePolicies], NamespacePolicies]
+    ) -> NamespacePolicies:
+        """Read, change, write, again when somebody else wrote between; answers what is stored now."""
         for _ in range(CAS_TRIES):
             found = await self._store.get(f"/namespaces/{namespace}")
             if found is None:
                 raise NamespaceNotFound(f"no such namespace: {namespace!r}")
-            changed = replace(NamespacePolicies.load(found.value), deduplication=enabled)
+            changed = change(NamespacePolicies.load(found.value))
             try:
                 await self._store.put(f"/namespaces/{namespace}", changed.dump(), expected=found.version)
-                return
+                return changed
             except VersionMismatch:
                 continue
         raise NotAllowed(f"namespace {namespace!r} is changed by too many at once")
+
+    # -- who may do what: missing records grant nothing
+
+    async def tenant_admins(self, tenant: str) -> frozenset[str]:
+        found = await self._store.get(f"/tenants/{check_tenant(tenant)}")
+        return frozenset() if found is None else frozenset(json.loads(found.value).get("adminRoles") or ())
+
+    async def grants(self, namespace: str) -> Grants:
+        tenant, name = parse_namespace(namespace)
+        found = await self._store.get(f"/namespaces/{tenant}/{name}")
+        return Grants() if found is None else Grants.load(NamespacePolicies.load(found.value).other)
+
+    async def change_grants(self, namespace: str, change: Callable[[Grants], Grants]) -> None:
+        """The rest of the namespace's record stays as it is."""
+
+        def changed(policies: NamespacePolicies) -> NamespacePolicies:
+            return replace(policies, other={**policies.other, **change(Grants.load(policies.other)).dump()})
+
+        await self.change_policies(namespace, changed)
 
     async def deduplicates(self, topic: TopicName) -> bool:
         own = (await self.policies(topic.namespace_path)).deduplication

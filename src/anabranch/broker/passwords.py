@@ -177,7 +177,7 @@ class PasswordMethod:
             raise BadPasswordFile("the htpasswd file is not UTF-8") from error
         if any(stored.startswith(_BCRYPT) for stored in entries.values()):
             try:
-                import bcrypt  # noqa: F401  asked for at start, so that a missing package is not found at sign-in
+                import bcrypt  # noqa: F401 - asked for at start, not at the first sign-in
             except ImportError as error:
                 raise SecurityMissing("bcrypt passwords") from error
         return entries

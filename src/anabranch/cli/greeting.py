@@ -14,6 +14,7 @@ class Greeting:
     data: Path
     sync: str
     seconds: float  # from start to ready
+    tls_urls: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         durability = "" if self.sync != "none" else "   (sync = none: a crash loses confirmed messages)"
@@ -22,6 +23,7 @@ class Greeting:
                 f"Anabranch {self.version} is ready after {self.seconds:.2f} s",
                 f"  clients   {self.service_url}",
                 f"  HTTP      {self.http_url}",
+                *([f"  TLS       {' and '.join(self.tls_urls)}"] if self.tls_urls else []),
                 f"  data      {self.data}{durability}",
                 "",
                 "  pip install pulsar-client",

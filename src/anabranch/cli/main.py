@@ -18,6 +18,7 @@ COMMANDS = {
         "Run one broker with everything it needs in this process.",
     ),
     "config": ("anabranch.cli.config", "config", "Show settings."),
+    "token": ("anabranch.cli.token", "token", "Make keys and tokens, and check tokens."),
 }
 
 

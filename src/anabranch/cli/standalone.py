@@ -97,6 +97,7 @@ def standalone(config: Path | None, assignments: tuple[str, ...], **flags: Any) 
                 data=settings.storage.dir.absolute(),
                 sync=settings.storage.sync,
                 seconds=clock.monotonic() - began,
+                tls_urls=node.tls_urls,
             ),
             flush=True,
         )

@@ -22,16 +22,19 @@ from anabranch.broker.services import Address, Services
 from anabranch.broker.topics import Topics
 from anabranch.metadata.open import open_store
 from anabranch.model.errors import NotReady
+from anabranch.node.guarding import make_guard, make_tls
 from anabranch.node.records import MetadataRecords
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings import NodeSettings, is_loopback
 from anabranch.protocol.entry import publish_time_of
 from anabranch.protocol.errors import ProtocolError
+from anabranch.rest.door import Door
 from anabranch.rest.routes import make_router
 from anabranch.rest.server import HttpServer
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import Clock, SystemClock
 from anabranch.runtime.disk import RealDisk
 from anabranch.runtime.net import SocketNetwork
+from anabranch.runtime.net_tls import TlsNetwork
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.ledgers import EmbeddedLedgers
 from anabranch.storage.port import Payload
@@ -40,6 +43,7 @@ from anabranch.storage.topiclog import TopicLog
 log = logging.getLogger(__name__)
 
 BLOCKING_THREADS = 4
+PASSWORD_THREADS = 1  # guessing passwords may cost an attacker's time, not more than one core of ours
 CLOSE_SECONDS = 1.0  # how long a client may take to read its last frames
 
 
@@ -66,6 +70,12 @@ class Node:
     @property
     def http_url(self) -> str:
         return self.services.address.http_url
+
+    @property
+    def tls_urls(self) -> tuple[str, ...]:
+        """Where clients reach the ports with TLS, binary and HTTP; empty without TLS."""
+        address = self.services.address
+        return tuple(url for url in (address.service_url_tls, address.http_url_tls) if url is not None)
 
     async def __aenter__(self) -> Self:
         try:
@@ -97,16 +107,31 @@ class Node:
         topics = Topics(catalog, open_log, settings=settings.broker, clock=clock, check_writable=ledgers.check_writable)
         ledgers.on_group_end = topics.group_ended
         ledgers.on_fenced = self.fenced.set
-        server = BrokerServer(SocketNetwork(), lambda: self.services, settings.broker.connections_max)
-        listener = await server.listen(settings.network.host, settings.network.port)
+        passwords = ThreadBlocking(PASSWORD_THREADS)
+        stack.push_async_callback(passwords.close)
+        guard = make_guard(settings.security, catalog, passwords)
+        tls = make_tls(settings.tls)
+        self._warn()
+        server = BrokerServer(
+            SocketNetwork(),
+            lambda: self.services,
+            settings.broker.connections_max,
+            settings.broker.connections_per_address_max,
+        )
+        listeners = [await server.listen(settings.network.host, settings.network.port)]
         stack.callback(server.stop_accepting)
+        if tls is not None:
+            listeners.append(await server.listen(settings.network.host, settings.tls.port, TlsNetwork(tls)))
         # A name that no earlier start of any broker has used.
         names = NameGiver(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")
         http = HttpServer(
-            make_router(BrokerAdmin(lambda: self.services, server, ledgers.check_writable), __version__), settings.http
+            make_router(BrokerAdmin(lambda: self.services, server, ledgers.check_writable), __version__),
+            settings.http,
+            Door(guard, clock) if guard.authenticates else None,
         )
         await http.start()
         stack.push_async_callback(http.stop)
+        https_port = None if tls is None else await http.start_tls(tls, settings.tls.http_port)
         self._services = Services(
             settings=settings.broker,
             clock=clock,
@@ -115,13 +140,26 @@ class Node:
             schemas=SchemaRegistry(metadata, catalog, blocking, clock, settings.schemas),
             names=names,
             address=Address(
-                f"pulsar://{settings.advertised_host}:{listener.port}",
+                f"pulsar://{settings.advertised_host}:{listeners[0].port}",
                 f"http://{settings.advertised_host}:{http.port}",
+                None if tls is None else f"pulsar+ssl://{settings.advertised_host}:{listeners[1].port}",
+                None if tls is None else f"https://{settings.advertised_host}:{https_port}",
             ),
+            guard=guard,
         )
         topics.start()
-        listener.start()
+        for listener in listeners:
+            listener.start()
         stack.push_async_callback(self._shut, server, topics)
+
+    def _warn(self) -> None:
+        """What an operator should know, though it is allowed."""
+        settings = self.settings
+        beyond = [host for host in (settings.network.host, settings.http.host) if not is_loopback(host)]
+        if beyond and settings.security.methods and not settings.tls.is_on:
+            log.warning("credentials travel unencrypted: set tls.cert_file and tls.key_file", extra={"host": beyond[0]})
+        if settings.security.methods and not settings.security.authorization:
+            log.warning("authorization is off: every role that signs in may do everything")
 
     async def _shut(self, server: BrokerServer, topics: Topics) -> None:
         """First the topics (their clients are told on the open connections), then the connections."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anabranch.broker.schema_settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
+from anabranch.node.security_settings import SecuritySettings, TlsSettings
 from anabranch.rest.settings import HttpSettings
 from anabranch.runtime.settings import require_all
 from anabranch.storage.settings import StorageSettings
@@ -25,11 +26,6 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         require_all(
             (0 <= self.port <= 65535, "network.port", "between 0 and 65535"),
-            (
-                self.insecure or is_loopback(self.host),
-                "network.host",
-                "only loopback is allowed without authentication (set network.insecure to listen elsewhere)",
-            ),
         )
 
 
@@ -52,6 +48,8 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
+    """Listening beyond loopback needs authentication, or a word that it is meant."""
+
     network: NetworkSettings = field(default_factory=NetworkSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     metadata: MetadataSettings = field(default_factory=MetadataSettings)
@@ -59,7 +57,30 @@ class NodeSettings:
     topics: TopicLogSettings = field(default_factory=TopicLogSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     schemas: SchemaSettings = field(default_factory=SchemaSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
     log: LogSettings = field(default_factory=LogSettings)
+
+    def __post_init__(self) -> None:
+        text = "only loopback is allowed without authentication (see security.methods, or set {} to listen elsewhere)"
+        exposed = not self.security.methods
+        require_all(
+            (
+                not exposed or self.network.insecure or is_loopback(self.network.host),
+                "network.host",
+                text.format("network.insecure"),
+            ),
+            (
+                not exposed or self.http.insecure or is_loopback(self.http.host),
+                "http.host",
+                text.format("http.insecure"),
+            ),
+            (
+                "tls" not in self.security.methods or self.tls.ca_file is not None,
+                "security.methods",
+                "client certificates (tls) need tls.cert_file, tls.key_file and tls.ca_file",
+            ),
+        )
 
     @property
     def metadata_url(self) -> str:

@@ -5,13 +5,18 @@ Every call may raise an `anabranch.model.errors.Error`; its code becomes the sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from anabranch.broker.authorization import Grants
 from anabranch.model.position import Position
+from anabranch.rest.schema_face import SchemaFace
 
 
 class BrokerFace(Protocol):
+    @property
+    def schemas(self) -> SchemaFace: ...
+
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
         """At least brokerUrl, httpUrl and nativeUrl of the broker that serves the topic."""
 
@@ -51,12 +56,20 @@ class BrokerFace(Protocol):
 
     async def list_tenants(self) -> list[str]: ...
 
-    async def create_tenant(self, tenant: str) -> None: ...
+    async def tenant(self, tenant: str) -> dict[str, Any]:
+        """What was stored with it; NotFound."""
+
+    async def create_tenant(self, tenant: str, record: Mapping[str, Any]) -> None: ...
+
+    async def update_tenant(self, tenant: str, record: Mapping[str, Any]) -> None: ...
+
+    async def delete_tenant(self, tenant: str) -> None: ...
 
     async def list_namespaces(self, tenant: str) -> list[str]:
         """As `tenant/namespace`, sorted; NotFound for an unknown tenant."""
 
-    async def create_namespace(self, namespace: str) -> None: ...
+    async def create_namespace(self, namespace: str, record: Mapping[str, Any]) -> None:
+        """`record`: policies under Pulsar's names."""
 
     async def delete_namespace(self, namespace: str) -> None: ...
 
@@ -64,6 +77,13 @@ class BrokerFace(Protocol):
         """None: not set, the broker's default holds."""
 
     async def set_deduplication(self, namespace: str, enabled: bool | None) -> None: ...
+
+    async def grants(self, namespace: str) -> Grants:
+        """Who may do what there; NotFound."""
+
+    async def change_grants(self, namespace: str, change: Callable[[Grants], Grants]) -> None: ...
+
+    async def topic_exists(self, topic: str) -> bool: ...
 
     def health(self) -> None:
         """Raise NotReady (or what is wrong) unless the broker serves."""

@@ -21,6 +21,7 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)  # the last one wins
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     body: bytes = b""
+    certificate_name: str | None = None  # of the client certificate, where TLS has verified one
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A query parameter that is true or false; `?force` alone means true."""

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote_plus
 
+from anabranch.broker.permissions import Need
 from anabranch.model.errors import BadRequest, Error
 from anabranch.rest.message import Request, Response
 
@@ -37,6 +38,7 @@ class Route:
     pattern: str
     handler: Handler
     summary: str
+    need: Need | None = None  # what a caller must be allowed to; None: only super-users pass, and a test complains
 
 
 @dataclass(frozen=True, slots=True)

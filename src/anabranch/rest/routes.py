@@ -6,6 +6,8 @@ from anabranch.rest.face import BrokerFace
 from anabranch.rest.router import Router
 from anabranch.rest.routes_broker import broker_routes
 from anabranch.rest.routes_lookup import lookup_routes
+from anabranch.rest.routes_permissions import permission_routes
+from anabranch.rest.routes_schemas import schema_routes
 from anabranch.rest.routes_subscriptions import subscription_routes
 from anabranch.rest.routes_tenants import tenant_routes
 from anabranch.rest.routes_topics import topic_routes
@@ -18,6 +20,8 @@ def make_router(face: BrokerFace, version: str) -> Router:
             *topic_routes(face),
             *subscription_routes(face),
             *tenant_routes(face),
+            *permission_routes(face),
+            *schema_routes(face.schemas),
             *broker_routes(face, version),
         ]
     )

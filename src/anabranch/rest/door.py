@@ -1,0 +1,93 @@
+"""The door of the HTTP port: who a request comes from, and whether that caller may use its route.
+
+Knows headers and path parameters; the decision itself is the guard's. Paths that nobody serves are behind the door too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from anabranch.broker.authentication import Identity, http_credentials
+from anabranch.broker.authorization import BROKER, Action, Resource, Unauthorized
+from anabranch.broker.guard import Guard
+from anabranch.broker.permissions import SIGNED_IN, SUPERVISE, Scope
+from anabranch.model.errors import BadRequest, Error
+from anabranch.model.names import TopicName, check_subscription_name, check_tenant, parse_namespace
+from anabranch.rest.message import Request
+from anabranch.rest.router import Route
+from anabranch.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class Door:
+    def __init__(self, guard: Guard, clock: Clock) -> None:
+        self._guard = guard
+        self._clock = clock
+
+    async def admit(self, request: Request, route: Route | None) -> None:
+        """Returns when the request may be handled (None: when its caller may hear that nothing is there)."""
+        need = SIGNED_IN if route is None else route.need or SUPERVISE
+        if need.action is Action.OPEN:
+            return
+        identity = await self._identify(request)
+        if not self._guard.authorizes:
+            return
+        try:
+            for resource in resources(request, need.scope):
+                await self._guard.check(identity, need.action, resource)
+        except Unauthorized as error:
+            log.warning("not allowed", extra={"method": request.method, "path": request.path, "reason": error.reason})
+            raise
+
+    async def _identify(self, request: Request) -> Identity | None:
+        if not self._guard.authenticates:
+            return None
+        try:
+            credentials = http_credentials(
+                request.headers.get("authorization"), request.certificate_name, self._guard.certificates_count
+            )
+            return await self._guard.sign_in(credentials, self._clock.now_ms())
+        except Error as error:
+            log.warning(
+                "sign-in refused", extra={"method": request.method, "path": request.path, "reason": error.reason}
+            )
+            raise
+
+
+def resources(request: Request, scope: Scope) -> Iterator[Resource]:
+    """What a request is about, from its path or body; raises BadName or BadRequest."""
+    params = request.params
+    match scope:
+        case Scope.BROKER:
+            yield BROKER
+        case Scope.TENANT:
+            yield Resource(check_tenant(params["tenant"]))
+        case Scope.NAMESPACE:
+            namespace = f"{params['tenant']}/{params['namespace']}"
+            parse_namespace(namespace)
+            yield Resource.of_namespace(namespace)
+        case Scope.TOPIC:
+            yield Resource.of_topic(_topic(request))
+        case Scope.SUBSCRIPTION:
+            yield Resource.of_topic(_topic(request), check_subscription_name(params["subscription"]))
+        case Scope.BODY_TOPICS:
+            for topic in body_topics(request.json()):
+                yield Resource.of_topic(topic)
+
+
+def _topic(request: Request) -> TopicName:
+    params = request.params
+    domain = params.get("domain", "persistent")  # paths of schemas name none
+    return TopicName.from_parts(domain, params["tenant"], params["namespace"], params["topic"])
+
+
+def body_topics(value: Any) -> list[TopicName]:
+    """The topics of a list like `[{"topic": "persistent://t/n/x", …}]`; at least one."""
+    if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
+        raise BadRequest('the body is a list like [{"topic": "persistent://t/n/x", "role": "r", "actions": [...]}]')
+    if not all(isinstance(one.get("topic"), str) for one in value):
+        raise BadRequest("every entry of the body names its topic")
+    return [TopicName.parse(one["topic"]) for one in value]
