@@ -1,6 +1,7 @@
 """A process with an embedded store, for tests that kill, stop and resume it. Speaks in lines on stdout.
 
     python -m tests.storage_child append DIR BROKER [STOP_STEP [NTH]]     appends until it is stopped, fenced or killed
+    python -m tests.storage_child fill DIR BROKER                          appends until full, goes on with room
     python -m tests.storage_child take-over DIR BROKER VICTIM [STOP_STEP]  recovers another broker's log, then exits
 
 At the NTH time a step named STOP_STEP is reached the process stops itself (SIGSTOP) in whatever thread got there.
@@ -47,6 +48,8 @@ def small_settings(directory: str, broker: str) -> StorageSettings:
         write_behind_ms=20,
         write_behind_bytes_max=256 << 10,
         index_step_entries=16,
+        reserve_bytes=4096,
+        probe_ms=20,
     )
 
 
@@ -114,6 +117,51 @@ async def append(directory: str, broker: str, pause_at: Callable[[str], None]) -
     return EXIT_FENCED
 
 
+class Filler:
+    """Appends one entry at a time to ledger after ledger; a full device ends a ledger."""
+
+    def __init__(self, store: EmbeddedLedgers) -> None:
+        self._store = store
+        self._outcome: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
+        self._ledger = 0
+
+    def appended(self, appends: Sequence[Append]) -> None:
+        for append in appends:
+            say(f"acked {append.writer.ledger_id} {append.entry_id}")
+        self._outcome.set_result(None)
+
+    def append_failed(self, append: Append, error: StorageError) -> None:
+        self._outcome.set_result(error)
+
+    async def fill(self, entries_max: int) -> StorageError | None:
+        """Until so many are durable (None), or until the first failure."""
+        self._ledger += 1
+        writer = self._store.create(self._ledger)
+        for entry in range(entries_max):
+            self._outcome = asyncio.get_running_loop().create_future()
+            writer.append(payload_of(self._ledger, entry), 1, self, None)
+            error = await self._outcome
+            if error is not None:
+                return error
+        return None
+
+
+async def fill(directory: str, broker: str) -> int:
+    blocking = ThreadBlocking(2)
+    settings = small_settings(directory, broker)
+    async with EmbeddedLedgers(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
+        filler = Filler(store)
+        resumed = asyncio.Event()
+        store.on_resumed = resumed.set
+        error = await filler.fill(100_000)
+        say(f"full {error.code if error else 'never'}")
+        await resumed.wait()
+        say("open")
+        assert await filler.fill(20) is None
+    await blocking.close()
+    return 0
+
+
 async def take_over(directory: str, broker: str, victim: str, pause_at: Callable[[str], None]) -> int:
     blocking = ThreadBlocking(2)
     is_armed = False
@@ -137,6 +185,8 @@ def main() -> int:
     if command == "append":
         step, nth = (rest[0] if rest else ""), int(rest[1]) if len(rest) > 1 else 1
         return asyncio.run(append(directory, broker, stopper(step, nth)))
+    if command == "fill":
+        return asyncio.run(fill(directory, broker))
     victim, step = rest[0], rest[1] if len(rest) > 1 else ""
     return asyncio.run(take_over(directory, broker, victim, stopper(step, 1)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -24,7 +25,11 @@ Contents = dict[int, list[bytes]]
 
 
 @contextmanager
-def child(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def child(*arguments: str, file_bytes_max: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    def limit() -> None:
+        if file_bytes_max is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, resource.RLIM_INFINITY))
+
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.storage_child", *arguments],
@@ -32,6 +37,7 @@ def child(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         text=True,
         env=environment,
         cwd=ROOT,
+        preexec_fn=limit,  # safe with threads: `setrlimit` needs no lock
     )
     try:
         yield process
@@ -160,6 +166,27 @@ async def test_successor_that_was_stopped_anywhere_harms_nobody(tmp_path: Path, 
                 lengths = {ledger: len(payloads) for ledger, payloads in sealed.items()}
                 assert await contents(second, lengths) == sealed
         assert owner.returncode == EXIT_FENCED
+
+
+async def test_a_file_size_limit_is_a_full_device_until_it_is_raised(tmp_path: Path) -> None:
+    with child("fill", str(tmp_path), "a", file_bytes_max=150_000) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while not lines_of("full", lines):
+            lines.append(process.stdout.readline())
+            assert lines[-1], "the child ended early"
+        assert lines[-1] == "full storage-full\n"
+        infinite = resource.RLIM_INFINITY
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (infinite, infinite))
+        output, _ = process.communicate(timeout=20)
+        lines += output.splitlines(keepends=True)
+        assert process.returncode == 0
+    acked = acked_in(lines)
+    assert {(2, entry) for entry in range(20)} <= acked
+    async with store_of(tmp_path, "a") as store:
+        for ledger, entry in acked:
+            (found,) = await store.read(ledger, entry, entry + 1, 1, 1)
+            assert bytes(found.payload) == payload_of(ledger, entry)
 
 
 async def test_second_process_refuses_with_one_line(tmp_path: Path) -> None:

@@ -54,10 +54,11 @@ class LedgerFiles:
             lease = self._open.get(path)
             if lease is None:
                 lease = self._open[path] = _Lease(self._open_file(path, create))
+                lease.users += 1
                 self._trim()
             else:
+                lease.users += 1
                 self._open.move_to_end(path)
-            lease.users += 1
         try:
             yield lease.file
         finally:

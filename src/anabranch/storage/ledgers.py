@@ -76,6 +76,7 @@ class EmbeddedLedgers:
     ) -> None:
         self.on_group_end: Callable[[], None] = _nothing
         self.on_fenced: Callable[[], None] = _nothing
+        self.on_resumed: Callable[[], None] = _nothing  # a full device has room again
         self.volume_id = ""
         self.recovery: Recovery | None = None
         self._settings = settings
@@ -339,6 +340,7 @@ class EmbeddedLedgers:
         self._settler.unstick()
         self._gate.reopen()
         log.info("storage has room again")
+        self.on_resumed()
 
     # reading ------------------------------------------------------------------------------------------------------
 
