@@ -145,6 +145,14 @@ class Filler:
                 return error
         return None
 
+    async def fill_again(self, entries: int, resumed: asyncio.Event) -> None:
+        """A limit on the size of one file is not seen by the probe, so the first tries may fail again."""
+        is_done = False
+        while not is_done:
+            await resumed.wait()
+            resumed.clear()
+            is_done = await self.fill(entries) is None
+
 
 async def fill(directory: str, broker: str) -> int:
     blocking = ThreadBlocking(2)
@@ -155,9 +163,8 @@ async def fill(directory: str, broker: str) -> int:
         store.on_resumed = resumed.set
         error = await filler.fill(100_000)
         say(f"full {error.code if error else 'never'}")
-        await resumed.wait()
+        await filler.fill_again(20, resumed)
         say("open")
-        assert await filler.fill(20) is None
     await blocking.close()
     return 0
 
