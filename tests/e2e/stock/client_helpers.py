@@ -108,13 +108,15 @@ def receive_rest(consumer: Any, *, ack: bool = True, quiet_ms: int = QUIET_MS, l
 
 
 def collect(consumers: Sequence[Any], total: int, *, ack: bool = True, within_s: float = 20.0) -> list[list[Any]]:
-    """What each of several consumers gets until together they have `total`; they take turns, ten at most."""
+    """What each of several consumers gets until together they have `total`; they take turns, and nothing may follow."""
     deadline = time.monotonic() + within_s
     found: list[list[Any]] = [[] for _ in consumers]
     while sum(map(len, found)) < total:
         for consumer, mine in zip(consumers, found, strict=True):
             mine += receive_rest(consumer, ack=ack, quiet_ms=20, limit=min(10, total - sum(map(len, found))))
         assert time.monotonic() < deadline, f"{[len(mine) for mine in found]} of {total} within {within_s} s"
+    for consumer in consumers:
+        expect_silence(consumer, quiet_ms=50)
     return found
 
 

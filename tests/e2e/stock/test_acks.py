@@ -14,22 +14,22 @@ from tests.e2e.stock.client_helpers import (
     RECEIVE_MS,
     SHARED,
     Rest,
-    data,
     eventually,
     expect_silence,
     payloads,
     publish_batch,
     receive_all,
     receive_data,
-    receive_rest,
     send_all,
     send_pipelined,
 )
 
 
-def left_over(client: Any, topic: str, kind: Any = SHARED, **options: Any) -> list[bytes]:
-    """What a fresh consumer of subscription `s` still gets."""
-    return data(receive_rest(client.subscribe(topic, "s", kind, **options)))
+def expect_left(client: Any, topic: str, expected: list[bytes], kind: Any = SHARED, **options: Any) -> None:
+    """A fresh consumer of subscription `s` gets exactly this."""
+    consumer = client.subscribe(topic, "s", kind, **options)
+    assert receive_data(consumer, len(expected), ack=False) == expected
+    expect_silence(consumer)
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED], ids=lambda kind: kind.name)
@@ -41,7 +41,7 @@ def test_individual_acks_leave_holes(client: pulsar.Client, topic: str, kind: pu
         if index % 2:
             consumer.acknowledge(message)
     consumer.close()
-    assert left_over(client, topic, kind) == values[::2]
+    expect_left(client, topic, values[::2], kind)
 
 
 def test_ack_by_message_id(client: pulsar.Client, topic: str) -> None:
@@ -51,7 +51,7 @@ def test_ack_by_message_id(client: pulsar.Client, topic: str) -> None:
     messages = receive_all(consumer, 3, ack=False)
     consumer.acknowledge(messages[1].message_id())
     consumer.close()
-    assert left_over(client, topic) == [values[0], values[2]]
+    expect_left(client, topic, [values[0], values[2]])
 
 
 def test_ack_by_stored_message_id(client: pulsar.Client, topic: str) -> None:
@@ -61,7 +61,7 @@ def test_ack_by_stored_message_id(client: pulsar.Client, topic: str) -> None:
     stored = [message.message_id().serialize() for message in receive_all(consumer, 3, ack=False)]
     consumer.acknowledge(pulsar.MessageId.deserialize(stored[0]))
     consumer.close()
-    assert left_over(client, topic) == values[1:]
+    expect_left(client, topic, values[1:])
 
 
 def test_acking_twice_is_harmless(client: pulsar.Client, topic: str) -> None:
@@ -72,7 +72,7 @@ def test_acking_twice_is_harmless(client: pulsar.Client, topic: str) -> None:
     consumer.acknowledge(messages[0])
     consumer.acknowledge(messages[0])
     consumer.close()
-    assert left_over(client, topic) == values[1:]
+    expect_left(client, topic, values[1:])
 
 
 def test_consumer_may_ack_what_another_received(client: pulsar.Client, topic: str) -> None:
@@ -83,7 +83,7 @@ def test_consumer_may_ack_what_another_received(client: pulsar.Client, topic: st
     helper.acknowledge(message_id)
     helper.close()
     receiver.close()
-    assert left_over(client, topic) == []
+    expect_left(client, topic, [])
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, FAILOVER], ids=lambda kind: kind.name)
@@ -111,7 +111,7 @@ def test_cumulative_then_individual(client: pulsar.Client, topic: str) -> None:
     consumer.acknowledge(messages[7])
     consumer.acknowledge_cumulative(messages[4])
     consumer.close()
-    assert left_over(client, topic, EXCLUSIVE) == [values[5], values[6], values[8], values[9]]
+    expect_left(client, topic, [values[5], values[6], values[8], values[9]], EXCLUSIVE)
 
 
 def test_partly_acked_batch_comes_back_whole_without_index_acks(client: pulsar.Client, topic: str) -> None:
@@ -121,7 +121,7 @@ def test_partly_acked_batch_comes_back_whole_without_index_acks(client: pulsar.C
     for message in receive_all(consumer, 5, ack=False)[:4]:
         consumer.acknowledge(message)
     consumer.close()
-    assert left_over(client, topic) == values
+    expect_left(client, topic, values)
 
 
 @pytest.mark.parametrize("kind", [EXCLUSIVE, SHARED], ids=lambda kind: kind.name)
@@ -134,7 +134,7 @@ def test_batch_index_acks_individual(client: pulsar.Client, topic: str, kind: pu
         consumer.acknowledge(messages[index])
     consumer.close()
     expected = [values[index] for index in (1, 2, 5, 6, 7, 8)]
-    assert left_over(client, topic, kind, batch_index_ack_enabled=True) == expected
+    expect_left(client, topic, expected, kind, batch_index_ack_enabled=True)
 
 
 def test_batch_index_acks_cumulative(client: pulsar.Client, topic: str) -> None:
@@ -144,7 +144,7 @@ def test_batch_index_acks_cumulative(client: pulsar.Client, topic: str) -> None:
     publish_batch(client, topic, second)
     consumer.acknowledge_cumulative(receive_all(consumer, 15, ack=False)[8])
     consumer.close()
-    assert left_over(client, topic, EXCLUSIVE, batch_index_ack_enabled=True) == second[4:]
+    expect_left(client, topic, second[4:], EXCLUSIVE, batch_index_ack_enabled=True)
 
 
 def test_batch_index_acks_of_a_wide_batch(client: pulsar.Client, topic: str) -> None:
@@ -157,7 +157,7 @@ def test_batch_index_acks_of_a_wide_batch(client: pulsar.Client, topic: str) -> 
             consumer.acknowledge(message)
     consumer.close()
     expected = [values[index] for index in (0, 63, 64, 127, 128, 149)]
-    assert left_over(client, topic, batch_index_ack_enabled=True) == expected
+    expect_left(client, topic, expected, batch_index_ack_enabled=True)
 
 
 def test_batch_is_done_when_all_its_indexes_are(client: pulsar.Client, topic: str, rest: Rest) -> None:
@@ -171,7 +171,7 @@ def test_batch_is_done_when_all_its_indexes_are(client: pulsar.Client, topic: st
     receive_all(consumer, 3)
     consumer.close()
     eventually(lambda: rest.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0, what="empty backlog")
-    assert left_over(client, topic, batch_index_ack_enabled=True) == []
+    expect_left(client, topic, [], batch_index_ack_enabled=True)
 
 
 def test_cumulative_ack_in_mid_batch_without_index_acks(client: pulsar.Client, topic: str) -> None:
@@ -182,7 +182,7 @@ def test_cumulative_ack_in_mid_batch_without_index_acks(client: pulsar.Client, t
     publish_batch(client, topic, second)
     consumer.acknowledge_cumulative(receive_all(consumer, 6, ack=False)[4])
     consumer.close()
-    assert left_over(client, topic, EXCLUSIVE) == second
+    expect_left(client, topic, second, EXCLUSIVE)
 
 
 def test_many_acks_grouped_into_lists(client: pulsar.Client, topic: str, rest: Rest) -> None:
@@ -193,7 +193,7 @@ def test_many_acks_grouped_into_lists(client: pulsar.Client, topic: str, rest: R
         consumer.acknowledge(message)
     eventually(lambda: rest.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0, what="empty backlog")
     consumer.close()
-    assert left_over(client, topic) == []
+    expect_left(client, topic, [])
 
 
 def test_acks_on_one_subscription_leave_the_other(client: pulsar.Client, topic: str) -> None:
