@@ -92,6 +92,7 @@ class BrokerWorld:
 
     async def crash(self) -> None:
         """Only what was durable is left; a fresh set of topics serves it."""
+        await self.topics._tasks.close()
         before, self.ledgers = self.ledgers, SlowLedgers(publish_time_of=publish_time_of)
         self.ledgers.take_over(before)
         self.topics = self._topics()

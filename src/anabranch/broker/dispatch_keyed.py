@@ -146,25 +146,31 @@ class KeyedDispatcher:
 
     def _offer_again(self, want: ReadThese, entries: Sequence[StoredEntry]) -> None:
         found = {entry.position: entry for entry in entries}
-        slots = {slot for slot, positions in self._stash.items() if any(p in found for p in positions[:REPLAY_STEP])}
-        for slot in slots:
-            positions = self._stash[slot]
-            while positions and positions[0] in found:
-                position = positions[0]
-                if not self._acks.is_acked(position):
-                    taker = self._taker(slot)
-                    if taker is None:
-                        break
-                    self._deliver(taker, found[position], slot)
-                else:
-                    self.redeliveries.pop(position, None)
-                positions.pop(0)
-                self._stashed -= 1
+        for slot in {self._slot_of(entry) for entry in entries}:
+            positions = self._stash.get(slot)
+            if positions is None:
+                continue
+            done = self._deliver_stashed(slot, positions, found)
+            del positions[:done]
+            self._stashed -= done
             if not positions:
                 del self._stash[slot]
             elif positions[0] not in found:
                 self._retry.add(slot)
         self._drop_missing(want, found)
+
+    def _deliver_stashed(self, slot: int, positions: list[Position], found: dict[Position, StoredEntry]) -> int:
+        """From the head of a slot's queue, as far as it was read and its owner takes it; how many are done with."""
+        for done, position in enumerate(positions):
+            if position not in found:
+                return done
+            if self._acks.is_acked(position):
+                self.redeliveries.pop(position, None)
+            elif (taker := self._taker(slot)) is not None:
+                self._deliver(taker, found[position], slot)
+            else:
+                return done
+        return len(positions)
 
     def _drop_missing(self, want: ReadThese, found: dict[Position, StoredEntry]) -> None:
         """Entries that are gone from the log (trimmed, unreadable) must not block their slot for ever."""

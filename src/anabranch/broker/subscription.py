@@ -70,6 +70,7 @@ class Subscription:
         self._pumping = False
         self._fenced = False
         self._delay_timer: Timer | None = None
+        self._delay_due_ms: int | None = None
         self._delayed = DelayedEntries(settings.delayed_max)
 
     # -- members
@@ -220,11 +221,14 @@ class Subscription:
 
     def _arm_delay(self) -> None:
         """Wake up when the next delayed message is due."""
-        due_ms = self._delayed.next_ms
+        due_ms = self._delayed.next_ms if self.consumers else None
+        if due_ms == self._delay_due_ms and self._delay_timer is not None:
+            return
         if self._delay_timer is not None:
             self._delay_timer.cancel()
             self._delay_timer = None
-        if due_ms is not None and self.consumers:
+        self._delay_due_ms = due_ms
+        if due_ms is not None:
             seconds = max(0.0, (due_ms - self._clock.now_ms()) / 1000)
             self._delay_timer = self._clock.call_later(seconds + 0.001, self._delay_over)
 
