@@ -1,8 +1,10 @@
 """Deduplication of one topic: which (producer name, sequence id) is already there. Pure: no await, no clock.
 
-Two marks per producer name: *pushed* (handed to the log) and *persisted*. An entry covers the sequence ids
-[sequence, highest]; the C++ client does not send `highest`, but its messages have growing ids, so
-`sequence + messages - 1` is never above the real one. Chunks of one message share one sequence id: only the last chunk
+Two marks per producer name: *pushed* (handed to the log) and *persisted*. An entry covers the sequence ids up to the
+highest that its client says. The C++ client does not say it for a batch, and it cannot be guessed from the number of
+messages: key-based batches interleave (0, 2, 3 in one and 1 in the next), and what looks covered would be lost. So such
+a batch counts by its first id alone, as with the reference; it is sent again as it was, so that is enough.
+Chunks of one message share one sequence id: only the last chunk
 moves the marks, so a half-sent chunked message can be sent again from its start.
 """
 
@@ -75,8 +77,6 @@ class Sequences:
         return cls(dict(sequences), dict(sequences)), Position(*found["upto"])
 
 
-def highest_of(sequence: int, highest: int, messages: int) -> int:
-    """Last sequence id an entry covers, from what SEND says of it."""
-    if highest > sequence and highest < 1 << 63:
-        return highest
-    return sequence + max(messages, 1) - 1
+def highest_of(sequence: int, highest: int) -> int:
+    """Last sequence id an entry surely covers, from what SEND or its metadata say of it."""
+    return highest if sequence < highest < 1 << 63 else sequence

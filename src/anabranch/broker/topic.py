@@ -127,7 +127,7 @@ class Topic:
                     continue
                 chunks = metadata.num_chunks_from_msg
                 if chunks <= 1 or metadata.chunk_id == chunks - 1:
-                    highest = highest_of(metadata.sequence_id, metadata.highest_sequence_id, stored.messages)
+                    highest = highest_of(metadata.sequence_id, metadata.highest_sequence_id)
                     sequences.persist(metadata.producer_name, highest)
             position = Position(found[-1].position.ledger, found[-1].position.entry + 1)
         return sequences
