@@ -16,7 +16,9 @@ MODULE_LINES_MAX = 700
 HOME_PATH = re.compile(r"(?<![\w.:}/])/(?:work|root|home)/\w")
 INDEX_HOST = re.compile(r"https?://[\w.-]*(?:pypi|artifactory|nexus|registry)[\w.-]*", re.IGNORECASE)
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
-SILENCED = re.compile(r"#\s*(?:noqa(?::\s*[\w, ]+)?|type:\s*ignore(?:\[[\w,-]+\])?)\s*(?P<reason>.*)$")
+SILENCED = re.compile(
+    r"#\s*(?:noqa(?::\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*)?|type:\s*ignore(?:\[[\w,-]+\])?)\s*(?P<reason>.*)$"
+)
 THIS = Path(__file__).name
 
 
