@@ -164,3 +164,31 @@ async def test_an_input_output_error_stops_confirming_for_good() -> None:
     with pytest.raises(StorageError, match="the disk failed"):
         store.create(2)
     await owner.check(store)
+
+
+async def test_a_roll_that_failed_does_not_spoil_the_old_log_file() -> None:
+    """The next group may fit into the old file: its records must count there."""
+    disk, clock = SimDisk(), SimClock()
+    store = EmbeddedLedgers(SETTINGS, disk, SimBlocking(), clock, publish_time_of)
+    await store.__aenter__()
+    owner = Owner(store)
+    while store.stats().log_bytes < 55_000 or store.stats().log_number < 2:
+        owner.writer.append(bytes(2000), 1, owner, None)
+        await turns()
+    number = store.stats().log_number
+    disk.bytes_max = 0
+    owner.writer.append(bytes(20_000), 1, owner, None)  # does not fit: needs a new file
+    await turns()
+    assert [error.code for error in owner.errors] == ["storage-full"]
+    disk.bytes_max = None
+    for _ in range(3):
+        clock.advance(0.25)
+        await turns()
+    owner.roll()
+    owner.writer.append(b"small", 1, owner, None)
+    await turns()
+    assert owner.acked[-1] == (2, 0, b"small")
+    assert store.stats().log_number == number, "this is the case that is meant here"
+    survivor = EmbeddedLedgers(SETTINGS, disk.after_power_cut(None), SimBlocking(), SimClock(), publish_time_of)
+    async with survivor:
+        await owner.check(survivor)

@@ -111,30 +111,33 @@ class CommitLog:
         self._file.pwritev(pieces, plan.log_place)
 
     def _open(self, number: int) -> None:
-        """Go on in a new file, a recycled one if possible. Its name and head are durable before its first group is."""
-        if self._file is not None:
-            self._file.close()
-            self._file, self._number = None, 0
+        """Go on in a new file, a recycled one if possible. Its name and head are durable before its first group is.
+
+        The old file stays open until then: when there is no room for a new one, a smaller group may still fit into it.
+        """
         path = f"{self._directory}/{log_name(number)}"
-        try:
-            self._disk.rename(f"{self._directory}/{SPARE}", path)
-            self._solid.add(number)
-        except FileNotFoundError:
-            pass  # no spare yet: the file is made new below
+        if not self._disk.exists(path):
+            try:
+                self._disk.rename(f"{self._directory}/{SPARE}", path)
+                self._solid.add(number)
+            except FileNotFoundError:
+                pass  # no spare yet: the file is made new below
         file = self._disk.open(path, create=True)
         try:
-            self._written_end = self._bytes_max if number in self._solid else 0
-            if file.size() < self._bytes_max:
-                self._allocate(file)
+            is_allocated = file.size() >= self._bytes_max or self._allocate(file)
             file.pwritev([encode_file_head(LOG_MAGIC, number).ljust(LOG_START, b"\0")], 0)
             file.fdatasync()
             self._disk.fsync_dir(self._directory)
         except BaseException:
             file.close()
             raise
+        if self._file is not None:
+            self._file.close()
         self._file, self._number = file, number
+        # in a file that must grow nothing is written ahead: the room may be just enough for the groups
+        self._written_end = self._bytes_max if number in self._solid or not is_allocated else 0
 
-    def _allocate(self, file: File) -> None:
+    def _allocate(self, file: File) -> bool:
         """Room in front, if the device has so much; a nearly full one is filled write by write."""
         try:
             file.allocate(self._bytes_max)
@@ -142,7 +145,8 @@ class CommitLog:
             if not is_full(error):
                 raise
             file.truncate(0)
-            self._written_end = self._bytes_max  # nothing in front: the room may be just enough for the groups
+            return False
+        return True
 
     def cut(self, plan: Plan) -> None:
         """Make what a failed group may have left in the log unreadable; its place is written again by the next one.

@@ -125,6 +125,7 @@ class Committer:
         """Nothing of the group counts; neither does what was gathered behind it."""
         error = self._fence.reason(error)
         plan, gathered = self._group.abort()
+        self._gate.log_stamp = log_stamp(self._group.log_number)  # a new file was not begun after all
         reason = translated(error)
         if is_full(error):
             self._gate.fill(reason)
