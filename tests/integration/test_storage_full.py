@@ -166,21 +166,36 @@ async def test_an_input_output_error_stops_confirming_for_good() -> None:
     await owner.check(store)
 
 
-async def test_a_roll_that_failed_does_not_spoil_the_old_log_file() -> None:
-    """The next group may fit into the old file: its records must count there."""
+@pytest.mark.parametrize("is_tight", [False, True])
+async def test_a_roll_that_failed_does_not_spoil_the_old_log_file(is_tight: bool) -> None:
+    """The next group may fit into the old file: its records must count there, and those before it stay.
+
+    Tight: there is never room to allocate a log file, so files grow, and the new one fails after its head was written.
+    """
     disk, clock = SimDisk(), SimClock()
+
+    def leave(room: int) -> None:
+        disk.bytes_max = sum(len(node.data) for node in disk.names.values()) + room
+
+    if is_tight:
+        leave(30_000)
     store = EmbeddedLedgers(SETTINGS, disk, SimBlocking(), clock, publish_time_of)
     await store.__aenter__()
     owner = Owner(store)
-    while store.stats().log_bytes < 55_000 or store.stats().log_number < 2:
+    while store.stats().log_bytes < 55_000 or not (is_tight or store.stats().log_number > 1):
+        if is_tight:
+            leave(30_000)
         owner.writer.append(bytes(2000), 1, owner, None)
         await turns()
     number = store.stats().log_number
-    disk.bytes_max = 0
+    if is_tight:
+        leave(15_000)
+    else:
+        disk.bytes_max = 0
     owner.writer.append(bytes(20_000), 1, owner, None)  # does not fit: needs a new file
     await turns()
     assert [error.code for error in owner.errors] == ["storage-full"]
-    disk.bytes_max = None
+    leave(SETTINGS.reserve_bytes + 3_000)
     for _ in range(3):
         clock.advance(0.25)
         await turns()
@@ -189,6 +204,6 @@ async def test_a_roll_that_failed_does_not_spoil_the_old_log_file() -> None:
     await turns()
     assert owner.acked[-1] == (2, 0, b"small")
     assert store.stats().log_number == number, "this is the case that is meant here"
-    survivor = EmbeddedLedgers(SETTINGS, disk.after_power_cut(None), SimBlocking(), SimClock(), publish_time_of)
+    survivor = EmbeddedLedgers(SETTINGS, disk.after_power_cut(Random(3)), SimBlocking(), SimClock(), publish_time_of)
     async with survivor:
         await owner.check(survivor)

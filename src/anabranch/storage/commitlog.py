@@ -63,6 +63,7 @@ class CommitLog:
         self._pause_at = pause_at
         self._file: File | None = None
         self._number = 0
+        self._committed = 0  # the file that holds the last durable group
         self._solid: set[int] = set()  # files of which all blocks were written before they were used
         self._written_end = 0  # how far the current file's blocks were ever written
 
@@ -85,6 +86,8 @@ class CommitLog:
                 self._file.fdatasync()
             for direct in plan.direct:
                 self._files.sync(direct.batch.ledger_id)
+        if plan.log_bytes:
+            self._committed = plan.log_number
         self._pause_at("group-synced")
 
     def _write_log(self, plan: Plan) -> None:
@@ -116,6 +119,9 @@ class CommitLog:
         The old file stays open until then: when there is no room for a new one, a smaller group may still fit into it.
         """
         path = f"{self._directory}/{log_name(number)}"
+        if number == self._committed:
+            self._use(self._disk.open(path), number, self._bytes_max)  # back from a new one that could not be begun
+            return
         if not self._disk.exists(path):
             try:
                 self._disk.rename(f"{self._directory}/{SPARE}", path)
@@ -131,11 +137,13 @@ class CommitLog:
         except BaseException:
             file.close()
             raise
+        # in a file that must grow nothing is written ahead: the room may be just enough for the groups
+        self._use(file, number, self._bytes_max if number in self._solid or not is_allocated else 0)
+
+    def _use(self, file: File, number: int, written_end: int) -> None:
         if self._file is not None:
             self._file.close()
-        self._file, self._number = file, number
-        # in a file that must grow nothing is written ahead: the room may be just enough for the groups
-        self._written_end = self._bytes_max if number in self._solid or not is_allocated else 0
+        self._file, self._number, self._written_end = file, number, written_end
 
     def _allocate(self, file: File) -> bool:
         """Room in front, if the device has so much; a nearly full one is filled write by write."""
