@@ -135,9 +135,9 @@ def test_words_are_checked() -> None:
     for bad in (None, "produce", ["fly"], [None], [["produce"]], {"produce": 1}):
         with pytest.raises(BadRequest):
             parse_actions(bad)
-    for bad in (None, "", " r", "r\n", 3):
+    for role in (None, "", " r", "r\n", 3):
         with pytest.raises(BadRequest):
-            parse_role(bad)
+            parse_role(role)
 
 
 def test_every_action_has_a_decision() -> None:
