@@ -304,6 +304,14 @@ def test_java_spells_nested_classes_with_a_dollar() -> None:
     check_valid(Schema(SchemaType.AVRO, json.dumps(record(A, namespace="org.example.Outer$")).encode()), LIMIT)
 
 
+@pytest.mark.parametrize("logical", ["date", "unheard-of", 3, None, {"a": []}])
+def test_logical_types_do_not_count(logical: Any, recwarn: pytest.WarningsRecorder) -> None:
+    said = avro(("a", {"type": "int", "logicalType": logical}))
+    check_valid(said, LIMIT)
+    assert objection(Strategy.FULL, said, [ONE]) is None
+    assert recwarn.list == []
+
+
 def test_auto_consume_is_no_schema() -> None:
     with pytest.raises(BadSchema, match="AUTO_CONSUME"):
         check_valid(Schema(SchemaType.AUTO_CONSUME), LIMIT)
