@@ -143,7 +143,8 @@ class SimDisk:
         return sorted(children)
 
     def make_dir(self, path: str) -> bool:
-        self.hit()
+        if self.cut_at is not None and self.steps >= self.cut_at:
+            raise PowerCut  # not counted as an operation: a new volume makes very many
         is_new = path not in self.dirs
         while path:
             self.dirs.add(path)

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Append, CorruptEntry, LedgerWriter, Payload, StorageError
+from anabranch.storage.port import Append, CorruptEntry, LedgerWriter, Payload, StorageError, StorageFull
 from anabranch.storage.settings import StorageSettings
 from tests.storage_sim import SimBlocking, SimClock, SimDisk
 
@@ -217,3 +217,32 @@ async def damages(load: Load, store: EmbeddedLedgers) -> list[tuple[int, int]]:
             else:
                 assert (entry.messages, bytes(entry.payload)) == load.sent[ledger_id, entry_id]
     return lost
+
+
+class TightLoad(Load):
+    """The same load on a device that gets full and gets room again, again and again."""
+
+    async def _round(self, store: EmbeddedLedgers, writers: list[LedgerWriter]) -> None:
+        used = sum(len(node.data) for node in self.disk.names.values())
+        self.disk.bytes_max = used + self.random.choice([0, 500, 5_000, 20_000, 80_000, 300_000, 1 << 30])
+        try:
+            await super()._round(store, writers)
+        except StorageFull:
+            writers.clear()
+        if self.random.random() < 0.4:
+            self.clock.advance(0.25)
+            await asyncio.sleep(0)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32), cut=st.integers(1, 900), is_power=st.booleans(), rounds=st.integers(5, 60))
+def test_a_device_that_is_full_now_and_then_loses_nothing(seed: int, cut: int, is_power: bool, rounds: int) -> None:
+    async def scenario() -> None:
+        random = Random(seed)
+        disk = SimDisk()
+        load = TightLoad(disk, random)
+        disk.cut_at = cut
+        await load.run(rounds, closes=random.random() < 0.3)
+        await survivors(load, disk.after_power_cut(random if is_power else None))
+
+    run(scenario())
