@@ -181,7 +181,9 @@ def test_a_flipped_byte_costs_at_most_the_entry_it_hits(seed: int, place: float,
         load = Load(SimDisk(), random)
         await load.run(12, closes=closes)
         disk = load.disk.after_power_cut(None)
-        path, size = random.choice(flippable(disk))
+        if not (files := flippable(disk)):
+            return  # everything was deleted
+        path, size = random.choice(files)
         disk.names[path].data[int(place * size)] ^= flip
         load.disk = disk
         store = load.store()
