@@ -115,11 +115,10 @@ class Peer:
 class GoodClient(threading.Thread):
     """The stock client on a topic of its own: sends, receives, compares, all the time."""
 
-    def __init__(self, service_url: str) -> None:
+    def __init__(self, service_url: str, topic: str = "persistent://public/default/good-neighbour") -> None:
         super().__init__(daemon=True)
         quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         self._client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=10)
-        topic = "persistent://public/default/good-neighbour"
         self._consumer = self._client.subscribe(topic, "good")
         self._producer = self._client.create_producer(topic, send_timeout_millis=10_000)
         self._stopping = threading.Event()
