@@ -6,10 +6,11 @@
     once    one, named, own sequence ids, deduplicated;  exclusive (1), audit
             after each kill it starts over and sends
             its last messages again
+    batch   one, key-batched, deduplicated               key_shared (2), audit
 
 Every consumer acknowledges only what it has written down. `audit` is created first and read last: what the disk holds.
 After the last kill: no acknowledged message is missing anywhere, none is out of order per producer or key (Shared
-promises none), and `once` holds nothing twice. The seed is printed and repeats the plan of kills, not the timing.
+promises none), and `once` and `batch` hold nothing twice. The seed is printed; it repeats the plan, not the timing.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.delivery_audit import Numbered, Verdict, by_stream, decode, encode, j
 NAMESPACE = "public/default"
 NAMESPACE_ONCE = "public/once"  # deduplicated
 PLAIN, KEYED = f"persistent://{NAMESPACE}/plain", f"persistent://{NAMESPACE}/keyed"
-ONCE = f"persistent://{NAMESPACE_ONCE}/once"
+ONCE, BATCH = f"persistent://{NAMESPACE_ONCE}/once", f"persistent://{NAMESPACE_ONCE}/batch"
 KEYS = 50
 IN_FLIGHT_MAX = 400
 RESENT = 50  # how many confirmed messages the deduplicated producer sends again after each kill
@@ -59,9 +60,11 @@ class Outcome:
     @property
     def faults(self) -> list[str]:
         found = [f"{name}: {verdict}" for name, verdict in self.verdicts.items() if not verdict.holds]
-        once = self.verdicts["once/audit"]
-        if once.repeated:
-            found.append(f"once/audit: {once.repeated} duplicates of a deduplicated producer")
+        found += [
+            f"{name}: {self.verdicts[name].repeated} duplicates of a deduplicated producer"
+            for name in ("once/audit", "batch/audit")
+            if self.verdicts[name].repeated
+        ]
         if self.complaints:
             found.append(f"the broker logged {len(self.complaints)} errors, first: {self.complaints[0]}")
         return found
@@ -218,13 +221,16 @@ class Soak:
             Subscription(KEYED, "shared", kind.Shared, 2),
             Subscription(KEYED, "key_shared", kind.KeyShared, 2),
             Subscription(ONCE, "exclusive", kind.Exclusive, 1),
+            Subscription(BATCH, "key_shared", kind.KeyShared, 2),
         ]
 
     def run(self, kills: int) -> Outcome:
         began = time.monotonic()
         self._broker.start()
         prepare(self._broker)
-        audits = [Subscription(topic, "audit", pulsar.ConsumerType.Exclusive, 1) for topic in (PLAIN, KEYED, ONCE)]
+        audits = [
+            Subscription(topic, "audit", pulsar.ConsumerType.Exclusive, 1) for topic in (PLAIN, KEYED, ONCE, BATCH)
+        ]
         holder = self._connect()
         for audit in audits:  # hold everything back from retention; read at the very end
             holder.subscribe(audit.topic, audit.name, initial_position=EARLIEST).close()
@@ -233,6 +239,7 @@ class Soak:
         once = OnceSender(self._connect, ONCE, "once-0")
         keys = [f"key-{n}" for n in range(KEYS)]
         senders = [Sender(self._connect, PLAIN, ["plain-0"]), Sender(self._connect, KEYED, keys), once]
+        senders.append(Sender(self._connect, BATCH, [f"batch-{n}" for n in range(KEYS)]))
         for sender in senders:
             sender.start()
         starting, start_s_max = self._kill(kills, senders, once)
