@@ -401,3 +401,39 @@ async def test_a_deaf_connection_harms_nobody(tmp_path: Path) -> None:
                 good.send(number)
                 assert (await good.receipt()).sequence_id == number
         await good.barrier()
+
+
+# -- values at the edge
+
+
+async def test_sequence_ids_past_javas_longs_poison_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, deduplication=True) as node, client_of(node) as client:
+        await client.producer(TOPIC, 1, producer_name="p")
+        client.send((1 << 64) - 1)
+        assert (await client.receipt()).sequence_id == (1 << 64) - 1
+        client.send(0)
+        receipt = await client.receipt()
+        assert (receipt.sequence_id, receipt.message_id.ledgerId < 1 << 63) == (0, True), "stored, no duplicate"
+        await client.ask(BaseCommand.CLOSE_PRODUCER, producer_id=1)
+        again = await client.producer(TOPIC, 2, producer_name="p")
+        assert (again.kind, again.body.last_sequence_id) == (BaseCommand.PRODUCER_SUCCESS, 0)
+
+
+async def test_endless_names_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as node, client_of(node) as client:
+        assert (await client.producer(TOPIC, producer_name="p" * 100_000)).kind == BaseCommand.ERROR
+        assert (await client.subscribe(TOPIC, consumer_name="c" * 100_000)).kind == BaseCommand.ERROR
+        assert (await client.subscribe(TOPIC, "s" * 100_000)).kind == BaseCommand.ERROR
+        assert (await client.subscribe("t" * 100_000)).kind == BaseCommand.ERROR
+        await client.barrier()
+
+
+async def test_permits_add_up_without_end(tmp_path: Path) -> None:
+    async with serving(tmp_path) as node, client_of(node) as client:
+        await client.subscribe(TOPIC)
+        for _ in range(10):
+            client.flow((1 << 32) - 1)
+        at = await fill(client, 2)
+        assert await client.messages(2) == at
+        stats = (await client.ask(BaseCommand.CONSUMER_STATS, consumer_id=1)).body
+        assert 0 < stats.availablePermits <= 1 << 31

@@ -74,7 +74,8 @@ def test_the_names_longest_unused_are_forgotten_first(monkeypatch: pytest.Monkey
         (5, 8, 8),  # Java does
         (5, 5, 5),
         (5, 3, 5),
-        (5, 1 << 63, 5),  # -1 as an unsigned number: not given
+        (5, -1, 5),  # not given
+        (-1, 0, -1),
         (0, 0, 0),
     ],
 )

@@ -22,10 +22,12 @@ from anabranch.model.errors import Error, LimitExceeded, NotAllowed, NotReady
 from anabranch.model.names import TopicName, check_subscription_name
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, position_of, signed
+from anabranch.protocol.errors import BadCommand
 from anabranch.protocol.frames import Frame
 from anabranch.protocol.server_errors import server_error
 
 PERMITS_MAX = 1 << 31
+CONSUMER_NAME_MAX = 1_024
 STICKY = 1
 
 
@@ -106,6 +108,8 @@ class ConsumerCommands(CommandSet):
 
     def _request(self, body: Any, name: TopicName) -> SubscribeRequest:
         kind = SubscriptionType(int(body.subType))
+        if len(body.consumer_name) > CONSUMER_NAME_MAX:
+            raise BadCommand("consumer name is too long")
         if body.read_compacted and kind not in (SubscriptionType.EXCLUSIVE, SubscriptionType.FAILOVER):
             raise NotAllowed("reading a compacted topic needs an Exclusive or Failover subscription")
         epoch = signed(body.consumer_epoch) if body.HasField("consumer_epoch") else -1

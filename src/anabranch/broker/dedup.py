@@ -79,4 +79,4 @@ class Sequences:
 
 def highest_of(sequence: int, highest: int) -> int:
     """Last sequence id an entry surely covers, from what SEND or its metadata say of it."""
-    return highest if sequence < highest < 1 << 63 else sequence
+    return highest if highest > max(sequence, 0) else sequence  # 0 is "not given"

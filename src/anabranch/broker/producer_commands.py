@@ -162,7 +162,7 @@ class ProducerCommands(CommandSet):
         payload = view if frame.owned else bytes(view)
         if messages < 1:
             messages = 1
-        last = highest_of(sequence, signed(highest)) if highest else sequence
+        last = highest_of(signed(sequence), signed(highest)) if highest else signed(sequence)
         last_chunk = not body.is_chunk or _is_last_chunk(payload)
         attached.topic.publish(Publish(producer, sequence, highest, last, messages, payload, last_chunk))
 

@@ -31,6 +31,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import entry as entries
 from anabranch.protocol import replies
+from anabranch.protocol.commands import signed
 from anabranch.protocol.errors import ProtocolError
 from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.clock import Clock
@@ -127,7 +128,7 @@ class Topic:
                     continue
                 chunks = metadata.num_chunks_from_msg
                 if chunks <= 1 or metadata.chunk_id == chunks - 1:
-                    highest = highest_of(metadata.sequence_id, metadata.highest_sequence_id)
+                    highest = highest_of(signed(metadata.sequence_id), signed(metadata.highest_sequence_id))
                     sequences.persist(metadata.producer_name, highest)
             position = Position(found[-1].position.ledger, found[-1].position.entry + 1)
         return sequences
