@@ -7,6 +7,7 @@ from typing import Any
 
 from anabranch.broker.authorization import Grants
 from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
+from anabranch.broker.namespace_admin import NamespaceAdmin
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Services
@@ -28,6 +29,7 @@ class BrokerAdmin:
         self._server = server
         self._check_storage = check_storage
         self.schemas = SchemaAdmin(services)
+        self.policies = NamespaceAdmin(services)
 
     # -- lookup
 
@@ -221,17 +223,6 @@ class BrokerAdmin:
     async def delete_namespace(self, namespace: str) -> None:
         await self._services().catalog.delete_namespace(namespace)
         await self._services().schemas.forget_namespace(namespace)
-
-    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
-        """Takes effect at once on loaded topics too."""
-        services = self._services()
-        await services.catalog.set_deduplication(namespace, enabled)
-        for topic in services.topics:
-            if topic.name.namespace_path == namespace:
-                await topic.set_deduplication(await services.catalog.deduplicates(topic.name))
-
-    async def get_deduplication(self, namespace: str) -> bool | None:
-        return (await self._services().catalog.policies(namespace)).deduplication
 
     # -- who may do what
 

@@ -1,22 +1,23 @@
 """What exists: tenants, namespaces with their policies, partitioned topics, plain topics. Lives in the metadata store.
 
-Keys: `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, and the topic records that storage writes below
-`/managed/T/N/persistent/NAME` (their existence is the topic's existence). NAME is the form-url-encoded local name.
+Keys: `/clusters/C`, `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, and the topic records that storage
+writes below `/managed/T/N/persistent/NAME` (their existence is the topic's). NAME is the form-url-encoded local name.
 Must not know connections or loaded topics.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.broker.authorization import Grants
-from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TopicNotFound
+from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
+from anabranch.broker.policies import LOCAL_CLUSTER, Policies
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
-from anabranch.model.errors import AlreadyExists, BadRequest, NotAllowed, NotFound
+from anabranch.model.errors import AlreadyExists, BadName, BadRequest, NotAllowed, NotFound
 from anabranch.model.names import TopicName, check_namespace, check_tenant, parse_namespace
 
 DEFAULT_TENANT, DEFAULT_NAMESPACE = "public", "public/default"
@@ -31,15 +32,24 @@ class NamespacePolicies:
     other: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, value: bytes) -> NamespacePolicies:
-        found = json.loads(value)
-        return cls(found.pop("deduplicationEnabled", None), found)
+    def of(cls, record: Mapping[str, Any]) -> NamespacePolicies:
+        other = dict(record)
+        return cls(other.pop("deduplicationEnabled", None), other)
 
-    def dump(self) -> bytes:
+    @classmethod
+    def load(cls, value: bytes) -> NamespacePolicies:
+        return cls.of(json.loads(value))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """All of it, under Pulsar's names."""
         record: dict[str, Any] = dict(self.other)
         if self.deduplication is not None:
             record["deduplicationEnabled"] = self.deduplication
-        return json.dumps(record).encode()
+        return record
+
+    def dump(self) -> bytes:
+        return json.dumps(self.record).encode()
 
 
 class Catalog:
@@ -48,8 +58,12 @@ class Catalog:
         self._settings = settings
 
     async def ensure_defaults(self) -> None:
-        """`public/default` exists on every fresh data directory."""
-        for key in (f"/tenants/{DEFAULT_TENANT}", f"/namespaces/{DEFAULT_NAMESPACE}"):
+        """`public/default` and our own cluster exist on every fresh data directory."""
+        for key in (
+            f"/clusters/{LOCAL_CLUSTER}",
+            f"/tenants/{DEFAULT_TENANT}",
+            f"/namespaces/{DEFAULT_NAMESPACE}",
+        ):
             if await self._store.get(key) is None:
                 try:
                     await self._store.put(key, b"{}", expected=ABSENT)
@@ -123,6 +137,10 @@ class Catalog:
             raise NamespaceNotFound(f"no such namespace: {namespace!r}")
         return NamespacePolicies.load(found.value)
 
+    async def effective(self, namespace: str) -> Policies:
+        """What holds there, the broker's defaults included."""
+        return Policies.of((await self.policies(namespace)).record, self._settings)
+
     async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
         await self.change_policies(namespace, lambda policies: replace(policies, deduplication=enabled))
 
@@ -162,8 +180,51 @@ class Catalog:
         await self.change_policies(namespace, changed)
 
     async def deduplicates(self, topic: TopicName) -> bool:
-        own = (await self.policies(topic.namespace_path)).deduplication
-        return self._settings.deduplication if own is None else own
+        return (await self.effective(topic.namespace_path)).deduplicate
+
+    # -- clusters: names that tenants and namespaces refer to
+
+    async def clusters(self) -> list[str]:
+        return sorted(await self._store.children("/clusters"))
+
+    async def cluster(self, name: str) -> dict[str, Any]:
+        found = await self._store.get(f"/clusters/{check_cluster(name)}")
+        if found is None:
+            raise NotFound("Cluster does not exist")
+        data: dict[str, Any] = json.loads(found.value)
+        return data
+
+    async def save_cluster(self, name: str, data: Mapping[str, Any], *, create: bool) -> None:
+        key = f"/clusters/{check_cluster(name)}"
+        found = await self._store.get(key)
+        if create and found is not None:
+            raise AlreadyExists("Cluster already exists")
+        if not create and found is None:
+            raise NotFound("Cluster does not exist")
+        try:
+            expected = ABSENT if found is None else found.version
+            await self._store.put(key, json.dumps(dict(data)).encode(), expected=expected)
+        except VersionMismatch as raced:
+            raise NotAllowed(f"cluster {name!r} is changed by somebody else at the same time") from raced
+
+    async def delete_cluster(self, name: str) -> None:
+        """Only one that nobody refers to."""
+        await self.cluster(name)
+        if name == LOCAL_CLUSTER:
+            raise NotAllowed("this broker's own cluster cannot be deleted")
+        for tenant in await self.tenants():
+            if name in (await self.tenant(tenant)).get("allowedClusters", ()):
+                raise NotAllowed(f"cluster {name!r} is allowed to tenant {tenant!r}")
+            for namespace in await self.namespaces(tenant):
+                record = (await self.policies(namespace)).other
+                if name in (*record.get("replication_clusters", ()), *record.get("allowed_clusters", ())):
+                    raise NotAllowed(f"cluster {name!r} is used by namespace {namespace!r}")
+        await self._store.delete(f"/clusters/{name}", expected=ANY)
+
+    async def check_clusters(self, names: Iterable[str]) -> None:
+        missing = sorted(set(names).difference(await self.clusters()))
+        if missing:
+            raise NotAllowed(f"Clusters do not exist: {', '.join(missing)}")
 
     # -- topics
 
@@ -200,7 +261,7 @@ class Catalog:
 
     async def create_partitioned(self, topic: TopicName, count: int) -> None:
         self._check_count(count)
-        await self.policies(topic.namespace_path)
+        await self.check_room(topic.namespace_path, count if topic.is_persistent else 0)
         if topic.partition_index >= 0:
             raise BadRequest("a partitioned topic's name cannot end like a partition's")
         if await self.exists(topic):
@@ -220,6 +281,7 @@ class Catalog:
         if count < before:
             raise FewerPartitions(f"{topic} has {before} partitions; partitions can only be added")
         if count > before:
+            await self.check_room(topic.namespace_path, count - before if topic.is_persistent else 0)
             await prepare(range(before, count))
             await self._store.put(self._partitioned_key(topic), _partition_record(count), expected=found.version)
 
@@ -231,7 +293,8 @@ class Catalog:
 
     async def partitions_or_create(self, topic: TopicName, auto_create: bool) -> int:
         """What PARTITIONED_METADATA answers: the count; a missing topic is created by policy first where allowed."""
-        await self.policies(topic.namespace_path)
+        holds = await self.effective(topic.namespace_path)
+        _check_local(holds, topic.namespace_path)
         if topic.partition_index >= 0:
             return 0
         count = await self.partitions(topic)
@@ -239,19 +302,20 @@ class Catalog:
             return count
         if not topic.is_persistent:
             return 0
-        if not (auto_create and self._settings.auto_create_topics):
+        if not (auto_create and holds.auto_create_topics):
             raise TopicNotFound(f"topic {topic} does not exist")
-        if self._settings.auto_create_partitions:
+        if holds.auto_create_partitions:
             try:
-                await self.create_partitioned(topic, self._settings.auto_create_partitions)
+                await self.create_partitioned(topic, holds.auto_create_partitions)
             except AlreadyExists:
                 return await self.partitions(topic)
-            return self._settings.auto_create_partitions
+            return holds.auto_create_partitions
         return 0
 
     async def check_may_load(self, topic: TopicName, create: bool) -> bool:
         """Raises TopicNotFound when the topic is missing and may not be created; answers whether it exists."""
-        await self.policies(topic.namespace_path)
+        holds = await self.effective(topic.namespace_path)
+        _check_local(holds, topic.namespace_path)
         if await self.exists(topic):
             return True
         index = topic.partition_index
@@ -259,11 +323,36 @@ class Catalog:
             if index >= count:
                 raise TopicNotFound(f"{topic.base} has only {count} partitions")
             return False
-        if not (create and self._settings.auto_create_topics):
+        if not (create and holds.auto_create_topics):
             raise TopicNotFound(f"topic {topic} does not exist")
         if index < 0 and await self.partitions(topic) > 0:
             raise NotAllowed(f"{topic} is partitioned: use one of its partitions")
+        if topic.is_persistent:
+            await self.check_room(topic.namespace_path, 1)
         return False
+
+    async def check_room(self, namespace: str, count: int) -> None:
+        """May the namespace have so many topics more?"""
+        holds = await self.effective(namespace)
+        _check_local(holds, namespace)
+        if holds.topics_max and len(await self._store.children(f"/managed/{namespace}/persistent")) + count > (
+            holds.topics_max
+        ):
+            raise TooManyTopics(f"Exceed maximum number of topics in namespace {namespace}: {holds.topics_max}")
+
+
+def _check_local(holds: Policies, namespace: str) -> None:
+    if not holds.is_local:
+        raise NotAllowed(
+            f"Namespace missing local cluster name in clusters list: {LOCAL_CLUSTER} is not in {namespace}'s"
+        )
+
+
+def check_cluster(name: str) -> str:
+    try:
+        return check_tenant(name)
+    except BadName as error:
+        raise BadName("Cluster name is not valid") from error
 
 
 def _partition_record(count: int) -> bytes:

@@ -44,7 +44,7 @@ class KeyedDispatcher:
         self._ring: HashRing[Consumer] = HashRing()
         self._ranges: StickyRanges[Consumer] | None = StickyRanges() if sticky else None
         self._allow_out_of_order = allow_out_of_order
-        self._unacked_max = unacked_max
+        self.unacked_max = unacked_max
         self._lookahead_max = lookahead_max
         self._stash: dict[int, list[Position]] = {}  # slot -> positions, ascending
         self._stashed = 0
@@ -91,7 +91,7 @@ class KeyedDispatcher:
 
     @property
     def is_blocked(self) -> bool:
-        return 0 < self._unacked_max <= sum(consumer.unacked_messages for consumer in self.consumers)
+        return 0 < self.unacked_max <= sum(consumer.unacked_messages for consumer in self.consumers)
 
     def wants(self) -> Want | None:
         if self.is_blocked or not any(consumer.is_ready for consumer in self.consumers):

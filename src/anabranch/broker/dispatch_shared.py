@@ -56,7 +56,7 @@ class SharedDispatcher:
         self.delayed = delayed
         self.redeliveries: dict[Position, int] = {}
         self._acks = acks
-        self._unacked_max = unacked_max
+        self.unacked_max = unacked_max
         self._deliver_at_of = deliver_at_of
         self._now_ms = now_ms
         self._turns: RoundRobin[Consumer] = RoundRobin(lambda consumer: consumer.spec.priority)
@@ -77,7 +77,7 @@ class SharedDispatcher:
     @property
     def is_blocked(self) -> bool:
         """The whole subscription holds too many unacknowledged messages."""
-        return 0 < self._unacked_max <= sum(consumer.unacked_messages for consumer in self.consumers)
+        return 0 < self.unacked_max <= sum(consumer.unacked_messages for consumer in self.consumers)
 
     def wants(self) -> Want | None:
         if self._buffer or self.is_blocked or not any(consumer.is_ready for consumer in self.consumers):

@@ -77,3 +77,35 @@ class SchemaNotFound(NotFound):
 
 class TooManySchemas(NotAllowed):
     code = "too-many-schemas"
+
+
+class TooManyTopics(NotAllowed):
+    """The namespace's policy allows no more."""
+
+    code = "too-many-topics"
+
+
+class TooManyProducers(Busy):
+    code = "producer-busy"
+
+
+class TooManyConsumers(Busy):
+    code = "consumer-busy"
+
+
+class TooManySubscriptions(NotAllowed):
+    code = "too-many-subscriptions"
+
+
+class QuotaHold(NotAllowed):
+    """The backlog quota is used up; the client may keep its messages and come back."""
+
+    code = "quota-hold"
+    retryable = True
+
+
+class QuotaExceeded(NotAllowed):
+    """The backlog quota is used up; the application is told at once."""
+
+    code = "quota-exceeded"
+    retryable = True

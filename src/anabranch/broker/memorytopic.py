@@ -11,7 +11,9 @@ from anabranch.broker.access import AccessTable, Admission
 from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
 from anabranch.broker.entryfacts import slot_of
 from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
+from anabranch.broker.limits import check_consumer, check_producer, check_subscription
 from anabranch.broker.peer import Peer
+from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.selectors import HashRing, RoundRobin, StickyRanges, failover_active
 from anabranch.broker.settings import BrokerSettings
@@ -143,6 +145,11 @@ class MemoryTopic:
         self._access: AccessTable[Producer] = AccessTable()
         self._next = 0
         self._fenced = False
+        self.policies = Policies.of({}, settings)
+
+    async def apply(self, policies: Policies) -> None:
+        """Limits of producers and consumers and types; nothing is stored, so the rest has no meaning."""
+        self.policies = policies
 
     @property
     def partition(self) -> int:
@@ -171,6 +178,7 @@ class MemoryTopic:
         self._check_open()
         await settle_name(self.producers, producer, self.remove_producer)
         self._check_open()
+        check_producer(self.policies, len(self.producers), self.name)
         admission = self._access.admit(producer, producer.mode, known_epoch)
         self.producers[producer.name] = producer
         producer.is_ready = admission.ready
@@ -216,13 +224,18 @@ class MemoryTopic:
 
     async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[MemorySubscription, Consumer]:
         self._check_open()
+        check_subscription(self.policies, request.spec.type, None, self.name)
         existing = self.subscriptions.get(request.name)
         if existing is not None and request.spec.type is SubscriptionType.EXCLUSIVE:
             await settle_exclusive(existing.consumers, peer, lambda old: self.detach(existing, old))
             self._check_open()
         subscription = self.subscriptions.get(request.name)
         if subscription is None or (not subscription.consumers and subscription.type is not request.spec.type):
+            if subscription is None:
+                check_subscription(self.policies, None, len(self.subscriptions), self.name)
             subscription = MemorySubscription(request.name, request.spec, self.partition)
+        attached = sum(len(one.consumers) for one in self.subscriptions.values())
+        check_consumer(self.policies, attached, len(subscription.consumers), self.name)
         consumer = Consumer(peer, request.spec, 0, self._clock.now_ms())
         subscription.attach(consumer)
         self.subscriptions[request.name] = subscription

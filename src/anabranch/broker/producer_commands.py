@@ -16,7 +16,7 @@ from anabranch.broker.schemas import version_bytes
 from anabranch.broker.services import Services
 from anabranch.broker.topics import AnyTopic
 from anabranch.broker.window import Window
-from anabranch.model.errors import LimitExceeded, NotReady
+from anabranch.model.errors import LimitExceeded, NotAllowed, NotReady
 from anabranch.model.names import TopicName, check_subscription_name
 from anabranch.model.position import EARLIEST
 from anabranch.protocol import entry, replies
@@ -81,6 +81,8 @@ class ProducerCommands(CommandSet):
             owned = Resource.of_topic(name, body.initial_subscription_name)
             await self._connection.authorize(BaseCommand.SUBSCRIBE, owned)
         topic = await services.topics.get(name, create=True)
+        if topic.policies.encryption_required and not body.encrypted:
+            raise NotAllowed(f"Encryption is required in {name}")
         schema_version = await services.schemas.admit_producer(name, wire_schema(body))
         if body.initial_subscription_name:
             await self._initial_subscription(topic, body.initial_subscription_name)

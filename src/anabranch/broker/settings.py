@@ -41,6 +41,7 @@ class BrokerSettings:
     deduplication: bool = field(default=False, metadata={"help": "by (producer name, sequence id), everywhere"})
     dedup_snapshot_entries: int = field(default=1_000, metadata={"help": "entries between two dedup snapshots"})
     probe_seconds: float = field(default=5.0, metadata={"help": "patience with a colliding connection"})
+    sweep_seconds: float = field(default=5.0, metadata={"help": "between two rounds of TTL, quotas and trimming"})
     idle_topic_seconds: float = field(default=60.0, metadata={"help": "an unused topic is unloaded after this"})
 
     def __post_init__(self) -> None:
@@ -61,5 +62,6 @@ class BrokerSettings:
                 "broker.auto_create_partitions",
                 "between 0 and broker.partitions_max",
             ),
+            (self.sweep_seconds > 0, "broker.sweep_seconds", "greater than 0"),
             (self.dedup_snapshot_entries >= 1, "broker.dedup_snapshot_entries", "at least 1"),
         )

@@ -18,6 +18,7 @@ from anabranch.broker.dispatch_shared import SharedDispatcher
 from anabranch.broker.dispatch_single import SingleDispatcher
 from anabranch.broker.entryfacts import deliver_at_of, slot_of
 from anabranch.broker.errors import ConsumerBusy, TopicFenced
+from anabranch.broker.policies import Policies
 from anabranch.broker.settings import BrokerSettings
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, LATEST, Position
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 READ_ENTRIES_MAX = 1_000
 ACK_WORDS_MAX = 1_024  # a batch of 65,536 messages
 READ_RETRY_SECONDS = 0.2
+NEVER_MS = 1 << 62
 
 Ack = tuple[Position, tuple[int, ...], int]
 """Position, words of still unacknowledged indexes (may be empty), batch size when the client says it."""
@@ -59,7 +61,8 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.type: SubscriptionType | None = None
-        self.messages_expired = 0
+        self.entries_expired = 0
+        self.last_expired_ms = 0
         self._topic = topic
         self._partition = partition
         self._settings = settings
@@ -72,6 +75,23 @@ class Subscription:
         self._delay_timer: Timer | None = None
         self._delay_due_ms: int | None = None
         self._delayed = DelayedEntries(settings.delayed_max)
+        self._delays = True
+        self._unacked_max = settings.unacked_per_subscription_max
+
+    def apply(self, policies: Policies) -> None:
+        """Counts for consumers that are attached, too."""
+        self._unacked_max = policies.unacked_per_subscription_max
+        if isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher):
+            self._dispatcher.unacked_max = self._unacked_max
+        for consumer in self.consumers:
+            consumer.unacked_max = policies.unacked_per_consumer_max
+        if self._delays and not policies.delays and isinstance(self._dispatcher, SharedDispatcher):
+            self._dispatcher.release(self._delayed.due(NEVER_MS))
+        self._delays = policies.delays
+        self.pump()
+
+    def _deliver_at(self, entry: StoredEntry) -> int:
+        return deliver_at_of(entry) if self._delays else 0
 
     # -- members
 
@@ -115,9 +135,9 @@ class Subscription:
             case SubscriptionType.SHARED:
                 return SharedDispatcher(
                     self.cursor,
-                    unacked_max=settings.unacked_per_subscription_max,
+                    unacked_max=self._unacked_max,
                     delayed=self._delayed,
-                    deliver_at_of=deliver_at_of,
+                    deliver_at_of=self._deliver_at,
                     now_ms=self._clock.now_ms,
                 )
             case SubscriptionType.KEY_SHARED:
@@ -126,7 +146,7 @@ class Subscription:
                     slot_of=slot_of,
                     sticky=spec.key_shared.is_sticky,
                     allow_out_of_order=spec.key_shared.allow_out_of_order,
-                    unacked_max=settings.unacked_per_subscription_max,
+                    unacked_max=self._unacked_max,
                     lookahead_max=settings.key_shared_lookahead_max,
                 )
 
@@ -299,6 +319,27 @@ class Subscription:
     @property
     def mark_delete(self) -> Position:
         return self.cursor.mark_delete
+
+    def expire_up_to(self, position: Position) -> int:
+        """Whatever is not acknowledged up to here counts as acknowledged; how many entries that was."""
+        if position <= self.cursor.mark_delete:
+            return 0
+        before = self.cursor.backlog_entries
+        self.cursor.ack_cumulative(position)
+        dispatcher, mark = self._dispatcher, self.cursor.mark_delete
+        for consumer in self.consumers:
+            for held in [held for held in consumer.pending if held <= mark]:
+                settled = consumer.settle(held)
+                if dispatcher is not None and settled is not None:
+                    dispatcher.settled(consumer, held)
+                    if isinstance(dispatcher, KeyedDispatcher):
+                        dispatcher.released(consumer, settled.slot)
+        expired = max(before - self.cursor.backlog_entries, 0)
+        if expired:
+            self.entries_expired += expired
+            self.last_expired_ms = self._clock.now_ms()
+        self.pump()
+        return expired
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
         if self._dispatcher is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anabranch.broker.access import AccessTable, Admission
 from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
@@ -20,12 +20,16 @@ from anabranch.broker.errors import (
     TopicFenced,
     TopicTerminated,
 )
+from anabranch.broker.inactive import is_doomed, is_eligible
+from anabranch.broker.limits import check_consumer, check_producer, check_subscription, too_long_delay
 from anabranch.broker.peer import Peer
+from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.publisher import Publisher
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.takeover import settle_exclusive, settle_name
+from anabranch.broker.upkeep import Upkeep
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
@@ -33,7 +37,7 @@ from anabranch.protocol import entry as entries
 from anabranch.protocol import replies
 from anabranch.protocol.commands import signed
 from anabranch.protocol.errors import ProtocolError
-from anabranch.protocol.server_errors import server_error
+from anabranch.protocol.server_errors import ServerError, server_error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor import Cursor
@@ -87,6 +91,9 @@ class Topic:
             on_persisted=self._persisted,
             on_failed=self._failed,
         )
+        self.policies = Policies.of({}, settings)
+        self._upkeep = Upkeep(self, topic_log, clock)
+        self._stored = topic_log.settings  # how the log is kept where the namespace says nothing
         self._abandoned: set[str] = set()  # readers without a consumer, seen at the last sweep
         self._creating = asyncio.Lock()  # two first subscribers must get one cursor
         self._dirty = False
@@ -99,7 +106,20 @@ class Topic:
         self._access.epoch = int(epoch) if epoch is not None else 0
         for name, cursor in self.log.cursors.items():
             self.subscriptions[name] = self._subscription(name, cursor)
+        self._upkeep.load()
         await self.set_deduplication(deduplicate)
+
+    async def apply(self, policies: Policies) -> None:
+        """What holds from now on, for those who are connected too."""
+        self.policies = policies
+        kept, stored = policies.retention, self._stored
+        self.log.settings = (
+            stored if kept is None else replace(stored, retention_ms=kept.time_ms, retention_bytes=kept.size_bytes)
+        )
+        for subscription in self.subscriptions.values():
+            subscription.apply(policies)
+        await self.set_deduplication(policies.deduplicate)
+        await self._upkeep.check_quota()
 
     async def set_deduplication(self, enabled: bool) -> None:
         """Switched on anew it knows nothing of the past; switched off it forgets."""
@@ -148,6 +168,20 @@ class Topic:
         )
 
     @property
+    def is_eligible(self) -> bool:
+        """Would the namespace's rule for inactive topics delete it, if it were idle for long enough?"""
+        return is_eligible(self.policies.inactive, len(self.subscriptions), self._is_caught_up)
+
+    @property
+    def is_doomed(self) -> bool:
+        idle_seconds = self._clock.monotonic() - self.used_at
+        return is_doomed(self.policies.inactive, idle_seconds, len(self.subscriptions), self._is_caught_up)
+
+    @property
+    def _is_caught_up(self) -> bool:
+        return not any(one.cursor.has_backlog for one in self.subscriptions.values())
+
+    @property
     def is_unused(self) -> bool:
         """Nobody produces and nothing is stored: whoever comes first says what will be in it."""
         return not self.producers and not self.log.chain.entries
@@ -184,8 +218,10 @@ class Topic:
         if self.log.is_terminated:
             raise TopicTerminated(f"{self.name} is terminated")
         self._check_writable()
+        await self._upkeep.check_not_blocked()
         await settle_name(self.producers, producer, self.remove_producer)
         self._check_open()
+        check_producer(self.policies, len(self.producers), self.name)
         before = self._access.epoch
         admission = self._access.admit(producer, producer.mode, known_epoch)
         self.producers[producer.name] = producer
@@ -259,6 +295,11 @@ class Topic:
         self._access.exclusive = None
 
     def publish(self, publish: Publish) -> None:
+        if self.policies.delay_ms_max and too_long_delay(self.policies, publish.payload, self._clock.now_ms()):
+            publish.producer.peer.held(publish.size)
+            text = f"Exceeds max allowed delivery delay of {self.policies.delay_ms_max} milliseconds"
+            publish.producer.refuse(publish, ServerError.NotAllowedError, text)
+            return
         self._publisher.publish(publish)
 
     def _persisted(self) -> None:
@@ -283,7 +324,7 @@ class Topic:
     # -- consuming
 
     def _subscription(self, name: str, cursor: Cursor) -> Subscription:
-        return Subscription(
+        made = Subscription(
             name,
             cursor,
             self,
@@ -292,17 +333,22 @@ class Topic:
             clock=self._clock,
             tasks=self._tasks,
         )
+        made.apply(self.policies)
+        return made
 
     async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[Subscription, Consumer]:
         self._check_open()
-        subscription = await self._open_subscription(request)
         spec = request.spec
-        consumer = Consumer(peer, spec, self._settings.unacked_per_consumer_max, self._clock.now_ms())
+        check_subscription(self.policies, spec.type, None, self.name)
+        subscription = await self._open_subscription(request)
+        consumer = Consumer(peer, spec, self.policies.unacked_per_consumer_max, self._clock.now_ms())
         if spec.type is SubscriptionType.EXCLUSIVE:
             await settle_exclusive(subscription.consumers, peer, lambda old: self.detach(subscription, old))
         self._check_open()
         if self.subscriptions.get(request.name) is not subscription:
             raise TopicFenced(f"subscription {request.name!r} was closed meanwhile")
+        attached = sum(len(one.consumers) for one in self.subscriptions.values())
+        check_consumer(self.policies, attached, len(subscription.consumers), self.name)
         subscription.attach(consumer)
         return subscription, consumer
 
@@ -314,7 +360,7 @@ class Topic:
             if request.rollback_seconds and not found.consumers:
                 await found.seek(await self._rollback(request.rollback_seconds))
             return found
-        if request.durable and not (request.create and self._settings.auto_create_subscriptions):
+        if request.durable and not (request.create and self.policies.auto_create_subscriptions):
             raise SubscriptionNotFound(f"subscription {request.name!r} does not exist")
         start = await self._start_of(request)
         return await self.create_subscription(request.name, start, request.properties, durable=request.durable)
@@ -324,6 +370,8 @@ class Topic:
     ) -> Subscription:
         async with self._creating:
             if name not in self.subscriptions:
+                known = sum(1 for one in self.subscriptions.values() if one.is_durable) if durable else 0
+                check_subscription(self.policies, None, known if durable else None, self.name)
                 await self.log.delete_cursor(name)  # of a reader that left a moment ago
                 cursor = await self.log.create_cursor(name, start, properties, durable)
                 self.subscriptions[name] = self._subscription(name, cursor)
@@ -370,6 +418,7 @@ class Topic:
                 del self.subscriptions[name]
                 await self._drop_cursor(name)
         self._abandoned = lonely
+        await self._upkeep.run()
         await self.log.trim()
 
     async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
@@ -415,6 +464,7 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.fence()
         await self._tasks.close()
+        self._upkeep.save()
         self._publisher.snapshot()
         await self.log.close()
 

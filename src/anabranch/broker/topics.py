@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.inactive import PATROL_SECONDS, Visits, needs_patrol
 from anabranch.broker.memorytopic import MemoryTopic
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic import Topic
@@ -26,8 +27,11 @@ AnyTopic = Topic | MemoryTopic
 OpenLog = Callable[[str], Awaitable[TopicLog]]
 """Metadata key → open log (created when missing)."""
 
-SWEEP_SECONDS = 5.0
 CLOSE_TOGETHER = 64
+
+
+async def _nothing(_: TopicName) -> None:
+    return
 
 
 class Topics:
@@ -52,6 +56,9 @@ class Topics:
         self._dirty: list[Topic] = []
         self._tasks = TaskOwner("topics")
         self._stopped = False
+        self._changes = 0  # of policies, whichever
+        self._visits = Visits()
+        self.on_vanished: Callable[[TopicName], Awaitable[None]] = _nothing  # told after a topic died of disuse
 
     def __iter__(self) -> Iterator[AnyTopic]:
         return iter(list(self._topics.values()))
@@ -61,6 +68,7 @@ class Topics:
 
     def start(self) -> None:
         self._tasks.spawn(self._sweep(), "sweep")
+        self._tasks.spawn(self._patrol(), "patrol")
 
     def loaded(self, name: TopicName) -> AnyTopic | None:
         return self._topics.get(name)
@@ -102,6 +110,7 @@ class Topics:
 
     async def _open(self, name: TopicName) -> AnyTopic:
         topic: AnyTopic
+        changes = self._changes
         if name.is_persistent:
             topic_log = await self._open_log(self._catalog.topic_key(name))
             topic = Topic(
@@ -113,14 +122,27 @@ class Topics:
                 check_writable=self._check_writable,
             )
             try:
-                await topic.load(await self._catalog.deduplicates(name))
+                policies = await self._catalog.effective(name.namespace_path)
+                await topic.load(policies.deduplicate)
+                await topic.apply(policies)
             except BaseException:
                 await topic_log.close()
                 raise
         else:
             topic = MemoryTopic(name, settings=self._settings, clock=self._clock)
+            await topic.apply(await self._catalog.effective(name.namespace_path))
         self._topics[name] = topic
+        if self._changes != changes:  # policies changed while the topic was opened
+            await topic.apply(await self._catalog.effective(name.namespace_path))
         return topic
+
+    async def apply_policies(self, namespace: str) -> None:
+        """The policies of a namespace have changed: its loaded topics go by the new ones when this returns."""
+        self._changes += 1
+        policies = await self._catalog.effective(namespace)
+        for topic in self:
+            if topic.name.namespace_path == namespace:
+                await topic.apply(policies)
 
     async def create(self, name: TopicName) -> None:
         """Make a topic exist: an explicit request of an administrator, whatever the auto-creation policy says."""
@@ -128,6 +150,7 @@ class Topics:
             raise BadName(f"{name} is not a regular topic")
         await self._catalog.policies(name.namespace_path)
         if name.is_persistent and not await self._catalog.exists(name):
+            await self._catalog.check_room(name.namespace_path, 1)
             await self._open_once(name)
 
     # -- dispatch after a group
@@ -173,7 +196,7 @@ class Topics:
     async def _sweep(self) -> None:
         """Close topics nobody uses, so that memory follows use and not history; let logs drop what is consumed."""
         while True:
-            await self._clock.sleep(SWEEP_SECONDS)
+            await self._clock.sleep(self._settings.sweep_seconds)
             now = self._clock.monotonic()
             for topic in self:
                 await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
@@ -182,13 +205,39 @@ class Topics:
         if self._topics.get(topic.name) is not topic:
             return  # closed or deleted since the sweep began
         try:
-            if topic.is_idle and is_unused:
+            if isinstance(topic, Topic) and topic.is_idle and topic.is_doomed:
+                log.info("inactive topic deleted", extra={"topic": str(topic.name)})
+                await self.delete(topic.name, force=True)
+                await self.on_vanished(topic.name)
+            elif topic.is_idle and is_unused and not (isinstance(topic, Topic) and topic.is_eligible):
                 del self._topics[topic.name]
                 await self._close(topic)
             elif isinstance(topic, Topic):
                 await topic.sweep()
         except Error as error:  # a full or failing disk: the next sweep tries again
             log.warning("topic was not swept", extra={"topic": str(topic.name), "reason": error.reason})
+
+    async def _patrol(self) -> None:
+        """Wake sleeping topics that time has something to do with; the sweep then finds them."""
+        while True:
+            await self._clock.sleep(PATROL_SECONDS)
+            try:
+                await self._wake()
+            except Error as error:  # metadata or disk failing: the next round tries again
+                log.warning("patrol ended early", extra={"reason": error.reason})
+
+    async def _wake(self) -> None:
+        sleeping: list[TopicName] = []
+        for tenant in await self._catalog.tenants():
+            for namespace in await self._catalog.namespaces(tenant):
+                if needs_patrol(await self._catalog.effective(namespace)):
+                    known = await self._catalog.topics(namespace)
+                    sleeping += [name for name in known if name not in self._topics]
+        for name in self._visits.choose(sleeping, self._clock.monotonic()):
+            try:
+                await self.get(name, create=False)
+            except TopicNotFound:
+                continue  # deleted meanwhile
 
     async def stop(self) -> None:
         """Close everything, many at a time; what cannot be closed is reported, the rest goes on."""

@@ -22,6 +22,7 @@ from anabranch.broker.services import Address, Services
 from anabranch.broker.topics import Topics
 from anabranch.metadata.open import open_store
 from anabranch.model.errors import NotReady
+from anabranch.model.names import TopicName
 from anabranch.node.guarding import make_guard, make_tls
 from anabranch.node.records import MetadataRecords
 from anabranch.node.settings import NodeSettings, is_loopback
@@ -147,10 +148,16 @@ class Node:
             ),
             guard=guard,
         )
+        topics.on_vanished = self._forget_schema
         topics.start()
         for listener in listeners:
             listener.start()
         stack.push_async_callback(self._shut, server, topics)
+
+    async def _forget_schema(self, name: TopicName) -> None:
+        """A topic's schema goes with it; partitions have none of their own."""
+        if name.partition_index < 0:
+            await self.services.schemas.delete(name, force=True)
 
     def _warn(self) -> None:
         """What an operator should know, though it is allowed."""

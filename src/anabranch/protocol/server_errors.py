@@ -26,6 +26,7 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "consumer-assign": ServerError.ConsumerAssignError,
     "not-ready": ServerError.ServiceNotReady,
     "limit-exceeded": ServerError.TooManyRequests,
+    "quota-hold": ServerError.ProducerBlockedQuotaExceededError,
     "quota-exceeded": ServerError.ProducerBlockedQuotaExceededException,
     "topic-terminated": ServerError.TopicTerminatedError,
     "incompatible-schema": ServerError.IncompatibleSchema,

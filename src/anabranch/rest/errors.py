@@ -18,6 +18,7 @@ STATUS = {
     "ledger-not-found": 404,
     "unknown-path": 404,
     "wrong-method": 405,
+    "force-refused": 405,
     "bad-partition-count": 406,
     "already-exists": 409,
     "not-empty": 409,
@@ -72,6 +73,12 @@ class FewerPartitions(Error):
     """Partitions are only ever added: taking one away would lose its messages."""
 
     code = "fewer-partitions"
+
+
+class ForceRefused(Error):
+    """Nothing that still holds data is deleted with all its contents at one word."""
+
+    code = "force-refused"
 
 
 class NotPartitioned(Error):

@@ -10,12 +10,16 @@ from typing import Any, Protocol
 
 from anabranch.broker.authorization import Grants
 from anabranch.model.position import Position
+from anabranch.rest.namespace_face import NamespaceFace
 from anabranch.rest.schema_face import SchemaFace
 
 
 class BrokerFace(Protocol):
     @property
     def schemas(self) -> SchemaFace: ...
+
+    @property
+    def policies(self) -> NamespaceFace: ...
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
         """At least brokerUrl, httpUrl and nativeUrl of the broker that serves the topic."""
@@ -72,11 +76,6 @@ class BrokerFace(Protocol):
         """`record`: policies under Pulsar's names."""
 
     async def delete_namespace(self, namespace: str) -> None: ...
-
-    async def get_deduplication(self, namespace: str) -> bool | None:
-        """None: not set, the broker's default holds."""
-
-    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None: ...
 
     async def grants(self, namespace: str) -> Grants:
         """Who may do what there; NotFound."""

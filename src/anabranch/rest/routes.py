@@ -5,8 +5,11 @@ from __future__ import annotations
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.router import Router
 from anabranch.rest.routes_broker import broker_routes
+from anabranch.rest.routes_clusters import cluster_routes
 from anabranch.rest.routes_lookup import lookup_routes
+from anabranch.rest.routes_namespaces import namespace_routes
 from anabranch.rest.routes_permissions import permission_routes
+from anabranch.rest.routes_policies import policy_routes
 from anabranch.rest.routes_schemas import schema_routes
 from anabranch.rest.routes_subscriptions import subscription_routes
 from anabranch.rest.routes_tenants import tenant_routes
@@ -19,7 +22,10 @@ def make_router(face: BrokerFace, version: str) -> Router:
             *lookup_routes(face),
             *topic_routes(face),
             *subscription_routes(face),
+            *cluster_routes(face.policies),
             *tenant_routes(face),
+            *namespace_routes(face),
+            *policy_routes(face.policies),
             *permission_routes(face),
             *schema_routes(face.schemas),
             *broker_routes(face, version),

@@ -9,7 +9,6 @@ from anabranch.rest.message import Request, Response, json_response, raw_respons
 from anabranch.rest.router import Route
 
 TOPIC_PARAMS = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-_WHOLE_RING = "0x00000000_0xffffffff"
 
 
 def topic_of(request: Request) -> TopicName:
@@ -29,8 +28,7 @@ class LookupCalls:
         return json_response({**found, "brokerUrlSsl": found.get("brokerUrlTls", "")})
 
     async def bundle(self, request: Request) -> Response:
-        topic_of(request)
-        return raw_response(_WHOLE_RING)
+        return raw_response(await self._face.policies.bundle_of(str(topic_of(request))))
 
 
 def lookup_routes(face: BrokerFace) -> list[Route]:

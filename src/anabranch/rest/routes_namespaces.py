@@ -1,0 +1,147 @@
+"""Namespaces: create, show, delete, their topics and bundles. Policies one by one are in `routes_policies`.
+Knows HTTP only through values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.broker.authorization import Grants
+from anabranch.broker.bundles import parse_bundles
+from anabranch.broker.permissions import NAMESPACE_ADMIN, NAMESPACE_LIST, SUPERVISE, TENANT_ADMIN
+from anabranch.broker.policyrules import parse_record
+from anabranch.broker.schema_policy import AUTO_UPDATE, AUTO_UPDATE_STRATEGY, STRATEGY, VALIDATION, check_policy
+from anabranch.model.errors import BadRequest, NotAllowed
+from anabranch.model.names import Domain, check_subscription_name, check_tenant
+from anabranch.rest.errors import ForceRefused, NotEmpty
+from anabranch.rest.face import BrokerFace
+from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.router import Route
+from anabranch.rest.routes_policies import NAMESPACE
+from anabranch.rest.routes_topics import namespace_of
+
+_MODES = {
+    "PERSISTENT": (Domain.PERSISTENT,),
+    "NON_PERSISTENT": (Domain.NON_PERSISTENT,),
+    "ALL": (Domain.PERSISTENT, Domain.NON_PERSISTENT),
+}
+_ALGORITHMS = ("range_equally_divide", "topic_count_equally_divide", "flow_or_qps_equally_divide")
+
+
+def parse_policies(value: Any) -> dict[str, Any]:
+    """What a new namespace begins with: nothing, or an object of policies under Pulsar's names."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadRequest('the body is an object of policies like {"message_ttl_in_seconds": 60}')
+    record = parse_record(value)
+    if value.get("auth_policies") or value.get("subscription_auth_mode"):
+        record.update(Grants.load(value).dump())
+    if (bundles := parse_bundles(value.get("bundles"))) is not None:
+        record["bundles"] = bundles
+    for key in (STRATEGY, AUTO_UPDATE_STRATEGY, AUTO_UPDATE, VALIDATION):
+        if (said := value.get(key)) is not None:
+            check_policy(key, said)
+            record[key] = said
+    return record
+
+
+class NamespaceCalls:
+    def __init__(self, face: BrokerFace) -> None:
+        self._face = face
+        self._policies = face.policies
+
+    async def list_all(self, request: Request) -> Response:
+        return json_response(await self._face.list_namespaces(check_tenant(request.params["tenant"])))
+
+    async def get(self, request: Request) -> Response:
+        return json_response(await self._policies.shown(namespace_of(request)))
+
+    async def create(self, request: Request) -> Response:
+        namespace, record = namespace_of(request), parse_policies(request.json())
+        clusters = {*record.get("replication_clusters", ()), *record.get("allowed_clusters", ())}
+        if clusters:
+            await self._policies.check_replication(request.params["tenant"], clusters)
+        await self._face.create_namespace(namespace, record)
+        return NO_CONTENT
+
+    async def delete(self, request: Request) -> Response:
+        if request.flag("force"):
+            raise ForceRefused("Broker doesn't allow forced deletion of namespaces")
+        namespace = namespace_of(request)
+        await self._policies.record(namespace)
+        if await self._all_topics(namespace, _MODES["ALL"]):
+            raise NotEmpty("Cannot delete non empty namespace")
+        await self._face.delete_namespace(namespace)
+        return NO_CONTENT
+
+    async def topics(self, request: Request) -> Response:
+        """What pattern consumers ask for: topics by mode, partitions one by one."""
+        mode = request.query.get("mode", "PERSISTENT")
+        if mode not in _MODES:
+            raise BadRequest(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
+        return json_response(await self._all_topics(namespace_of(request), _MODES[mode]))
+
+    async def _all_topics(self, namespace: str, domains: tuple[Domain, ...]) -> list[str]:
+        names: list[str] = []
+        for domain in domains:
+            names += await self._face.list_topics(namespace, domain.value, include_partitioned=False)
+        return names
+
+    # -- bundles
+
+    async def bundles(self, request: Request) -> Response:
+        return json_response((await self._policies.shown(namespace_of(request)))["bundles"])
+
+    async def unload(self, request: Request) -> Response:
+        await self._policies.unload(namespace_of(request), request.params.get("bundle"))
+        return NO_CONTENT
+
+    async def split(self, request: Request) -> Response:
+        algorithm = request.query.get("splitAlgorithmName") or _ALGORITHMS[0]
+        if algorithm not in _ALGORITHMS:
+            raise NotAllowed(f"Unsupported namespace bundle split algorithm: {algorithm}")
+        await self._policies.split_bundle(namespace_of(request), request.params["bundle"])
+        return NO_CONTENT
+
+    async def clear_backlog(self, request: Request) -> Response:
+        params = request.params
+        await self._policies.clear_backlog(namespace_of(request), params.get("bundle"), params.get("subscription"))
+        return NO_CONTENT
+
+    async def unsubscribe(self, request: Request) -> Response:
+        name = check_subscription_name(request.params["subscription"])
+        await self._policies.unsubscribe(namespace_of(request), request.params.get("bundle"), name)
+        return NO_CONTENT
+
+
+def namespace_routes(face: BrokerFace) -> list[Route]:
+    calls = NamespaceCalls(face)
+    routes = [
+        Route("GET", "/admin/v2/namespaces/{tenant}", calls.list_all, "Namespaces of a tenant", TENANT_ADMIN),
+        Route("GET", NAMESPACE, calls.get, "One namespace: all its policies", NAMESPACE_ADMIN),
+        Route("PUT", NAMESPACE, calls.create, "Create a namespace, with policies if any", TENANT_ADMIN),
+        Route("DELETE", NAMESPACE, calls.delete, "Delete an empty namespace", TENANT_ADMIN),
+        Route("GET", f"{NAMESPACE}/topics", calls.topics, "Topics of a namespace by mode", NAMESPACE_LIST),
+        Route("GET", f"{NAMESPACE}/bundles", calls.bundles, "Hash ranges of a namespace", NAMESPACE_LIST),
+        Route("PUT", f"{NAMESPACE}/{{bundle}}/split", calls.split, "Halve a bundle", SUPERVISE),
+    ]
+    for prefix in (NAMESPACE, f"{NAMESPACE}/{{bundle}}"):
+        routes += [
+            Route("PUT", f"{prefix}/unload", calls.unload, "Close topics; their clients come back", TENANT_ADMIN),
+            Route("POST", f"{prefix}/clearBacklog", calls.clear_backlog, "Skip all backlogs", NAMESPACE_ADMIN),
+            Route(
+                "POST",
+                f"{prefix}/clearBacklog/{{subscription}}",
+                calls.clear_backlog,
+                "Skip the backlogs of one subscription",
+                NAMESPACE_ADMIN,
+            ),
+            Route(
+                "POST",
+                f"{prefix}/unsubscribe/{{subscription}}",
+                calls.unsubscribe,
+                "Delete a subscription everywhere",
+                NAMESPACE_ADMIN,
+            ),
+        ]
+    return routes
