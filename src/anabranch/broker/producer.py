@@ -116,7 +116,9 @@ class Producer:
 
     def submitted(self, publish: Publish) -> None:
         self._submitted += 1
-        self.window.take(publish.size, publish.messages)
+        window = self.window  # what `window.take` does, without the call
+        window.bytes += publish.size
+        window.messages += publish.messages
 
     def completed(self, publishes: Sequence[Publish], ledger: int, entry: int) -> tuple[int, int]:
         """Durable, one behind the other from `entry` on: answer them, and whatever waited behind. Their bytes and
@@ -138,7 +140,7 @@ class Producer:
                 self._answer_deferred()
         else:
             self._completed += len(publishes)
-            self.peer.send(*[self._receipt(publish, ledger, number) for number, publish in enumerate(publishes, entry)])
+            self.peer.send(*self._receipts(publishes, ledger, entry))
         if self._on_idle is not None:
             self._check_idle()
         return size, messages
@@ -173,6 +175,15 @@ class Producer:
             deferred.popleft()
             if receipt and not self.closed:
                 self.peer.send(receipt)
+
+    def _receipts(self, publishes: Sequence[Publish], ledger: int, entry: int) -> list[bytes]:
+        if self.grants_credits:
+            return [self._receipt(publish, ledger, number) for number, publish in enumerate(publishes, entry)]
+        receipt, producer_id, partition = commands.receipt_frame, self.producer_id, self.partition
+        return [
+            receipt(producer_id, publish.sequence, ledger, number, partition, publish.highest)
+            for number, publish in enumerate(publishes, entry)
+        ]
 
     def _receipt(self, publish: Publish, ledger: int, entry: int) -> bytes:
         if self.grants_credits:

@@ -51,9 +51,10 @@ class Publisher:
 
     def publish(self, publish: Publish) -> None:
         """Take one SEND; its bytes count against the connection from now until it is answered."""
-        producer = publish.producer
+        producer, window = publish.producer, publish.producer.window
         producer.peer.held(publish.size)
-        if producer.held or not producer.window.is_open:
+        # What `window.is_open` says, without the call.
+        if producer.held or window.bytes >= window.bytes_max or window.messages >= window.messages_max:
             producer.held.append(publish)
         else:
             self._submit(publish)
@@ -63,17 +64,8 @@ class Publisher:
         if self._log.is_terminated:
             producer.refuse(publish, ServerError.TopicTerminatedError, "topic is terminated")
             return
-        sequences = self.sequences
-        if sequences is not None:
-            verdict = sequences.judge(producer.name, publish.last_sequence)
-            if verdict is Verdict.DUPLICATE:
-                producer.duplicate(publish)
-                return
-            if verdict is Verdict.IN_FLIGHT:
-                self._echoes.append((self._appended, publish, producer.echo(publish)))
-                return
-            if publish.is_last_chunk:
-                sequences.push(producer.name, publish.last_sequence)
+        if self.sequences is not None and not self._is_new(publish, self.sequences):
+            return
         producer.submitted(publish)
         try:
             self._log.append(publish.payload, publish.messages, self, publish)
@@ -82,6 +74,20 @@ class Publisher:
             self._lost(publish, error)
             return
         self._appended += 1
+
+    def _is_new(self, publish: Publish, sequences: Sequences) -> bool:
+        """Not known by its sequence id; a copy is taken care of here."""
+        producer = publish.producer
+        verdict = sequences.judge(producer.name, publish.last_sequence)
+        if verdict is Verdict.DUPLICATE:
+            producer.duplicate(publish)
+            return False
+        if verdict is Verdict.IN_FLIGHT:
+            self._echoes.append((self._appended, publish, producer.echo(publish)))
+            return False
+        if publish.is_last_chunk:
+            sequences.push(producer.name, publish.last_sequence)
+        return True
 
     # -- the log answers, in append order
 
