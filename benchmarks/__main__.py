@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import blocking_send, catchup, cold_start, many_topics, memory, publish, reopen, stock
-from benchmarks.machine import facts
-from benchmarks.measure import Outcome, Run, Scene, table
+from benchmarks.machine import ROOT, facts
+from benchmarks.measure import Outcome, Run, Scene, short, table
 
 MEASURES: dict[str, Run] = {
     "publish-large": publish.large,
@@ -29,16 +30,34 @@ MEASURES: dict[str, Run] = {
     "cold-start": cold_start.run,
 }
 
+MICROS = ("micro_codec", "micro_append", "micro_cursor")
+"""Parts on their own: each prints its own table, or JSON."""
+NAMES = (*MEASURES, *MICROS)
+
 
 def say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
+def micro(name: str, quick: bool) -> Any:
+    """Run one part's benchmark; its rows."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *(["--quick"] if quick else [])]
+    found = json.loads(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout)
+    rows = found.get("rows", found.get(name, found))
+    say(f"\n{name}")
+    for row in rows if isinstance(rows, list) else [rows]:
+        say(
+            "  "
+            + "  ".join(f"{key} {short(value) if isinstance(value, float) else value}" for key, value in row.items())
+        )
+    return rows
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ratios against floors of the same run.")
     parser.add_argument("--quick", action="store_true", help="tiny: shows that everything runs, not how fast")
-    parser.add_argument("--only", action="append", choices=[*MEASURES], metavar="NAME", help=", ".join(MEASURES))
+    parser.add_argument("--only", action="append", choices=[*MEASURES, *MICROS], metavar="NAME", help=", ".join(NAMES))
     parser.add_argument(
         "--dir", type=Path, help="a directory on the disk to measure (default: the temporary directory)"
     )
@@ -47,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
     known = facts()
     say(f"commit {known['commit']}, {known['machine']}")
     outcomes: list[Outcome] = []
-    for name in options.only or MEASURES:
+    chosen = options.only or NAMES
+    for name in [name for name in chosen if name in MEASURES]:
         start = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="anabranch-bench-", dir=options.dir) as directory:
             found = MEASURES[name](Scene(Path(directory), options.quick))
@@ -55,11 +75,14 @@ def main(arguments: list[str] | None = None) -> int:
         for one in found:
             say(f"  {one.title}: {one.ratio:.3g} {one.verdict} ({time.monotonic() - start:.1f} s)")
     say("")
-    for line in table(outcomes):
-        say(line)
+    if outcomes:
+        for line in table(outcomes):
+            say(line)
+    micros = {name: micro(name, options.quick) for name in chosen if name in MICROS}
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     target = options.json or Path("bench-results") / f"{stamp}-{known['commit']}.json"
-    record: dict[str, Any] = {**known, "quick": options.quick, "measures": [one.record() for one in outcomes]}
+    measures = [one.record() for one in outcomes]
+    record: dict[str, Any] = {**known, "quick": options.quick, "measures": measures, "micro": micros}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     say(f"\nJSON in {target}")

@@ -1,6 +1,6 @@
 """Floors that need a process of their own: what a peer without topics and storage, or without Python in between, gives.
 
-    python -m benchmarks.peers receipts | synced FILE | file FILE ENTRY_BYTES
+    python -m benchmarks.peers connection | receipts | synced FILE | file FILE ENTRY_BYTES
 
 Each binds a free loopback port, prints it, and serves until its standard input is closed. `Peer` starts one.
 """
@@ -16,11 +16,18 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.broker.names import NameGiver
+from anabranch.broker.server import SCRATCH_BYTES
+from anabranch.broker.services import Address, Services
 from anabranch.protocol import entry, replies
 from anabranch.protocol.commands import BaseCommand, message_header, read_command, receipt_frame
-from anabranch.protocol.frames import FrameDecoder
+from anabranch.protocol.frames import Frame, FrameDecoder
 from anabranch.runtime.net import Buffer, SocketNetwork, Stream
+from tests.broker_world import BrokerWorld
+from tests.schema_world import new_registry
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
@@ -63,9 +70,53 @@ class Peer:
         self._process.communicate()
 
 
+class ReceiptCommands(CommandSet):
+    """Every SEND is checked and answered at once."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._entries = 0
+
+    def handlers(self) -> dict[BaseType, Handler]:
+        return {int(BaseCommand.PRODUCER): self._producer, int(BaseCommand.SEND): self._send}
+
+    def _producer(self, body: Any, frame: Frame) -> None:
+        self._connection.send(replies.producer_success(body.request_id, "peer"))
+
+    def _send(self, body: Any, frame: Frame) -> None:
+        assert frame.payload is not None
+        assert entry.checksum_ok(frame.payload)
+        self._connection.send(receipt_frame(body.producer_id, body.sequence_id, 1, self._entries))
+        self._entries += 1
+
+
+async def serve_connection() -> None:
+    """The broker's own connections, with nothing behind them: no topics, no storage."""
+    world = BrokerWorld()
+    services = Services(
+        settings=world.settings,
+        clock=world.clock,
+        catalog=world.catalog,
+        topics=world.topics,
+        schemas=new_registry(world.store, world.catalog, world.clock),
+        names=NameGiver("peer"),
+        address=Address("", ""),
+    )
+    scratch = bytearray(SCRATCH_BYTES)
+
+    def accept(stream: Stream) -> Connection:
+        connection = Connection(stream, services, scratch, lambda _: None)
+        connection.serve(ReceiptCommands(connection))
+        return connection
+
+    listener = await SocketNetwork().listen(HOST, 0, accept)
+    listener.start()
+    print(listener.port, flush=True)
+    await asyncio.Event().wait()
+
+
 class ReceiptHandler:
-    """The broker's own transport and codec, checksum included, and nothing behind it: every SEND is answered at
-    once."""
+    """The bare socket and codec, checksum included: every SEND is answered at once. Less than a connection needs."""
 
     def __init__(self, stream: Stream, scratch: bytearray) -> None:
         self._stream = stream
@@ -98,7 +149,7 @@ class ReceiptHandler:
 
 
 async def serve_receipts() -> None:
-    scratch = bytearray(512 * 1024)
+    scratch = bytearray(SCRATCH_BYTES)
     listener = await SocketNetwork().listen(HOST, 0, lambda stream: ReceiptHandler(stream, scratch))
     listener.start()
     print(listener.port, flush=True)
@@ -162,6 +213,8 @@ def _accept() -> Iterator[socket.socket]:
 def main(arguments: list[str]) -> None:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     match arguments:
+        case ["connection"]:
+            asyncio.run(serve_connection())
         case ["receipts"]:
             asyncio.run(serve_receipts())
         case ["synced", path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import MEASURES, main
+from benchmarks.__main__ import MEASURES, MICROS, main
 from benchmarks.measure import Outcome, Series, at_least, at_most, side_by_side, table
 
 
@@ -25,6 +25,14 @@ def test_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         assert measure["ratio"] > 0
         assert measure["title"] in shown
     assert [path for path in tmp_path.iterdir() if path != target] == [], "the benchmark cleans up"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MICROS)
+def test_micro_runs(name: str, tmp_path: Path) -> None:
+    target = tmp_path / "result.json"
+    assert main(["--quick", "--only", name, "--json", str(target)]) == 0
+    assert json.loads(target.read_text())["micro"][name]
 
 
 def outcome(measured: tuple[float, ...], floor: tuple[float, ...]) -> Outcome:
