@@ -72,8 +72,9 @@ class BrokerAdmin:
         """A topic's schema goes with it, and first: its clients may be back, with theirs, as soon as it is gone.
         Partitions have none of their own."""
         services = self._services()
-        if name.partition_index < 0 and (services.topics.loaded(name) or await services.catalog.exists(name)):
-            await services.schemas.delete(name, force=True)
+        loaded = services.topics.loaded(name)
+        if name.partition_index < 0 and (loaded is not None or await services.catalog.exists(name)):
+            await services.schemas.forget_topic(name, may_return=loaded is not None and bool(loaded.producers))
 
     async def create_partitions(self, topic: str, count: int) -> None:
         services, name = self._services(), TopicName.parse(topic)
@@ -122,7 +123,9 @@ class BrokerAdmin:
                 loaded = services.topics.loaded(name.partition(index))
                 if loaded is not None and not loaded.is_idle:
                     raise NotAllowed(f"{name} has connected producers or consumers")
-        await services.schemas.delete(name, force=True)
+        parts = [services.topics.loaded(name.partition(index)) for index in range(count)]
+        produced = any(part is not None and part.producers for part in parts)
+        await services.schemas.forget_topic(name, may_return=produced)
         for index in range(count):
             partition = name.partition(index)
             if services.topics.loaded(partition) is not None or await services.catalog.exists(partition):
@@ -209,7 +212,7 @@ class BrokerAdmin:
 
     async def update_tenant(self, tenant: str, record: Mapping[str, Any]) -> None:
         await self._services().catalog.update_tenant(tenant, dict(record))
-        self._server.permissions_changed(tenant)
+        await self._server.permissions_changed(tenant)
 
     async def delete_tenant(self, tenant: str) -> None:
         await self._services().catalog.delete_tenant(tenant)
@@ -239,7 +242,7 @@ class BrokerAdmin:
     async def change_grants(self, namespace: str, change: Callable[[Grants], Grants]) -> None:
         """Counts at once: what was opened by a grant that is gone is closed."""
         await self._services().catalog.change_grants(namespace, change)
-        self._server.permissions_changed(namespace.partition("/")[0], namespace)
+        await self._server.permissions_changed(namespace.partition("/")[0], namespace)
 
     async def _forget_grants(self, name: TopicName) -> None:
         """A topic created again under the same name is another one."""

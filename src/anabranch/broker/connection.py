@@ -178,11 +178,11 @@ class Connection:
             log.warning("not allowed", extra={"peer": self.address, "reason": error.reason})
             raise
 
-    def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
         """Grants of a namespace (None: the admins of a whole tenant) are not what they were."""
         self.access_changes += 1
         for part in self._parts:
-            part.permissions_changed(tenant, namespace)
+            await part.permissions_changed(tenant, namespace)
 
     def _connected(self, client: ClientFacts) -> None:
         self.client_version = client.client_version
@@ -350,5 +350,5 @@ class CommandSet:
     def consumer_closed(self, consumer_id: int) -> None:
         """The broker closed one of this connection's consumers."""
 
-    def permissions_changed(self, tenant: str, namespace: str | None) -> None:
-        """What was opened by a grant that is gone must be closed."""
+    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+        """What was opened by a grant that is gone must be closed when this returns."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from anabranch.broker.authorization import Resource, Unauthorized
+from anabranch.broker.authorization import Resource
 from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscriptionType
 from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, ConsumerNotFound
@@ -306,16 +306,16 @@ class ConsumerCommands(CommandSet):
     def consumer_closed(self, consumer_id: int) -> None:
         self._attached.pop(consumer_id, None)
 
-    def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
         for consumer_id, attached in list(self._attached.items()):
             name = attached.topic.name
             if name.tenant == tenant and namespace in (None, name.namespace_path):
-                self._connection.tasks.spawn(self._check_again(consumer_id, attached), "check again")
+                await self._check_again(consumer_id, attached)
 
     async def _check_again(self, consumer_id: int, attached: Attached) -> None:
         try:
             await self._connection.authorize(BaseCommand.SUBSCRIBE, attached.resource)
-        except Unauthorized:
+        except Error:  # also when nobody can say: the client asks again when it comes back
             if self._attached.get(consumer_id) is attached:
                 attached.detach()
                 self._connection.send(replies.close_consumer(consumer_id))

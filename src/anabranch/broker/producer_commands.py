@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.broker.access import AccessMode
-from anabranch.broker.authorization import Resource, Unauthorized
+from anabranch.broker.authorization import Resource
 from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.broker.dedup import highest_of
 from anabranch.broker.producer import Producer, Publish
@@ -16,7 +16,7 @@ from anabranch.broker.schemas import version_bytes
 from anabranch.broker.services import Services
 from anabranch.broker.topics import AnyTopic
 from anabranch.broker.window import Window
-from anabranch.model.errors import LimitExceeded, NotAllowed, NotReady
+from anabranch.model.errors import Error, LimitExceeded, NotAllowed, NotReady
 from anabranch.model.names import TopicName, check_subscription_name
 from anabranch.model.position import EARLIEST
 from anabranch.protocol import entry, replies
@@ -210,16 +210,16 @@ class ProducerCommands(CommandSet):
         self._gone = {known: until for known, until in self._gone.items() if until > now}
         self._gone[producer_id] = now + self._services.settings.keep_alive_seconds
 
-    def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
         for producer_id, attached in list(self._attached.items()):
             name = attached.topic.name
             if name.tenant == tenant and namespace in (None, name.namespace_path):
-                self._connection.tasks.spawn(self._check_again(producer_id, attached), "check again")
+                await self._check_again(producer_id, attached)
 
     async def _check_again(self, producer_id: int, attached: Attached) -> None:
         try:
             await self._connection.authorize(BaseCommand.PRODUCER, Resource.of_topic(attached.topic.name))
-        except Unauthorized:
+        except Error:  # also when nobody can say: the client asks again when it comes back
             if self._attached.get(producer_id) is attached:
                 attached.topic.remove_producer(attached.producer)
                 self._connection.send(replies.close_producer(producer_id))

@@ -85,10 +85,10 @@ class BrokerServer:
             if self._per_address[host] <= 0:
                 del self._per_address[host]
 
-    def permissions_changed(self, tenant: str, namespace: str | None = None) -> None:
-        """What was opened by a grant that is gone is closed on every connection."""
+    async def permissions_changed(self, tenant: str, namespace: str | None = None) -> None:
+        """What was opened by a grant that is gone is closed on every connection when this returns."""
         for connection in list(self._connections):
-            connection.permissions_changed(tenant, namespace)
+            await connection.permissions_changed(tenant, namespace)
 
     def stop_accepting(self) -> None:
         for listener in self._listeners:
