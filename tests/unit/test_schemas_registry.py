@@ -212,7 +212,7 @@ async def test_producers_without_a_schema(world: World) -> None:
 
 async def test_consumers(world: World) -> None:
     registry = world.registry
-    with pytest.raises(IncompatibleSchema, match="without a schema"):
+    with pytest.raises(IncompatibleSchema, match="but no schema"):
         await registry.admit_consumer(TOPIC, avro("a"), lambda: False)  # bytes are in it already
     await registry.admit_consumer(TOPIC, avro("a"), lambda: True)  # unused: the first one says what will be in it
     assert (await registry.get(TOPIC)).version == 0
@@ -287,6 +287,16 @@ async def test_force_takes_everything_away(world: World) -> None:
     assert await world.registry.delete(TOPIC, force=True) == -1
     assert await world.registry.register(TOPIC, STRING) == 0
     assert (await world.registry.get(TopicName.parse("orders-of-others"))).schema == INT
+
+
+async def test_numbers_go_on_where_producers_may_return(world: World) -> None:
+    await world.registry.forget_topic(TOPIC, may_return=True)
+    assert await world.keys() == []  # nothing to remember of a topic without a schema
+    await world.registry.register(TOPIC, STRING)
+    await world.registry.forget_topic(TOPIC, may_return=True)
+    assert await world.registry.register(TOPIC, INT) == 2
+    await world.registry.forget_topic(TOPIC, may_return=False)
+    assert await world.keys() == []
 
 
 async def test_a_namespace_takes_its_schemas_with_it(world: World) -> None:

@@ -115,7 +115,7 @@ class SchemaRegistry:
         if strategy is Strategy.ALWAYS_COMPATIBLE:
             return
         if not history.entries:
-            raise IncompatibleSchema(f"{topic.base} has messages or producers without a schema")
+            raise IncompatibleSchema(f"{topic.base} has messages or producers, but no schema")
         await self._check_valid(schema)
         existing = await self._compared(topic, strategy, history)
         await self._decide(lambda: reader_objection(strategy, schema, existing))
@@ -187,6 +187,14 @@ class SchemaRegistry:
                     await self._remove(definition, seen)
                 return -1 if force else history.next_version
         raise _contended(key)
+
+    async def forget_topic(self, topic: TopicName, *, may_return: bool) -> None:
+        """The topic is deleted. With `may_return` its producers will connect again and send what they have, under the
+        old numbers: these must never mean something else, so numbers go on. Otherwise nothing is left."""
+        history, version = await self._history(topic)
+        if version is None or (may_return and not history.entries):
+            return
+        await self.delete(topic, force=not may_return)
 
     async def forget_namespace(self, namespace: str) -> None:
         """The namespace is gone: so is every schema below it, also of topics that never existed."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import _pulsar
 import pulsar
+import pulsar.asyncio
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -361,6 +362,54 @@ def test_a_schema_does_not_explain_bytes_that_are_there(client: pulsar.Client, t
         client.subscribe(topic, "s", schema=AvroSchema(Address))
 
 
+# -- other ways in
+
+
+async def test_the_asyncio_client(broker: BrokerProcess, topic: str) -> None:
+    client = pulsar.asyncio.Client(broker.service_url, operation_timeout_seconds=10)
+    item, later, _ = first_versions()
+    consumer = await client.subscribe(topic, "s", schema=JsonSchema(later))
+    producer = await client.create_producer(topic, schema=JsonSchema(later))
+    await producer.send(later(name="a", size=3))
+    message = await consumer.receive()
+    assert (message.value().size, version_of(message)) == (3, 0)
+    with pytest.raises(pulsar.asyncio.PulsarException) as refused:
+        await client.create_producer(topic, schema=AvroSchema(item))
+    assert refused.value.error() == pulsar.Result.IncompatibleSchema
+    await client.close()
+
+
+def test_over_http(broker: BrokerProcess, topic: str) -> None:
+    """A client with an http:// address looks topics and schemas up over REST."""
+    item, later, _ = first_versions()
+    client = new_client(broker.http_url, operation_timeout_seconds=10)
+    client.create_producer(topic, schema=AvroSchema(item)).send(item(name="a"))
+    client.create_producer(topic, schema=AvroSchema(later)).send(later(name="b", size=2))
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST, schema=AvroSchema(later))
+    found = receive_all(consumer, 2)
+    assert [(one.value().name, one.value().size) for one in found] == [("a", 9), ("b", 2)]  # by version 0 and version 1
+    assert json.loads(client._client.get_schema_info(topic, 0).schema()) == item.schema()
+    client.close()
+
+
+def test_several_topics_with_one_consumer(client: pulsar.Client, topic: str) -> None:
+    item, later, _ = first_versions()
+    topics = [f"{topic}-a", f"{topic}-b"]
+    for number, name in enumerate(topics):
+        for one in (item, later)[: number + 1]:
+            client.create_producer(name, schema=AvroSchema(one)).send(one(name=name))
+    consumer = client.subscribe(topics, "s", initial_position=EARLIEST, schema=AvroSchema(later))
+    found = receive_all(consumer, 3)
+    assert sorted((one.value().name, version_of(one)) for one in found) == [
+        (topics[0], 0),
+        (topics[1], 0),
+        (topics[1], 1),
+    ]
+    client.create_producer(f"{topic}-c", schema=StringSchema())
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.subscribe([*topics, f"{topic}-c"], "t", schema=AvroSchema(later))
+
+
 # -- one history
 
 
@@ -496,6 +545,22 @@ def test_a_topic_takes_its_schema_with_it(client: pulsar.Client, rest: Rest, top
     eventually(lambda: rest.call("DELETE", path)[0] == 204, what="deletion")
     assert rest.call("GET", schema_path(topic))[0] == 404
     client.create_producer(topic, schema=AvroSchema(Address))
+
+
+def test_clients_come_back_to_a_topic_deleted_by_force(client: pulsar.Client, rest: Rest, topic: str) -> None:
+    """Whoever reconnects registers anew, under a new number: what it had in flight may still name an old one."""
+    item, later, _ = first_versions()
+    client.create_producer(topic, schema=AvroSchema(item)).close()
+    producer = client.create_producer(topic, schema=AvroSchema(later))
+    producer.send(later(name="before", size=1))
+    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}"
+    rest.expect("DELETE", f"{path}?force=true")
+    eventually(lambda: versions(rest, topic) == [3], what="a new version after the deletion, which was number 2")
+    eventually(lambda: producer.is_connected(), what="the producer's return")
+    producer.send(later(name="after", size=2))
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST, schema=AvroSchema(later))
+    message = receive_all(consumer, 1)[0]
+    assert (message.value().name, version_of(message)) == ("after", 3)
 
 
 def test_the_client_asks_for_versions(client: pulsar.Client, topic: str) -> None:
