@@ -437,3 +437,22 @@ async def test_permits_add_up_without_end(tmp_path: Path) -> None:
         assert await client.messages(2) == at
         stats = (await client.ask(BaseCommand.CONSUMER_STATS, consumer_id=1)).body
         assert 0 < stats.availablePermits <= 1 << 31
+
+
+async def test_answers_nobody_reads_cost_little_memory(tmp_path: Path) -> None:
+    caps: dict[str, Any] = {"producer_bytes_max": 64 << 10, "connection_bytes_max": 1 << 20}
+    async with serving(tmp_path, requests_in_flight_max=1_000_000, **caps) as node, client_of(node) as good:
+        name = "n" * 200
+        for number in range(20):
+            await good.producer(f"persistent://public/default/{name}{number}", number)
+        async with client_of(node) as deaf:
+            deaf.reads.clear()
+            before = resident_bytes()
+            for number in range(10_000):  # 50 MB of answers
+                deaf.tell(BaseCommand.GET_TOPICS_OF_NAMESPACE, request_id=number, namespace="public/default")
+                if number % 100 == 0:
+                    await good.barrier()
+            for _ in range(100):
+                await good.barrier()
+            assert resident_bytes() - before < 24 << 20
+        await good.barrier()

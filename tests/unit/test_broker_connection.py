@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -53,7 +53,8 @@ class MemoryStream:
         self.is_reading = True
 
     def close(self) -> None:
-        self._end("closed")
+        self.is_reading = False
+        asyncio.get_running_loop().call_soon(self._end, "closed")
 
     def abort(self) -> None:
         self._end("aborted")
@@ -75,12 +76,14 @@ class Faulty(CommandSet):
     def __init__(self) -> None:
         self.fault: Exception | None = None
         self.events: list[str] = []
+        self.on_flow: Callable[[], None] = lambda: None
 
     def handlers(self) -> dict[BaseType, Handler]:
         return {int(BaseCommand.FLOW): self._flow}
 
     def _flow(self, body: Any, frame: Frame) -> None:
         self.events.append(f"flow {body.messagePermits}")
+        self.on_flow()
         if self.fault is not None:
             raise self.fault
 
@@ -148,11 +151,14 @@ async def test_frames_of_one_step_leave_together() -> None:
 
 
 @pytest.mark.parametrize(
-    "bytes_", [flow(1), PONG, CONNECT + CONNECT, b"\x00\x00\x00\x02\x00\x00", b"GET / HTTP/1.1\r\n\r\n"]
+    "data",
+    [flow(1), PONG, CONNECT + CONNECT, b"\x00\x00\x00\x02\x00\x00", b"GET / HTTP/1.1\r\n\r\n"],
+    ids=["FLOW first", "PONG first", "CONNECT twice", "bad frame", "HTTP"],
 )
-async def test_a_violation_ends_this_connection(bytes_: bytes) -> None:
+async def test_a_violation_ends_this_connection(data: bytes) -> None:
     scene = Scene()
-    scene.receive(bytes_)
+    scene.receive(data)
+    await turn()
     assert scene.stream.ended
     assert scene.gone == [scene.connection]
     assert not scene.connection.is_open
@@ -264,7 +270,7 @@ async def test_only_so_many_requests_at_once() -> None:
     await turn()
     ((kind, body),) = scene.stream.frames()
     assert (kind, body.request_id) == (BaseCommand.ERROR, 2)
-    scene.stream.close()
+    scene.stream.abort()
     await turn()
     assert len(scene.connection.tasks) == 0, "a closed connection leaves no task"
 
@@ -280,3 +286,42 @@ async def test_unexpected_failure_of_a_request_is_answered() -> None:
     ((kind, body),) = scene.stream.frames()
     assert (kind, body.request_id) == (BaseCommand.ERROR, 5)
     assert not scene.stream.ended
+
+
+async def test_who_asks_without_reading_the_answers_is_read_no_further() -> None:
+    scene = await Scene(producer_bytes_max=64 << 10, connection_bytes_max=64 << 10).connected()
+    scene.stream.is_stuck = True
+    scene.receive(*[PING] * 50)
+    await turn()
+    scene.connection.send(b"\0" * (64 << 10))
+    await turn()
+    states = [scene.stream.is_reading]
+    scene.connection.held(1 << 20)
+    scene.connection.held(-(1 << 20))
+    states.append(scene.stream.is_reading)
+    scene.stream.unsent_bytes = 0
+    scene.connection.drained()
+    states.append(scene.stream.is_reading)
+    assert states == [False, False, True]
+
+
+async def test_a_stuffed_peer_lives_while_it_takes_bytes() -> None:
+    scene = await Scene(keep_alive_seconds=30, producer_bytes_max=64 << 10, connection_bytes_max=64 << 10).connected()
+    scene.stream.is_stuck = True
+    scene.connection.send(b"\0" * (100 << 10))
+    await turn()
+    for _ in range(6):
+        scene.stream.unsent_bytes -= 5_000
+        scene.clock.advance(30)
+        await turn()
+    alive = not scene.stream.ended
+    for _ in range(3):
+        scene.clock.advance(30)
+    assert (alive, scene.stream.ended) == (True, "aborted")
+
+
+async def test_nothing_is_handled_behind_a_close() -> None:
+    scene = await Scene().connected()
+    scene.part.on_flow = scene.connection.close
+    scene.receive(flow(1), flow(2))
+    assert "flow 2" not in scene.part.events

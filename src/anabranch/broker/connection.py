@@ -76,7 +76,10 @@ class Connection:
         self._held_bytes = 0
         self._held_max = settings.connection_bytes_max
         self._unsent_max = settings.consumer_unsent_bytes_max
-        self._paused = False
+        self._is_closing = False
+        self._paused = False  # too much is held for producers
+        self._is_stuffed = False  # the peer asks without reading the answers
+        self._unsent_before = 0  # at the last tick, while stuffed
         self._read_bytes = READ_BYTES_MIN
         self._probes: list[asyncio.Future[None]] = []
         self._beat: Timer = services.clock.call_later(settings.keep_alive_seconds, self._tick)
@@ -113,7 +116,7 @@ class Connection:
                     handler(body, frame)
                 else:
                     self._other(kind, body)
-                if not self.is_open:
+                if not self.is_open or self._is_closing:
                     return
         except ProtocolError as error:
             log.warning("protocol error, connection closed", extra={"peer": self.address, "reason": error.reason})
@@ -229,6 +232,10 @@ class Connection:
             out, self._out = self._out, []
             self._out_bytes = 0
             self._stream.write(out)
+            if self._stream.unsent_bytes > self._held_max and not self._is_stuffed:
+                self._is_stuffed = True
+                self._unsent_before = self._stream.unsent_bytes
+                self._stream.pause_reading()
             if self._was_full and self.has_room:
                 self.drained()
 
@@ -240,6 +247,10 @@ class Connection:
         return False
 
     def drained(self) -> None:
+        if self._is_stuffed and not self._stream.unsent_bytes:
+            self._is_stuffed = False
+            if not self._paused and self.is_open:
+                self._stream.resume_reading()
         if self._was_full and self.is_open:
             self._was_full = False
             for part in self._parts:
@@ -250,7 +261,8 @@ class Connection:
         if self._paused:
             if self._held_bytes * 2 < self._held_max and self.is_open:
                 self._paused = False
-                self._stream.resume_reading()
+                if not self._is_stuffed:
+                    self._stream.resume_reading()
         elif self._held_bytes > self._held_max:
             self._paused = True
             self._stream.pause_reading()
@@ -260,6 +272,10 @@ class Connection:
     def _tick(self) -> None:
         if not self.is_open:
             return
+        if self._is_stuffed:  # not read from, so not heard of; but a peer that takes bytes lives
+            if self._stream.unsent_bytes < self._unsent_before:
+                self._keepalive.heard()
+            self._unsent_before = self._stream.unsent_bytes
         match self._keepalive.tick(is_open=self.protocol_version > 0, is_reading=not self._paused):
             case Beat.CLOSE:
                 log.info("peer is silent, connection closed", extra={"peer": self.address})
@@ -298,6 +314,7 @@ class Connection:
 
     def close(self) -> None:
         """Send what is queued, then close."""
+        self._is_closing = True
         self._flush()
         self._stream.close()
 
