@@ -11,6 +11,7 @@ from anabranch.broker.memorytopic import MemoryTopic
 from anabranch.broker.topic import Topic
 from anabranch.model.errors import Error, NotAllowed, NotReady
 from anabranch.model.names import TopicName
+from anabranch.protocol.commands import BaseCommand
 from anabranch.storage.port import StorageError
 from tests.broker_parts import peer_of
 from tests.broker_world import NAME, BrokerWorld
@@ -182,24 +183,35 @@ async def test_closing_waits_and_the_next_opening_waits_for_it() -> None:
         await topic.add_producer(world.producer("late"), None)
 
 
-async def test_a_fault_in_one_topic_does_not_keep_the_others_from_their_messages() -> None:
+@pytest.mark.parametrize("cold", [False, True], ids=["from memory", "from disk"])
+async def test_a_fault_in_dispatch_costs_nobody_a_message(cold: bool) -> None:
+    """Not the other topics, not the other subscriptions, and in the end not the one it happened to."""
     world = await BrokerWorld().start()
     bad, good = await world.topic(), await world.topic(OTHER)
-    _, consumer = await world.subscribe(good)
-    _, unlucky = await world.subscribe(bad)
+    subscription, unlucky = await world.subscribe(bad, "unlucky", permits=0)
+    _, neighbour = await world.subscribe(bad, "neighbour")
+    _, other = await world.subscribe(good)
+    at = [*await world.publish(bad, 0), *await world.publish(bad, 1)]
+    await world.publish(good, 0)
+    if cold:
+        world.ledgers.uncached.add(at[0].ledger)
     send, broken = peer_of(unlucky).send, [True]
 
     def failing(*buffers: bytes | bytearray | memoryview) -> None:
         if broken:
+            broken.clear()
             raise RuntimeError("a fault in our own code")
         send(*buffers)
 
     peer_of(unlucky).send = failing  # type: ignore[method-assign]
-    await asyncio.gather(world.publish(bad, 0), world.publish(good, 0))
-    assert len(peer_of(consumer).messages()) == 1
-    broken.clear()
-    await world.publish(bad, 1)
-    assert peer_of(unlucky).messages(), "and it goes on itself once the fault is over"
+    subscription.flow(unlucky, 10)
+    await world.settle()
+    assert [kind for kind, _ in peer_of(unlucky).frames()] == [BaseCommand.CLOSE_CONSUMER]
+    assert peer_of(neighbour).messages() == at
+    assert len(peer_of(other).messages()) == 1
+    _, again = await world.subscribe(bad, "unlucky")
+    await world.settle()
+    assert peer_of(again).messages() == at
 
 
 async def test_a_stopping_broker_says_so() -> None:

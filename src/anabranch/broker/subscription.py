@@ -169,11 +169,11 @@ class Subscription:
 
     def close_consumers(self) -> None:
         """Tell every consumer to come back later (to wherever lookup says then)."""
-        for consumer in list(self.consumers):
+        consumers, self._dispatcher = list(self.consumers), None
+        for consumer in consumers:
             consumer.closed = True
-            consumer.peer.send(replies.close_consumer(consumer.consumer_id))
             consumer.peer.consumer_closed(consumer.consumer_id)
-        self._dispatcher = None
+            consumer.peer.send(replies.close_consumer(consumer.consumer_id))
 
     # -- delivery
 
@@ -193,14 +193,22 @@ class Subscription:
                 entries = self._read_cached(want)
                 if entries is None:
                     self._reading = True
-                    self._tasks.spawn(self._read(dispatcher, want), f"read {self.name}")
+                    self._tasks.spawn(self._read_or_fault(dispatcher, want), f"read {self.name}")
                     break
                 if not entries and isinstance(want, ReadForward):
                     break
                 dispatcher.offer(want, entries)
+        except Exception:
+            self._faulted()
         finally:
             self._pumping = False
         self._arm_delay()
+
+    def _faulted(self) -> None:
+        """A fault of ours in the middle of dispatch: what was in hand may be nowhere now. Everybody comes back and gets
+        everything that is not acknowledged; the other subscriptions do not notice."""
+        log.exception("dispatch failed, consumers closed", extra={"subscription": self.name})
+        self.close_consumers()
 
     def _read_cached(self, want: Want) -> list[StoredEntry] | None:
         stable, topic_log = self._topic.stable_position(), self._topic.log
@@ -238,6 +246,12 @@ class Subscription:
         finally:
             self._reading = False
         self.pump()
+
+    async def _read_or_fault(self, dispatcher: Dispatcher, want: Want) -> None:
+        try:
+            await self._read(dispatcher, want)
+        except Exception:
+            self._faulted()
 
     def _arm_delay(self) -> None:
         """Wake up when the next delayed message is due."""
