@@ -222,6 +222,16 @@ async def test_every_route_is_behind_the_door(tmp_path: Path) -> None:
         assert await node.services.catalog.topics("public/default") == []
 
 
+async def test_metrics_count_refusals_and_can_be_closed(tmp_path: Path) -> None:
+    async with guarded(tmp_path, open_metrics=False) as node:
+        assert await status(node, "GET", "/metrics") == 401
+        assert await status(node, "GET", "/admin/v2/tenants", b"", token_of("nobody")) == 403
+        code, text = await http(node, "GET", "/metrics", b"", f"Bearer {token_of('anybody')}")
+        assert code == 200
+        for line in (b"anabranch_sign_ins_total 2", b"sign_ins_refused_total 1", b"permissions_refused_total 1"):
+            assert line in text
+
+
 async def test_a_route_without_a_need_is_for_superusers(tmp_path: Path) -> None:
     from anabranch.rest.door import Door
     from anabranch.rest.message import Request, Response

@@ -265,6 +265,9 @@ class BrokerAdmin:
             "anabranch_consumers": sum(len(s.consumers) for topic in topics for s in topic.subscriptions.values()),
             "anabranch_messages_in_total": sum(topic.messages_in for topic in topics),
             "anabranch_bytes_in_total": sum(topic.bytes_in for topic in topics),
+            "anabranch_sign_ins_total": services.guard.sign_ins[0],
+            "anabranch_sign_ins_refused_total": services.guard.sign_ins[1],
+            "anabranch_permissions_refused_total": services.guard.denials,
         }
         lines = []
         for name, value in figures.items():

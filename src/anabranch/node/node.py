@@ -128,7 +128,7 @@ class Node:
         http = HttpServer(
             make_router(BrokerAdmin(lambda: self.services, server, ledgers.check_writable), __version__),
             settings.http,
-            Door(guard, clock) if guard.authenticates else None,
+            Door(guard, clock, metrics_open=settings.security.open_metrics) if guard.authenticates else None,
         )
         await http.start()
         stack.push_async_callback(http.stop)

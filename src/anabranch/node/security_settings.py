@@ -32,6 +32,7 @@ class SecuritySettings:
     token_audience: str = field(default="", metadata={"help": "tokens must be for this audience (aud); empty = any"})
     token_clock_skew_seconds: float = field(default=0.0, metadata={"help": "tolerance for exp and nbf"})
     basic_file: Path | None = field(default=None, metadata={"help": "htpasswd file: bcrypt, apr1 or {SHA} entries"})
+    open_metrics: bool = field(default=True, metadata={"help": "/metrics is served without signing in"})
     refresh_seconds: float = field(default=30.0, metadata={"help": "time to present new credentials after expiry"})
 
     def __post_init__(self) -> None:

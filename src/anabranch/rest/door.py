@@ -21,15 +21,21 @@ from anabranch.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
+METRICS = "/metrics"
+
 
 class Door:
-    def __init__(self, guard: Guard, clock: Clock) -> None:
+    def __init__(self, guard: Guard, clock: Clock, *, metrics_open: bool = True) -> None:
+        """`metrics_open`: may scrapers come without signing in, as with Pulsar?"""
         self._guard = guard
         self._clock = clock
+        self._metrics_open = metrics_open
 
     async def admit(self, request: Request, route: Route | None) -> None:
         """Returns when the request may be handled (None: when its caller may hear that nothing is there)."""
         need = SIGNED_IN if route is None else route.need or SUPERVISE
+        if route is not None and route.pattern == METRICS and not self._metrics_open:
+            need = SIGNED_IN
         if need.action is Action.OPEN:
             return
         identity = await self._identify(request)
