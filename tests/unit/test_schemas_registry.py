@@ -53,6 +53,12 @@ class World:
     async def policy(self, **others: Any) -> None:
         await self.catalog.change_policies(NAMESPACE, lambda before: type(before)(before.deduplication, others))
 
+    async def rows(self) -> list[list[Any]]:
+        """The live versions as the history has them, whether their definitions are there or not."""
+        found = await self.store.get(f"/schemas/{schema_name(TOPIC)}")
+        rows: list[list[Any]] = [] if found is None else json.loads(found.value)["versions"]
+        return rows
+
     async def keys(self) -> list[str]:
         return [key async for key, _ in self.store.scan("/schemas")]
 
@@ -362,6 +368,41 @@ async def test_a_deletion_in_the_middle_of_a_registration(force: bool, moment: t
         assert (await world.registry.get(TOPIC)).schema == avro("a", b=1)
         assert version == (0 if force else 2)
         assert len(await world.registry.history(TOPIC)) == 1
+
+
+@pytest.mark.parametrize("force", [True, False])
+async def test_a_deletion_in_the_middle_of_the_first_registration(force: bool) -> None:
+    clock = ManualClock()
+    async with Interrupted(clock) as store:
+        world = World(store, clock)
+        await world.catalog.ensure_defaults()
+        store.before = (("put", HISTORY), lambda: world.another().delete(TOPIC, force=force))
+        await world.registry.register(TOPIC, avro("a"))
+        assert store.before is None
+        assert [one.schema for one in await world.registry.history(TOPIC)] == [avro("a")]
+
+
+async def test_two_deletions_and_the_same_schema_again() -> None:
+    """The second one finds the history gone, and must leave alone what came after the first."""
+    clock = ManualClock()
+    async with Interrupted(clock) as store:
+        world = World(store, clock)
+        await world.catalog.ensure_defaults()
+        await world.registry.register(TOPIC, avro("a"))
+
+        async def meanwhile() -> None:
+            await world.another().delete(TOPIC, force=True)
+            await world.another().register(TOPIC, avro("a"))
+            store.before = (("delete", DEFINITION), again)
+
+        async def again() -> None:
+            await world.another().register(TOPIC, avro("a"))
+
+        store.before = (("delete", HISTORY), meanwhile)
+        await world.registry.delete(TOPIC, force=True)
+        left = await world.registry.history(TOPIC)
+        assert left == [] or [one.schema for one in left] == [avro("a")]
+        assert [one.version for one in left] == [one[0] for one in await world.rows()]
 
 
 @pytest.mark.parametrize("moment", [("delete", HISTORY), ("delete", DEFINITION)])

@@ -166,12 +166,16 @@ def reader_objection(strategy: Strategy, reader: Schema, existing: Sequence[Sche
         return None if reader.digest in known else "only the schemas of the topic are accepted (ALWAYS_INCOMPATIBLE)"
     if strategy is Strategy.ALWAYS_COMPATIBLE:
         return None
-    reads_all = strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
-    for old in reversed(existing if reads_all else existing[-1:]):
+    for old in reversed(existing if must_read_all(strategy) else existing[-1:]):
         reason = _clash(Strategy.BACKWARD, reader, old)
         if reason is not None:
             return f"the consumer's schema does not fit the topic's: {reason}"
     return None
+
+
+def must_read_all(strategy: Strategy) -> bool:
+    """Is it not enough for a consumer to read the latest version?"""
+    return strategy in (Strategy.BACKWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
 
 
 def _clash(strategy: Strategy, new: Schema, old: Schema) -> str | None:

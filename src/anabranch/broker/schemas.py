@@ -21,7 +21,7 @@ from typing import Any
 
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.errors import IncompatibleSchema, SchemaNotFound, TooManySchemas
-from anabranch.broker.schema_compat import check_size, check_valid, objection, reader_objection
+from anabranch.broker.schema_compat import check_size, check_valid, must_read_all, objection, reader_objection
 from anabranch.broker.schema_policy import SchemaPolicy
 from anabranch.broker.schema_settings import SchemaSettings
 from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, Version, VersionMismatch
@@ -33,6 +33,7 @@ from anabranch.runtime.clock import Clock
 
 CAS_TRIES = 16
 VERSION_BYTES = 8
+QUICK_BYTES = 16 * 1024  # a definition of this size is looked at in less than a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,8 @@ class SchemaRegistry:
             return
         if not history.entries:
             raise IncompatibleSchema(f"{topic.base} has messages or producers, but no schema")
+        if await self._digest(schema) == history.entries[-1].digest and not must_read_all(strategy):
+            return
         await self._check_valid(schema)
         existing = await self._compared(topic, strategy, history)
         await self._decide(lambda: reader_objection(strategy, schema, existing))
@@ -126,7 +129,7 @@ class SchemaRegistry:
         if known is not None:
             return known
         await self._check_valid(schema)
-        digest = schema.digest
+        digest = await self._digest(schema)
         for _ in range(CAS_TRIES):
             history, version = await self._history(topic)
             known = history.version_of(digest)
@@ -161,7 +164,8 @@ class SchemaRegistry:
     async def find(self, topic: TopicName, schema: Schema) -> int | None:
         """The version that this schema has already."""
         check_size(schema, self._settings.bytes_max)
-        return (await self._history(topic))[0].version_of(schema.digest)
+        digest = await self._digest(schema)
+        return (await self._history(topic))[0].version_of(digest)
 
     async def check(self, topic: TopicName, schema: Schema) -> None:
         """Raises IncompatibleSchema unless this schema could become the next version."""
@@ -179,7 +183,9 @@ class SchemaRegistry:
             history, version = await self._read(key)
             definitions = [(found, one.version) async for found, one in self._store.scan(key) if found != key]
             if force:
-                done = version is None or await self._remove(key, version)
+                if version is None:  # never was, or somebody else is deleting it: what is below is not ours to tidy up
+                    return -1
+                done = await self._remove(key, version)
             else:
                 done = await self._save(key, history.deleted(), version)
             if done:
@@ -230,13 +236,11 @@ class SchemaRegistry:
         return True
 
     async def _remove(self, key: str, version: Version) -> bool:
-        """False: somebody has written it since."""
+        """False: somebody has written or deleted it since."""
         try:
             await self._store.delete(key, expected=version)
-        except VersionMismatch:
+        except (VersionMismatch, KeyMissing):
             return False
-        except KeyMissing:
-            return True
         return True
 
     async def _write(self, key: str, value: bytes) -> None:
@@ -244,6 +248,11 @@ class SchemaRegistry:
         await self._store.put(key, value, expected=ANY)
 
     # -- deciding
+
+    async def _digest(self, schema: Schema) -> str:
+        if len(schema.data) <= QUICK_BYTES:
+            return schema.digest
+        return await self._blocking.run(lambda: schema.digest)
 
     async def _check_valid(self, schema: Schema) -> None:
         async with self._one_check:
