@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +73,18 @@ def test_mistakes_are_told_and_not_traced(capsys: pytest.CaptureFixture[str], ar
     code, said, complaint = run(capsys, *arguments)
     assert code in (1, 2) and said == "" and complaint
     assert "Traceback" not in complaint
+
+
+def test_the_page_of_documentation_works(tmp_path: Path) -> None:
+    """Every `anabranch token` line of docs/security.md, in order, as a shell would run it."""
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    blocks = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    lines = [line for line in "".join(blocks).splitlines() if line.startswith("anabranch token")]
+    assert len(lines) >= 5
+    for line in lines:
+        command = line.replace("anabranch", f"{shlex.quote(sys.executable)} -m anabranch", 1)
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, f"{line}: {done.stderr}"
 
 
 def test_times() -> None:
