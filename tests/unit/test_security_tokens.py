@@ -113,9 +113,10 @@ def test_times(claims: dict[str, Any], fits: bool) -> None:
             reader().claims(token, NOW)
 
 
-def test_skew_and_audience() -> None:
+async def test_skew_and_audience() -> None:
     late = by_hand({"sub": "me", "exp": NOW // 1000 - 5})
-    assert reader(skew_ms=6_000).claims(late, NOW)
+    found = await TokenMethod(reader(skew_ms=6_000)).identify(Credentials("token", late), NOW)
+    assert found.expires_ms == NOW + 1_000, "not asked for again at once"
     with pytest.raises(Unauthenticated):
         reader(skew_ms=5_000).claims(late, NOW)
     for audience, fits in (("a", True), (["b", "a"], True), ("b", False), ([], False), (None, False)):

@@ -93,10 +93,11 @@ class SignIn:
             log.exception("signing in failed", extra={"peer": self._door.address})
             self._refuse(Unauthenticated("internal error"))
             return
-        before, self.identity = self.identity, found
+        before = self.identity
         if before is not None and before.role != found.role:
             self._refuse(Unauthenticated("a connection keeps its role: new credentials are another role's"))
             return
+        self.identity = found
         self._watch_expiry(found)
         if before is None:
             self._on_identified(found)

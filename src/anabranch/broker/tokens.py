@@ -201,8 +201,8 @@ class TokenReader:
     def claims(self, token: bytes, now_ms: int) -> dict[str, Any]:
         """What the token says, once everything about it is right; raises Unauthenticated."""
         claims = _parsed(self._payload(token.strip()))
-        expires_ms, begins_ms = _time(claims, "exp"), _time(claims, "nbf")
-        if expires_ms is not None and now_ms >= expires_ms + self._skew_ms:
+        expires_ms, begins_ms = self.expires_ms(claims), _time(claims, "nbf")
+        if expires_ms is not None and now_ms >= expires_ms:
             raise Unauthenticated("the token has expired")
         if begins_ms is not None and now_ms < begins_ms - self._skew_ms:
             raise Unauthenticated("the token is not valid yet")
@@ -211,6 +211,11 @@ class TokenReader:
             if self._audience not in (audience if isinstance(audience, list) else [audience]):
                 raise Unauthenticated("the token is for another audience")
         return claims
+
+    def expires_ms(self, claims: Mapping[str, Any]) -> int | None:
+        """When `claims` will refuse the token: tolerance included, or a tolerated token would be asked for for ever."""
+        expires_ms = _time(claims, "exp")
+        return None if expires_ms is None else expires_ms + self._skew_ms
 
     def _payload(self, token: bytes) -> bytes:
         from jwt.exceptions import PyJWTError
@@ -258,7 +263,7 @@ class TokenMethod:
 
     async def identify(self, credentials: Credentials, now_ms: int) -> Identity:
         claims = self._reader.claims(credentials.data, now_ms)
-        return Identity(role_of(claims, self._role_claim), self.name, _time(claims, "exp"))
+        return Identity(role_of(claims, self._role_claim), self.name, self._reader.expires_ms(claims))
 
 
 def role_of(claims: Mapping[str, Any], role_claim: str) -> str:
