@@ -16,9 +16,12 @@ from anabranch.broker.errors import (
     TopicFenced,
     TopicTerminated,
 )
+from anabranch.broker.producer import Publish
+from anabranch.broker.topic import Topic
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.position import LATEST, Position
 from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.entry import build_batch
 from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.port import StorageError
 from tests.broker_parts import RecordingPeer, numbers, peer_of
@@ -446,3 +449,59 @@ async def test_messages_are_numbered_without_gaps() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     assert numbers(await world.publish(topic, *range(5))) == [0, 1, 2, 3, 4]
+
+
+async def publish_batch(world: BrokerWorld, topic: Topic, messages: int) -> Position:
+    producer = world.producer("filler")
+    topic.publish(Publish(producer, 0, 0, 0, messages, build_batch([b"x"] * messages), True))
+    await world.settle(lambda: producer.is_idle)
+    return topic.log.last_position
+
+
+@pytest.mark.parametrize("kind", [SHARED, EXCLUSIVE])
+async def test_backlog_counts_messages_when_batches_are_acked_in_parts(kind: SubscriptionType) -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    subscription, consumer = await world.subscribe(topic, kind=kind)
+    at = await publish_batch(world, topic, 4)
+    assert await subscription.backlog_messages() == 4
+    subscription.ack(consumer, [(at, (0b1100,), 4)])
+    assert consumer.unacked_messages == 2
+    subscription.ack(consumer, [(at, (0b1000,), 4)])
+    subscription.ack(consumer, [(at, (), 0)])
+    assert await subscription.backlog_messages() == 0
+    assert consumer.unacked_messages == 0
+    at = await publish_batch(world, topic, 3)
+    subscription.ack(consumer, [(at, (0b100,), 3)])
+    subscription.ack(consumer, [(at, (0,), 3)])
+    assert await subscription.backlog_messages() == 0
+
+
+async def test_backlog_of_an_ack_that_comes_without_a_delivery() -> None:
+    """After a reconnect a client may acknowledge what it was given before."""
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    subscription, consumer = await world.subscribe(topic, permits=0)
+    at = await publish_batch(world, topic, 4)
+    assert await subscription.backlog_messages() == 4
+    subscription.ack(consumer, [(at, (), 0)])
+    assert await subscription.backlog_messages() == 0
+
+
+async def test_backlog_is_answered_while_acks_never_stop() -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    subscription, consumer = await world.subscribe(topic, kind=EXCLUSIVE)
+    at = await world.publish(topic, *range(60))
+    count, acked = topic.log.messages_upto, iter(at[:50])
+
+    async def slow(position: Position) -> int:
+        """An index on disk: while it is read, the consumer goes on."""
+        found = await count(position)
+        subscription.ack_cumulative(consumer, next(acked), ())
+        return found
+
+    topic.log.messages_upto = slow  # type: ignore[method-assign]
+    assert 40 <= await subscription.backlog_messages() <= 60
+    del topic.log.messages_upto
+    assert await subscription.backlog_messages() == await count(at[-1]) - await count(subscription.mark_delete)

@@ -61,6 +61,7 @@ class ConsumerSpec:
 class Pending(NamedTuple):
     messages: int  # still unacknowledged in this entry
     slot: int  # hash slot (Key_Shared), else -1
+    total: int  # all messages of the entry
 
 
 class Consumer:
@@ -121,7 +122,7 @@ class Consumer:
         if redelivery_count:
             self.messages_redelivered += messages
         if self._tracks_all or len(self.pending) < PENDING_TRACKED_MAX:
-            self.pending[position] = Pending(messages, slot)
+            self.pending[position] = Pending(messages, slot, entry.messages)
             self.unacked_messages += messages
 
     def settle(self, position: Position) -> Pending | None:
@@ -136,7 +137,7 @@ class Consumer:
         pending = self.pending.get(position)
         if pending is None or left >= pending.messages:
             return 0
-        self.pending[position] = Pending(left, pending.slot)
+        self.pending[position] = Pending(left, pending.slot, pending.total)
         gone = pending.messages - left
         self.unacked_messages -= gone
         return gone

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 READ_ENTRIES_MAX = 1_000
 ACK_WORDS_MAX = 1_024  # a batch of 65,536 messages
 READ_RETRY_SECONDS = 0.2
+UNKNOWN_SIZE = -1  # an entry that nobody here was given: the cursor counts again when asked
 NEVER_MS = 1 << 62
 
 Ack = tuple[Position, tuple[int, ...], int]
@@ -288,7 +289,7 @@ class Subscription:
         pending = owner.pending.get(position) if owner is not None else None
         if words:
             left = sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in words)
-            size = batch_size or (pending.messages if pending is not None else left)
+            size = pending.total if pending is not None else batch_size or UNKNOWN_SIZE
             if not self.cursor.ack(position, size, words, batch_size):
                 if owner is not None:
                     still = self.cursor.ack_set(position)
@@ -296,7 +297,7 @@ class Subscription:
                     consumer.messages_acked += owner.settle_partly(position, rest)
                 return
         else:
-            self.cursor.ack(position, pending.messages if pending is not None else 1)
+            self.cursor.ack(position, pending.total if pending is not None else UNKNOWN_SIZE)
         if owner is not None and (settled := owner.settle(position)) is not None:
             consumer.messages_acked += settled.messages
             dispatcher = self._dispatcher

@@ -19,6 +19,7 @@ from anabranch.storage.chain import LedgerChain
 from anabranch.storage.cursorcodec import CursorDelta, CursorProperties, CursorSaved, StateRecord
 
 _UNKNOWN = -1
+_RECOUNTS_MAX = 3
 _RUNS_MAX = 20_000  # beyond this many runs of holes, a recount estimates their messages by the average
 
 
@@ -90,9 +91,11 @@ class Cursor:
         return self.state.ack_set(p)
 
     def ack(self, p: Position, messages: int, words: Sequence[int] | None = None, batch_size: int = 0) -> bool:
-        """Acknowledge one entry of `messages` messages, or some messages of it; True when the entry is done now."""
+        """Acknowledge one entry of `messages` messages (negative: not known), or some of them; True when it is done."""
         if self.state.ack(p, words, batch_size):
-            if self._consumed >= 0:
+            if messages < 0:
+                self._consumed = _UNKNOWN
+            elif self._consumed >= 0:
                 self._consumed += messages
             if self.durable:
                 self._acked.append(p)
@@ -157,19 +160,21 @@ class Cursor:
 
     async def backlog_messages(self) -> int:
         """Messages not acknowledged yet; partly acknowledged batches count as a whole."""
-        if self._consumed < 0:
-            await self._recount()
-        return max(self._host.chain.messages_ever - self.consumed_messages, 0)
+        consumed = self._consumed if self._consumed >= 0 else await self._recount()
+        return max(self._host.chain.messages_ever - consumed, 0)
 
-    async def _recount(self) -> None:
-        """Count what was consumed from the index; tried again when acknowledgements came in between."""
-        while True:
+    async def _recount(self) -> int:
+        """Count what was consumed from the index. Tried again when acknowledgements came in between, but not for ever:
+        under steady acknowledging the answer is as old as the count."""
+        total = 0
+        for _ in range(_RECOUNTS_MAX):
             seen = (self.state.mark_delete, self.state.holes)
             total = await self._host.messages_upto(seen[0])
             total += await self._messages_in_holes()
             if seen == (self.state.mark_delete, self.state.holes):
                 self._consumed = total
-                return
+                break
+        return total
 
     async def _messages_in_holes(self) -> int:
         if not self.state.holes:
