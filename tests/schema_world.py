@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from anabranch.broker.catalog import Catalog
+from anabranch.broker.names import NameGiver
 from anabranch.broker.schema_settings import SchemaSettings
 from anabranch.broker.schemas import SchemaRegistry
 from anabranch.metadata.port import MetadataStore
 from anabranch.runtime.clock import Clock
 from tests.storage_sim import SimBlocking
 
+_starts = count()
+
 
 def new_registry(store: MetadataStore, catalog: Catalog, clock: Clock, **settings: Any) -> SchemaRegistry:
-    return SchemaRegistry(store, catalog, SimBlocking(), clock, SchemaSettings(**settings))
+    names = NameGiver(f"test{next(_starts)}")
+    return SchemaRegistry(store, catalog, SimBlocking(), clock, SchemaSettings(**settings), names.schema)

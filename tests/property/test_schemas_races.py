@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from itertools import cycle
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.catalog import Catalog
@@ -77,6 +77,8 @@ async def run(steps: list[int | str], turns: list[int]) -> None:
         registry = new_registry(store, catalog, clock)
         live = {stored.version: stored.schema for stored in await registry.history(TOPIC)}
         assert sorted(live) == [row[0] for row in rows], "a version without its definition, or out of order"
+        below = [key.rpartition("/")[2] async for key, _ in store.scan(f"/schemas/{schema_name(TOPIC)}")]
+        assert sorted(set(below) - {TOPIC.local}) == sorted(row[3] for row in rows), "a definition that nothing names"
         assert len({schema.data for schema in live.values()}) == len(live), "one schema under two numbers"
         if "force" not in steps:
             given_out: dict[int, Schema] = {}
@@ -91,5 +93,6 @@ async def run(steps: list[int | str], turns: list[int]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(STEPS, st.lists(st.integers(0, 4), min_size=1, max_size=24))
+@example([0, 1, "delete", "force", 0, "force"], [0, 3])  # absent, there, absent again, while somebody expects absence
 def test_any_interleaving(steps: list[int | str], turns: list[int]) -> None:
     asyncio.run(run(steps, turns))

@@ -1,5 +1,5 @@
-"""Names the broker gives to producers and consumers that come without one: unique for ever, because deduplication and
-session takeover go by name. The prefix is new at every start of a broker."""
+"""Names the broker gives to producers and consumers that come without one, and to what it stores: unique for ever,
+because deduplication and session takeover go by name. The prefix is new at every start of a broker."""
 
 from __future__ import annotations
 
@@ -16,3 +16,7 @@ class NameGiver:
 
     def consumer(self) -> str:
         return f"{self._prefix}-c{next(self._numbers)}"
+
+    def schema(self) -> str:
+        """The key of one schema definition."""
+        return f"{self._prefix}-s{next(self._numbers)}"

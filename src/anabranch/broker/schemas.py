@@ -1,13 +1,14 @@
 """The schemas of topics: versions 0, 1, 2 … of one history that a topic, its partitions and its segments share.
 
 Keys: `/schemas/T/N/NAME` is the history, one compare-and-set unit: the next number and the live versions, each with the
-digest of its schema; `/schemas/T/N/NAME/DIGEST` is the schema itself, written before a history names it. NAME is the
-form-url-encoded local name of the topic without partition or segment. Knows the metadata store and the namespace's
-policies; must not know connections or HTTP.
+digest of its schema and the id of its definition; `/schemas/T/N/NAME/ID` is the definition, written before a history
+names it. NAME is the form-url-encoded local name of the topic without partition or segment. Knows the metadata store
+and the namespace's policies; must not know connections or HTTP.
 
 A deletion takes a number of its own and hides what came before; numbers go on counting. A forced one takes the whole
-history away. Definitions that nothing names any more are deleted after that, each only in the store version that was
-seen before it: whoever registers the same schema again has written it again, and keeps it.
+history away. Ids are never used twice, and a deletion removes just the definitions that its history named: whoever
+registers at the same time has written another one. (A crash between the two writes of a registration, or of a deletion,
+leaves a definition that nothing names.)
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from anabranch.broker.errors import IncompatibleSchema, SchemaNotFound, TooManyS
 from anabranch.broker.schema_compat import check_size, check_valid, must_read_all, objection, reader_objection
 from anabranch.broker.schema_policy import SchemaPolicy
 from anabranch.broker.schema_settings import SchemaSettings
-from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, Version, VersionMismatch
-from anabranch.model.errors import NotReady
+from anabranch.metadata.port import ABSENT, ANY, Expected, KeyMissing, MetadataStore, Version, VersionMismatch
+from anabranch.model.errors import Error, NotReady
 from anabranch.model.names import TopicName, encode_component
 from anabranch.model.schema import Schema, SchemaType, Strategy
 from anabranch.runtime.blocking import Blocking
@@ -43,6 +44,7 @@ class Entry:
     version: int
     digest: str
     registered_ms: int
+    definition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +60,14 @@ class History:
         return cls(record["next"], tuple(Entry(*row) for row in record["versions"]))
 
     def dump(self) -> bytes:
-        rows = [[one.version, one.digest, one.registered_ms] for one in self.entries]
+        rows = [[one.version, one.digest, one.registered_ms, one.definition] for one in self.entries]
         return json.dumps({"next": self.next_version, "versions": rows}, separators=(",", ":")).encode()
 
     def version_of(self, digest: str) -> int | None:
         return next((one.version for one in self.entries if one.digest == digest), None)
 
-    def with_version(self, digest: str, now_ms: int) -> History:
-        return History(self.next_version + 1, (*self.entries, Entry(self.next_version, digest, now_ms)))
+    def with_version(self, digest: str, now_ms: int, definition: str) -> History:
+        return History(self.next_version + 1, (*self.entries, Entry(self.next_version, digest, now_ms, definition)))
 
     def deleted(self) -> History:
         return History(self.next_version + 1)
@@ -80,8 +82,16 @@ class StoredSchema:
 
 class SchemaRegistry:
     def __init__(
-        self, store: MetadataStore, catalog: Catalog, blocking: Blocking, clock: Clock, settings: SchemaSettings
+        self,
+        store: MetadataStore,
+        catalog: Catalog,
+        blocking: Blocking,
+        clock: Clock,
+        settings: SchemaSettings,
+        new_id: Callable[[], str],
     ) -> None:
+        """`new_id` gives names that nobody on the store has had before."""
+        self._new_id = new_id
         self._store = store
         self._catalog = catalog
         self._blocking = blocking
@@ -130,21 +140,39 @@ class SchemaRegistry:
             return known
         await self._check_valid(schema)
         digest = await self._digest(schema)
+        written: str | None = None
         for _ in range(CAS_TRIES):
             history, version = await self._history(topic)
             known = history.version_of(digest)
+            try:
+                if known is None:
+                    await self._check_new(topic, schema, history, by_administrator)
+            except Error:
+                await self._discard(topic, written)
+                raise
             if known is not None:
+                await self._discard(topic, written)
                 return known
-            policy = await self.policy(topic.namespace_path)
-            if not (policy.auto_update or by_administrator):
-                raise IncompatibleSchema(f"schema is not known and {topic.namespace_path} takes no new ones by itself")
-            if len(history.entries) >= self._settings.versions_max:
-                raise TooManySchemas(f"{topic.base} has {len(history.entries)} schema versions already")
-            await self._check_follows(topic, policy.strategy, schema, history)
-            await self._write(f"{_key(topic)}/{digest}", _dump(schema))
-            if await self._save(_key(topic), history.with_version(digest, self._clock.now_ms()), version):
+            if written is None:
+                written = self._new_id()
+                await self._store.put(_definition_key(topic, written), _dump(schema), expected=ABSENT)
+            if await self._save(_key(topic), history.with_version(digest, self._clock.now_ms(), written), version):
                 return history.next_version
+        await self._discard(topic, written)
         raise _contended(_key(topic))
+
+    async def _check_new(self, topic: TopicName, schema: Schema, history: History, by_administrator: bool) -> None:
+        policy = await self.policy(topic.namespace_path)
+        if not (policy.auto_update or by_administrator):
+            raise IncompatibleSchema(f"schema is not known and {topic.namespace_path} takes no new ones by itself")
+        if len(history.entries) >= self._settings.versions_max:
+            raise TooManySchemas(f"{topic.base} has {len(history.entries)} schema versions already")
+        await self._check_follows(topic, policy.strategy, schema, history)
+
+    async def _discard(self, topic: TopicName, written: str | None) -> None:
+        """A definition of ours that no history names, for certain: every write that named it was refused."""
+        if written is not None:
+            await self._remove(_definition_key(topic, written))
 
     async def get(self, topic: TopicName, version: int | None = None) -> StoredSchema:
         """One live version, the latest unless told."""
@@ -181,16 +209,15 @@ class SchemaRegistry:
     async def _delete(self, key: str, force: bool) -> int:
         for _ in range(CAS_TRIES):
             history, version = await self._read(key)
-            definitions = [(found, one.version) async for found, one in self._store.scan(key) if found != key]
-            if force:
-                if version is None:  # never was, or somebody else is deleting it: what is below is not ours to tidy up
-                    return -1
-                done = await self._remove(key, version)
+            if force and version is None:
+                return -1
+            if force and version is not None:
+                done = await self._remove(key, expected=version)
             else:
                 done = await self._save(key, history.deleted(), version)
             if done:
-                for definition, seen in definitions:
-                    await self._remove(definition, seen)
+                for one in history.entries:
+                    await self._remove(f"{key}/{one.definition}")
                 return -1 if force else history.next_version
         raise _contended(key)
 
@@ -222,7 +249,7 @@ class SchemaRegistry:
     async def _load(self, topic: TopicName, history: History) -> list[StoredSchema]:
         found = []
         for one in history.entries:
-            record = await self._store.get(f"{_key(topic)}/{one.digest}")
+            record = await self._store.get(_definition_key(topic, one.definition))
             if record is not None:  # deleted since the history was read
                 found.append(StoredSchema(one.version, _load_schema(record.value), one.registered_ms))
         return found
@@ -235,17 +262,13 @@ class SchemaRegistry:
             return False
         return True
 
-    async def _remove(self, key: str, version: Version) -> bool:
+    async def _remove(self, key: str, *, expected: Expected = ANY) -> bool:
         """False: somebody has written or deleted it since."""
         try:
-            await self._store.delete(key, expected=version)
+            await self._store.delete(key, expected=expected)
         except (VersionMismatch, KeyMissing):
             return False
         return True
-
-    async def _write(self, key: str, value: bytes) -> None:
-        """Always a write, also of what is there: see the module's text on deletions."""
-        await self._store.put(key, value, expected=ANY)
 
     # -- deciding
 
@@ -293,6 +316,10 @@ def version_bytes(version: int | None) -> bytes:
 
 def _key(topic: TopicName) -> str:
     return f"/schemas/{schema_name(topic)}"
+
+
+def _definition_key(topic: TopicName, definition: str) -> str:
+    return f"{_key(topic)}/{definition}"
 
 
 def _contended(key: str) -> NotReady:

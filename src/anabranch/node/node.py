@@ -138,7 +138,7 @@ class Node:
             clock=clock,
             catalog=catalog,
             topics=topics,
-            schemas=SchemaRegistry(metadata, catalog, blocking, clock, settings.schemas),
+            schemas=SchemaRegistry(metadata, catalog, blocking, clock, settings.schemas, names.schema),
             names=names,
             address=Address(
                 f"pulsar://{settings.advertised_host}:{listeners[0].port}",
