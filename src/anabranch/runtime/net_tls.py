@@ -76,20 +76,33 @@ class TlsStream:
         handler = self._handler
         assert handler is not None
         for _ in range(READS_PER_WAKE):
-            try:
-                count = self._sock.recv_into(handler.buffer())
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError):
+            count, end = self._fill(handler.buffer())
+            if count:
+                handler.received(count)
+            if end is not None:
+                if end:
+                    self._end(end)
                 return
-            except OSError as error:
-                self._end(_words(error))
-                return
-            if count == 0:
-                self._end("closed by peer")
-                return
-            handler.received(count)
-            if not self._reading:
+            if not self._reading or self._dead:
                 return
         self._loop.call_soon(self._leftover)
+
+    def _fill(self, room: memoryview) -> tuple[int, str | None]:
+        """As many records as fit, because a small message is a record of its own: how many bytes, and why it stopped
+        ("": nothing more now, None: no more room)."""
+        count = 0
+        receive = self._sock.recv_into
+        try:
+            while count < len(room):
+                size = receive(room[count:])
+                if size == 0:
+                    return count, "closed by peer"
+                count += size
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError):
+            return count, ""
+        except OSError as error:
+            return count, _words(error)
+        return count, None
 
     # -- writing
 
