@@ -21,7 +21,8 @@ def lines_of(error: BaseException) -> list[str] | None:
         case SettingsError(complaints=complaints):
             return [f"{len(complaints)} settings are wrong:", *(f"  {text}" for text in complaints)]
         case Error():
-            return [" ".join(error.reason.split())]
+            hint = getattr(error, "hint", "")
+            return [" ".join(error.reason.split()) + (f" ({hint})" if hint else "")]
         case OSError(errno=errno.EADDRINUSE):
             return [f"{_words(error)}; is another broker running? Choose other ports with --port and --http-port"]
         case OSError():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -11,8 +11,10 @@ Place = tuple[str, str, str]  # module, attribute, one line of help
 
 
 class LazyGroup(click.Group):
-    def __init__(self, name: str, places: Mapping[str, Place], help: str) -> None:
-        super().__init__(name, help=help, context_settings={"help_option_names": ["-h", "--help"]})
+    def __init__(
+        self, name: str, places: Mapping[str, Place], help: str, params: Sequence[click.Parameter] = ()
+    ) -> None:
+        super().__init__(name, help=help, params=list(params), context_settings={"help_option_names": ["-h", "--help"]})
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:

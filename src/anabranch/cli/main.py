@@ -17,6 +17,7 @@ COMMANDS = {
         "standalone",
         "Run one broker with everything it needs in this process.",
     ),
+    "admin": ("anabranch.cli.admin", "admin", "Administer a broker: tenants, namespaces, topics, subscriptions, …"),
     "config": ("anabranch.cli.config", "config", "Show settings."),
     "token": ("anabranch.cli.token", "token", "Make keys and tokens, and check tokens."),
 }

@@ -1,0 +1,169 @@
+"""A blocking client of the admin REST on the standard library. Knows HTTP and JSON; knows no verbs and no terminals.
+
+with AdminClient("http://localhost:8080") as admin:
+    admin.put("/admin/v2/tenants/acme", {"adminRoles": [], "allowedClusters": ["standalone"]})
+    admin.get("/admin/v2/tenants")            # ["acme", "public"]
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode, urlsplit
+
+from anabranch.admin.errors import AdminError, BadUrl, Refused, Unreachable
+from anabranch.model.names import TopicName, encode_component, parse_namespace
+
+DEFAULT_URL = "http://localhost:8080"
+TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", errors="replace")
+
+    @property
+    def value(self) -> Any:
+        """The body as JSON; None when it is empty; the text itself where a bare string is sent as JSON."""
+        if not self.body.strip():
+            return None
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return self.text
+
+
+def topic_path(topic: str) -> str:
+    """`x`, `t/n/x` or `persistent://t/n/x` as the paths of REST name it."""
+    name = TopicName.parse(topic)
+    return f"{name.domain.value}/{name.tenant}/{name.namespace}/{name.encoded_local}"
+
+
+def namespace_path(namespace: str) -> str:
+    tenant, local = parse_namespace(namespace)
+    return f"{tenant}/{local}"
+
+
+component = encode_component
+
+
+class AdminClient:
+    """One keep-alive connection, opened when first used. Not for use by two threads at once."""
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        trust_file: str | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        """`token`: sent as a bearer token. `trust_file`: certificates to trust besides the machine's own (https)."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadUrl(f"{url!r} is not an admin URL")
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise BadUrl(f"{url!r}: {error}") from error
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self._prefix = parts.path.rstrip("/")
+        self._headers = {"Accept": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._http: http.client.HTTPConnection
+        if parts.scheme == "https":
+            context = ssl.create_default_context(cafile=trust_file)
+            self._http = http.client.HTTPSConnection(
+                parts.hostname, port or 443, timeout=timeout_seconds, context=context
+            )
+        else:
+            self._http = http.client.HTTPConnection(parts.hostname, port or 80, timeout=timeout_seconds)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def get(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
+        return self.call("GET", path, query=query).value
+
+    def put(self, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
+        return self.call("PUT", path, body, query=query).value
+
+    def post(self, path: str, body: Any = None, query: Mapping[str, Any] | None = None) -> Any:
+        return self.call("POST", path, body, query=query).value
+
+    def delete(self, path: str, query: Mapping[str, Any] | None = None) -> Any:
+        return self.call("DELETE", path, query=query).value
+
+    def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:
+        """`path` is encoded already. Bytes go as they are, anything else but None as JSON. Raises AdminError."""
+        target = self._prefix + path
+        if asked := {name: _spelled(value) for name, value in (query or {}).items() if value is not None}:
+            target += "?" + urlencode(asked)
+        headers = dict(self._headers)
+        data = None
+        if body is not None:
+            data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
+            headers["Content-Type"] = "application/json"
+        elif method in ("PUT", "POST"):
+            headers["Content-Type"] = "application/json"
+        answer = self._exchange(method, target, data, headers)
+        if answer.status >= 300:
+            raise refusal(answer)
+        return answer
+
+    def _exchange(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> Answer:
+        try:
+            self._http.request(method, target, data, dict(headers))
+            response = self._http.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, response.read(), found)
+        except ssl.SSLError as error:
+            self._http.close()
+            raise Unreachable(f"TLS with {self.url} failed: {error.reason or error}") from error
+        except (OSError, http.client.HTTPException) as error:
+            self._http.close()
+            raise Unreachable(f"no answer from {self.url}: {_words(error)}") from error
+
+
+def refusal(answer: Answer) -> AdminError:
+    """The error that a status of 300 or more means."""
+    value = answer.value
+    if isinstance(value, dict):
+        reason = value.get("reason") or value.get("message") or ""
+        code = value.get("code")
+    else:
+        reason, code = answer.text, None
+    words = " ".join(str(reason).split()) or http.client.responses.get(answer.status, "refused")
+    return Refused(answer.status, words[:500], code if isinstance(code, str) else f"http-{answer.status}")
+
+
+def _spelled(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

@@ -1,0 +1,357 @@
+"""Every verb of `anabranch admin` against a real broker, and how its failures are told."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.admin.client import AdminClient
+from anabranch.cli.admin import NOUNS, admin
+from anabranch.cli.main import main
+from anabranch.testing import Broker
+
+pytestmark = pytest.mark.xdist_group("cli-admin")  # the last test asks what the others have tried
+
+NS = "acme/orders"
+TOPIC = "acme/orders/t"
+PARTS = "acme/orders/parts"
+SCHEMA = {"type": "JSON", "schema": {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}}
+
+POLICIES: dict[str, tuple[list[str], Any]] = {  # noun: (options of set-, what get- then answers)
+    "retention": (["-t", "2h", "-s", "3G"], {"retentionTimeInMinutes": 120, "retentionSizeInMB": 3072}),
+    "message-ttl": (["-ttl", "3h"], 10_800),
+    "deduplication": (["--enable"], True),
+    "auto-topic-creation": (
+        ["-e", "-t", "partitioned", "-n", "3"],
+        {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3},
+    ),
+    "auto-subscription-creation": (["--disable"], {"allowAutoSubscriptionCreation": False}),
+    "max-producers-per-topic": (["-p", "7"], 7),
+    "max-consumers-per-topic": (["-c", "7"], 7),
+    "max-consumers-per-subscription": (["-c", "7"], 7),
+    "max-unacked-messages-per-consumer": (["-c", "7"], 7),
+    "max-unacked-messages-per-subscription": (["-c", "7"], 7),
+    "max-subscriptions-per-topic": (["-m", "7"], 7),
+    "max-topics-per-namespace": (["-t", "7"], 7),
+    "subscription-expiration-time": (["-t", "7"], 7),
+    "compaction-threshold": (["-t", "1000"], 1000),
+    "delayed-delivery": (["-e", "-p", "1h"], {"tickTime": 1000, "active": True, "maxDeliveryDelayInMillis": 3_600_000}),
+    "persistence": (
+        ["-e", "3", "-w", "2", "-a", "1"],
+        {
+            "bookkeeperEnsemble": 3,
+            "bookkeeperWriteQuorum": 2,
+            "bookkeeperAckQuorum": 1,
+            "managedLedgerMaxMarkDeleteRate": 0.0,
+        },
+    ),
+    **{
+        f"{prefix}dispatch-rate": (
+            ["-md", "5", "-bd", "6"],
+            {
+                "dispatchThrottlingRateInMsg": 5,
+                "dispatchThrottlingRateInByte": 6,
+                "ratePeriodInSecond": 1,
+                "relativeToPublishRate": False,
+            },
+        )
+        for prefix in ("", "subscription-", "replicator-")
+    },
+    "publish-rate": (["-m", "5"], {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}),
+    "subscribe-rate": (["-sr", "5"], {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 30}),
+    "inactive-topic-policies": (
+        ["-e", "-t", "7d"],
+        {
+            "maxInactiveDurationSeconds": 604_800,
+            "deleteWhileInactive": True,
+            "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        },
+    ),
+    "subscription-types-enabled": (["-t", "Exclusive,Shared"], ["Exclusive", "Shared"]),
+    "schema-compatibility-strategy": (["-c", "BACKWARD"], "BACKWARD"),
+    "schema-validation-enforce": (["--enable"], True),
+    "is-allow-auto-update-schema": (["--disable"], False),
+    "encryption-required": (["--enable"], True),
+    "subscription-auth-mode": (["-m", "Prefix"], "Prefix"),
+    "anti-affinity-group": (["-g", "blue"], "blue"),
+    "clusters": (["-c", "standalone"], ["standalone"]),
+}
+RAN: set[tuple[str, str]] = set()
+
+
+class Shell:
+    """`anabranch admin …` in this process: the same code, without a process per verb."""
+
+    def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.url = url
+        self._capsys = capsys
+
+    def __call__(self, noun: str, verb: str, *arguments: str, exits: int = 0) -> str:
+        """What it printed; on stderr when it failed."""
+        RAN.add((noun, verb))
+        code = main(["admin", noun, verb, *arguments, "--admin-url", self.url])
+        out, err = self._capsys.readouterr()
+        assert code == exits, f"{noun} {verb} {arguments}: exit code {code}\n{out}{err}"
+        return err if exits else out
+
+    def json(self, noun: str, verb: str, *arguments: str) -> Any:
+        return json.loads(self(noun, verb, *arguments, "--json"))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running, AdminClient(running.http_url) as client:
+        client.put("/admin/v2/tenants/acme", {"adminRoles": [], "allowedClusters": ["standalone"]})
+        client.put("/admin/v2/namespaces/acme/orders")
+        yield running
+
+
+@pytest.fixture
+def shell(broker: Broker, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(broker.http_url, capsys)
+
+
+def test_tenants(shell: Shell) -> None:
+    assert shell("tenants", "create", "one", "-r", "alice,bob") == "created tenant one\n"
+    assert shell.json("tenants", "get", "one") == {"adminRoles": ["alice", "bob"], "allowedClusters": ["standalone"]}
+    shell("tenants", "update", "one", "--admin-roles", "carol")
+    assert shell.json("tenants", "get", "one") == {"adminRoles": ["carol"], "allowedClusters": ["standalone"]}
+    assert "one" in shell("tenants", "list").splitlines()
+    assert "carol" in shell("tenants", "get", "one")
+    shell("tenants", "delete", "one")
+    assert "one" not in shell.json("tenants", "list")
+
+
+def test_clusters_and_brokers(shell: Shell) -> None:
+    shell("clusters", "create", "west", "--url", "http://west:8080", "--broker-url", "pulsar://west:6650")
+    assert shell.json("clusters", "get", "west")["brokerServiceUrl"] == "pulsar://west:6650"
+    shell("clusters", "update", "west", "--url", "http://other:8080")
+    found = shell.json("clusters", "get", "west")
+    assert (found["serviceUrl"], found["brokerServiceUrl"]) == ("http://other:8080", "pulsar://west:6650")
+    assert "west" in shell.json("clusters", "list")
+    shell("clusters", "delete", "west")
+    assert "west" not in shell.json("clusters", "list")
+    assert shell("brokers", "healthcheck") == "ok\n"
+    assert shell("brokers", "version").strip()
+
+
+def test_namespaces(shell: Shell) -> None:
+    shell("namespaces", "create", "acme/two", "--bundles", "2")
+    assert shell.json("namespaces", "bundles", "acme/two")["numBundles"] == 2
+    bounds = shell.json("namespaces", "bundles", "acme/two")["boundaries"]
+    shell("namespaces", "split-bundle", "acme/two", "-b", "_".join(bounds[:2]))
+    assert shell.json("namespaces", "bundles", "acme/two")["numBundles"] == 3
+    assert "acme/two" in shell.json("namespaces", "list", "acme")
+    assert shell.json("namespaces", "policies", "acme/two")["replication_clusters"] == ["standalone"]
+    shell("topics", "create", "acme/two/x")
+    assert shell("namespaces", "topics", "acme/two") == "persistent://acme/two/x\n"
+    shell("topics", "create-subscription", "acme/two/x", "-s", "s")
+    shell("namespaces", "clear-backlog", "acme/two", "--sub", "s")
+    shell("namespaces", "unload", "acme/two")
+    shell("namespaces", "unsubscribe", "acme/two", "-s", "s")
+    assert shell.json("topics", "subscriptions", "acme/two/x") == []
+    shell("topics", "delete", "acme/two/x")
+    shell("namespaces", "delete", "acme/two")
+    assert "acme/two" not in shell.json("namespaces", "list", "acme")
+
+
+def test_permissions(shell: Shell) -> None:
+    shell("namespaces", "grant-permission", NS, "--role", "al", "--actions", "produce,consume")
+    assert sorted(shell.json("namespaces", "permissions", NS)["al"]) == ["consume", "produce"]
+    shell("namespaces", "revoke-permission", NS, "--role", "al")
+    assert shell.json("namespaces", "permissions", NS) == {}
+    shell("namespaces", "grant-subscription-permission", NS, "-s", "s", "--roles", "al,bo")
+    assert sorted(shell.json("namespaces", "subscription-permission", NS)["s"]) == ["al", "bo"]
+    shell("namespaces", "revoke-subscription-permission", NS, "-s", "s", "--role", "al")
+    assert shell.json("namespaces", "subscription-permission", NS) == {"s": ["bo"]}
+    shell("topics", "create", "acme/orders/perm")
+    shell("topics", "grant-permission", "acme/orders/perm", "--role", "al", "--actions", "produce")
+    assert shell.json("topics", "permissions", "acme/orders/perm") == {"al": ["produce"]}
+    shell("topics", "revoke-permission", "acme/orders/perm", "--role", "al")
+    assert shell.json("topics", "permissions", "acme/orders/perm") == {}
+
+
+def test_properties(shell: Shell) -> None:
+    shell("namespaces", "set-properties", NS, "-p", "a=1,b=2")
+    shell("namespaces", "set-property", NS, "-k", "c", "-v", "x y/z")
+    assert shell.json("namespaces", "get-properties", NS) == {"a": "1", "b": "2", "c": "x y/z"}
+    assert shell("namespaces", "get-property", NS, "-k", "c") == "x y/z\n"
+    assert shell("namespaces", "remove-property", NS, "-k", "c") == "x y/z\n"
+    assert shell("namespaces", "get-property", NS, "-k", "c") == "not set\n"
+    shell("namespaces", "clear-properties", NS)
+    assert shell.json("namespaces", "get-properties", NS) == {}
+
+
+@pytest.mark.parametrize("noun", POLICIES)
+def test_policies(shell: Shell, noun: str) -> None:
+    options, expected = POLICIES[noun]
+    namespace = f"acme/p-{noun}"
+    shell("namespaces", "create", namespace)
+    before = shell.json("namespaces", f"get-{noun}", namespace)
+    shell("namespaces", f"set-{noun}", namespace, *options)
+    assert shell.json("namespaces", f"get-{noun}", namespace) == expected
+    group = admin.get_command(None, "namespaces")  # type: ignore[arg-type]  # the context is not looked at
+    if f"remove-{noun}" in group.commands:  # type: ignore[union-attr]  # it is a group
+        shell("namespaces", f"remove-{noun}", namespace)
+        assert shell.json("namespaces", f"get-{noun}", namespace) == before
+    shell("namespaces", "delete", namespace)
+
+
+def test_backlog_quotas(shell: Shell) -> None:
+    shell("namespaces", "set-backlog-quota", NS, "-l", "2G", "-p", "producer_exception")
+    shell("namespaces", "set-backlog-quota", NS, "-lt", "1h", "-p", "consumer_backlog_eviction", "-t", "message_age")
+    found = shell.json("namespaces", "get-backlog-quotas", NS)
+    assert found["destination_storage"]["limitSize"] == 2 << 30
+    assert found["message_age"]["limitTime"] == 3600
+    shell("namespaces", "remove-backlog-quota", NS, "-t", "message_age")
+    assert list(shell.json("namespaces", "get-backlog-quotas", NS)) == ["destination_storage"]
+    shell("namespaces", "remove-backlog-quota", NS)
+    assert shell.json("namespaces", "get-backlog-quotas", NS) == {}
+
+
+def test_topics(shell: Shell) -> None:
+    assert shell("topics", "create", TOPIC, "-m", "owner=me") == f"created topic {TOPIC}\n"
+    assert f"persistent://{TOPIC}" in shell("topics", "list", NS).splitlines()
+    assert f"persistent://{TOPIC}" not in shell.json("topics", "list", NS, "-td", "non-persistent")
+    assert shell.json("topics", "lookup", TOPIC)["brokerUrl"].startswith("pulsar://")
+    assert shell("topics", "bundle-range", TOPIC).startswith("0x")
+    assert shell.json("topics", "stats-internal", TOPIC)["state"] == "LedgerOpened"
+    assert "no subscriptions" in shell("topics", "stats", TOPIC)
+    assert "LedgerOpened" in shell("topics", "stats-internal", TOPIC)
+    shell("topics", "terminate", TOPIC)
+    assert shell.json("topics", "stats-internal", TOPIC)["state"] == "Terminated"
+    shell("topics", "delete", TOPIC)
+    assert f"persistent://{TOPIC}" not in shell.json("topics", "list", NS)
+
+
+def test_partitioned_topics(shell: Shell) -> None:
+    shell("topics", "create-partitioned-topic", PARTS, "-p", "2")
+    shell("topics", "update-partitioned-topic", PARTS, "-p", "3")
+    assert shell.json("topics", "get-partitioned-topic-metadata", PARTS)["partitions"] == 3
+    assert shell.json("topics", "list-partitioned-topics", NS) == [f"persistent://{PARTS}"]
+    assert len(shell.json("topics", "partitioned-stats", PARTS, "--per-partition")["partitions"]) == 3
+    assert "partitions" in shell("topics", "stats", PARTS), "stats of a partitioned topic are its sums"
+    assert "422" not in shell("topics", "update-partitioned-topic", PARTS, "-p", "1", exits=1)
+    shell("topics", "delete-partitioned-topic", PARTS)
+    assert shell.json("topics", "list-partitioned-topics", NS) == []
+
+
+@pytest.mark.parametrize("noun", ["subscriptions", "topics"])
+def test_subscriptions(shell: Shell, noun: str) -> None:
+    names = ("list", "create", "delete") if noun == "subscriptions" else (
+        "subscriptions", "create-subscription", "unsubscribe")  # fmt: skip
+    topic = f"acme/orders/subs-{noun}"
+    shell("topics", "create", topic)
+    shell(noun, names[1], topic, "-s", "a b/c", "-m", "earliest")
+    shell(noun, names[1], topic, "-s", "end")
+    shell(noun, names[1], topic, "-s", "id", "-m", "0:0")
+    assert shell.json(noun, names[0], topic) == ["a b/c", "end", "id"]
+    assert "a b/c" in shell("topics", "stats", topic)
+    shell(noun, names[2], topic, "-s", "a b/c", "--force")
+    assert shell(noun, names[0], topic) == "end\nid\n"
+    shell(noun, names[1], topic, "-s", "x", "-m", "not an id", exits=2)
+
+
+def test_schemas(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(SCHEMA))
+    topic, given = "acme/orders/s", ("-f", str(file))
+    assert shell("schemas", "upload", topic, *given) == "version 0\n"
+    assert shell.json("schemas", "version", topic, *given) == {"version": 0}
+    assert shell.json("schemas", "compatibility", topic, *given)["compatibility"] is True
+    assert shell.json("schemas", "get", topic)["type"] == "JSON"
+    assert shell.json("schemas", "get", topic, "-v", "0")["version"] == 0
+    assert [one["version"] for one in shell.json("schemas", "list", topic)] == [0]
+    assert shell.json("schemas", "metadata", topic)["info"]["version"] == 0
+    shell("schemas", "delete", topic)
+    assert "anabranch: " in shell("schemas", "get", topic, exits=1)
+    file.write_text("{")
+    assert "is not JSON" in shell("schemas", "upload", topic, *given, exits=2)
+
+
+@pytest.mark.parametrize(
+    ("noun", "arguments", "words"),
+    [
+        ("tenants", ["get", "nobody"], "Tenant does not exist"),
+        ("topics", ["stats", "acme/orders/none"], "none"),
+        ("topics", ["create", "a/b"], "neither a short topic name"),
+        ("namespaces", ["policies", "acme"], "is not a namespace like"),
+        ("subscriptions", ["delete", "acme/orders/none", "-s", "s"], "none"),
+        ("namespaces", ["delete", "public/nope"], "nope"),
+    ],
+)
+def test_refusals_are_one_line(shell: Shell, noun: str, arguments: list[str], words: str) -> None:
+    text = shell(noun, *arguments, exits=1)
+    assert text.startswith("anabranch: ") and text.count("\n") == 1
+    assert words in text
+
+
+@pytest.mark.parametrize(
+    ("noun", "arguments"),
+    [
+        ("namespaces", ["set-retention", NS, "-t", "soon", "-s", "1G"]),
+        ("namespaces", ["set-retention", NS, "-t", "1h", "-s", "big"]),
+        ("namespaces", ["set-deduplication", NS]),
+        ("namespaces", ["set-deduplication", NS, "-e", "-d"]),
+        ("topics", ["create-partitioned-topic", PARTS, "-p", "0"]),
+        ("topics", ["create-subscription", TOPIC, "-s", "x", "-m", "here"]),
+        ("topics", ["stats"]),
+    ],
+)
+def test_wrong_usage_never_reaches_the_broker(shell: Shell, noun: str, arguments: list[str]) -> None:
+    assert "Error: " in shell(noun, *arguments, exits=2)
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["admin", "tenants", "list", "--admin-url", url]) == 1
+    text = capsys.readouterr().err
+    assert url in text and "is the broker running?" in text and text.count("\n") == 1
+
+
+def test_where_the_broker_is_may_stand_anywhere(
+    broker: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = broker.http_url
+    for arguments in (
+        ["admin", "--admin-url", url, "--json", "tenants", "list"],
+        ["admin", "tenants", "--admin-url", url, "--json", "list"],
+        ["admin", "tenants", "list", "--json", "--admin-url", url],
+    ):
+        assert main(arguments) == 0
+        assert "acme" in json.loads(capsys.readouterr().out)
+    monkeypatch.setenv("ANABRANCH_ADMIN_URL", url)
+    assert main(["admin", "tenants", "list"]) == 0
+    assert "acme" in capsys.readouterr().out
+    assert main(["admin", "tenants", "list", "--admin-url", "localhost:8080"]) == 1
+    assert "http://localhost:8080" in capsys.readouterr().err
+
+
+def all_verbs() -> list[tuple[str, str]]:
+    context = admin.make_context("admin", ["tenants"], resilient_parsing=True)
+    found = []
+    for noun in NOUNS:
+        group = admin.get_command(context, noun)
+        found += [(noun, verb) for verb in group.list_commands(context)]  # type: ignore[union-attr]  # all are groups
+    return found
+
+
+def test_every_verb_has_an_example_or_needs_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for noun, verb in all_verbs():
+        assert main(["admin", noun, verb, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert "Example:" in text or ("Usage: anabranch admin" in text and " [OPTIONS]\n" in text), (noun, verb)
+
+
+def test_every_verb_was_tried() -> None:
+    """Last in this file: what is missing above is named here."""
+    if len(RAN) < 20:
+        pytest.skip("only meaningful when the whole file runs in one process")
+    assert sorted(set(all_verbs()) - RAN) == []
