@@ -43,7 +43,7 @@ def write_floor(path: Path, payload: bytes, entries: int) -> None:
 
 
 def run(scene: Scene) -> list[Outcome]:
-    rounds, total_bytes = scene.size(5, 1), scene.size(1 << 30, 4 << 20)
+    rounds, total_bytes = scene.size(7, 1), scene.size(1 << 30, 4 << 20)
     payload = one_batch(100, 100)
     entries = total_bytes // len(payload)
     directory = scene.place("catchup")

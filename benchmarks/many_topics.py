@@ -87,7 +87,7 @@ class OpenLoop:
 
 
 def run(scene: Scene) -> list[Outcome]:
-    rounds, seconds, topics = scene.size(5, 1), scene.size(4, 1), scene.size(1000, 50)
+    rounds, seconds, topics = scene.size(9, 1), 0.3 if scene.quick else 2.0, scene.size(1000, 50)
     rate = scene.size(RATE, 2000)
     found: dict[str, list[list[float]]] = {"many": [], "one": []}
     with BrokerProcess(scene.place("many-topics") / "data") as broker:
@@ -97,10 +97,10 @@ def run(scene: Scene) -> list[Outcome]:
         }
         try:
             for loop in loops.values():
-                loop.run(1.0 if scene.quick else 2.0, rate)  # warm: first ledgers, first log file
-            for _ in range(rounds):
-                for name, loop in loops.items():
-                    found[name].append(loop.run(seconds, rate))
+                loop.run(seconds, rate)  # warm: first ledgers, first log file
+            for number in range(rounds):
+                for name in sorted(loops, reverse=number % 2 == 1):
+                    found[name].append(loops[name].run(seconds, rate))
         finally:
             for loop in loops.values():
                 loop.close()

@@ -63,7 +63,7 @@ class Load:
 
 
 def large(scene: Scene) -> list[Outcome]:
-    rounds, count, window = scene.size(5, 1), scene.size(20_000, 500), 256
+    rounds, count, window = scene.size(9, 1), scene.size(15_000, 500), 256
     payload = one_batch(100, 100)
     frames = send_frames(payload, count, messages=100)
     directory = scene.place("publish-large")
@@ -95,7 +95,7 @@ def large(scene: Scene) -> list[Outcome]:
 
 
 def small(scene: Scene) -> list[Outcome]:
-    rounds, count, window = scene.size(7, 1), scene.size(150_000, 3_000), 1000
+    rounds, count, window = scene.size(9, 1), scene.size(150_000, 3_000), 1000
     payload = one_message(100)
     frames = send_frames(payload, count)
     directory = scene.place("publish-small")
