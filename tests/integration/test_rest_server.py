@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from anabranch.broker.authorization import Grants
+from anabranch.broker.cursor_admin import CursorAdmin
 from anabranch.broker.namespace_admin import NamespaceAdmin
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.services import Services
+from anabranch.broker.stats import StatsOptions
+from anabranch.broker.topic_admin import TopicAdmin
 from anabranch.model.errors import AlreadyExists, NotFound, NotReady
 from anabranch.model.position import Position
 from anabranch.rest.message import Request, Response, json_response
@@ -243,12 +246,13 @@ class TopicsInMemory:
     def __init__(self) -> None:
         self.topics: dict[str, Mapping[str, str]] = {}
         self.partitioned: dict[str, int] = {}
-        self.subscriptions: dict[tuple[str, str], Position] = {}
         self.namespaces = {"public/default"}
         self.healthy = True
         self.tenants: dict[str, Mapping[str, Any]] = {}
         self.access: dict[str, Grants] = {}
         self.policies = NamespaceAdmin(no_services)  # tests of its own: test_policies_rest
+        self.care = TopicAdmin(no_services)
+        self.cursors = CursorAdmin(no_services)
         self.schemas = SchemaAdmin(no_services)  # tests of its own: test_schemas_rest
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
@@ -268,7 +272,7 @@ class TopicsInMemory:
         if self.topics.pop(topic, None) is None:
             raise NotFound(f"Topic {topic} not found")
 
-    async def create_partitions(self, topic: str, count: int) -> None:
+    async def create_partitions(self, topic: str, count: int, properties: Mapping[str, str]) -> None:
         self.partitioned[topic] = count
 
     async def update_partitions(self, topic: str, count: int) -> None:
@@ -283,23 +287,14 @@ class TopicsInMemory:
     async def list_partitioned(self, namespace: str, domain: str) -> list[str]:
         return sorted(self.partitioned)
 
-    async def topic_stats(self, topic: str) -> dict[str, Any]:
+    async def topic_stats(self, topic: str, options: StatsOptions) -> dict[str, Any]:
         return {"msgInCounter": 1, "topic": topic}
 
-    async def partitioned_stats(self, topic: str) -> dict[str, Any]:
+    async def partitioned_stats(self, topic: str, options: StatsOptions) -> dict[str, Any]:
         return {"metadata": {"partitions": 2}, "partitions": {"p": {}}}
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
         return {"state": "LedgerOpened"}
-
-    async def list_subscriptions(self, topic: str) -> list[str]:
-        return [name for owner, name in self.subscriptions if owner == topic]
-
-    async def create_subscription(self, topic: str, subscription: str, position: Position) -> None:
-        self.subscriptions[topic, subscription] = position
-
-    async def delete_subscription(self, topic: str, subscription: str, force: bool) -> None:
-        del self.subscriptions[topic, subscription]
 
     async def terminate_topic(self, topic: str) -> Position:
         return Position(3, 7)
@@ -380,9 +375,6 @@ async def test_the_real_table_of_routes() -> None:
         assert (await ask("PUT", f"{admin}/persistent/public/default/q/partitions", b"0"))[0] == 406
         assert (await ask("GET", f"{admin}/persistent/public/default/partitioned"))[0] == 200
         assert (await ask("DELETE", f"{admin}/non-persistent/public/default/p/partitions"))[0] == 204
-        assert (await ask("PUT", f"{admin}{topic}/subscription/s%2F1", b'"earliest"'))[0] == 204
-        assert await ask("GET", f"{admin}{topic}/subscriptions") == (200, '["s/1"]')
-        assert (await ask("DELETE", f"{admin}{topic}/subscription/s%2F1?force=true"))[0] == 204
         assert json.loads((await ask("GET", f"{admin}{topic}/stats"))[1])["msgInCounter"] == 1
         assert '"partitions":{}' in (await ask("GET", f"{admin}{topic}/partitioned-stats?perPartition=false"))[1]
         assert (await ask("GET", f"{admin}{topic}/internalStats"))[0] == 200

@@ -22,6 +22,10 @@ class AccessMode(IntEnum):
     WAIT_FOR_EXCLUSIVE = 2
     EXCLUSIVE_WITH_FENCING = 3
 
+    @property
+    def label(self) -> str:
+        return ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")[self]
+
 
 @dataclass(frozen=True, slots=True)
 class Admission(Generic[H]):

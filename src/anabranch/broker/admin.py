@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anabranch.broker.authorization import Grants
-from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
+from anabranch.broker.cursor_admin import CursorAdmin
+from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.namespace_admin import NamespaceAdmin
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Services
-from anabranch.broker.stats import internal_stats, merged, topic_stats
+from anabranch.broker.stats import StatsOptions, internal_stats, merged, topic_stats
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
+from anabranch.broker.topic_admin import TopicAdmin
 from anabranch.model.errors import AlreadyExists, NotAllowed
-from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import EARLIEST, Position
 
 
@@ -30,6 +32,8 @@ class BrokerAdmin:
         self._check_storage = check_storage
         self.schemas = SchemaAdmin(services)
         self.policies = NamespaceAdmin(services)
+        self.care = TopicAdmin(services)
+        self.cursors = CursorAdmin(services)
 
     # -- lookup
 
@@ -76,9 +80,9 @@ class BrokerAdmin:
         if name.partition_index < 0 and (loaded is not None or await services.catalog.exists(name)):
             await services.schemas.forget_topic(name, may_return=loaded is not None and bool(loaded.producers))
 
-    async def create_partitions(self, topic: str, count: int) -> None:
+    async def create_partitions(self, topic: str, count: int, properties: Mapping[str, str]) -> None:
         services, name = self._services(), TopicName.parse(topic)
-        await services.catalog.create_partitioned(name, count)
+        await services.catalog.create_partitioned(name, count, properties)
         await self._make_partitions(name, range(count))
 
     async def update_partitions(self, topic: str, count: int) -> None:
@@ -159,42 +163,27 @@ class BrokerAdmin:
             raise NotAllowed(f"{name} is not persistent")
         return found
 
-    async def topic_stats(self, topic: str) -> dict[str, Any]:
+    async def topic_stats(self, topic: str, options: StatsOptions) -> dict[str, Any]:
         services, name = self._services(), TopicName.parse(topic)
         if await services.catalog.partitions(name):
             raise TopicNotFound(f"{name} is partitioned: ask for its partitioned stats")
         found = await services.topics.get(name, create=False)
-        return await topic_stats(found, services.clock.now_ms())
+        return await topic_stats(found, services.clock.now_ms(), services.address.broker_id, options)
 
-    async def partitioned_stats(self, topic: str) -> dict[str, Any]:
+    async def partitioned_stats(self, topic: str, options: StatsOptions) -> dict[str, Any]:
         services, name = self._services(), TopicName.parse(topic)
         count = await services.catalog.partitions(name)
         if not count:
-            raise TopicNotFound(f"no such partitioned topic: {name}")
-        parts = {str(name.partition(i)): await self.topic_stats(str(name.partition(i))) for i in range(count)}
-        return {**merged(list(parts.values())), "metadata": {"partitions": count}, "partitions": parts}
+            raise TopicNotFound(f"Partitioned Topic {name} not found")
+        parts = {str(name.partition(i)): await self.topic_stats(str(name.partition(i)), options) for i in range(count)}
+        return {
+            **merged(list(parts.values())),
+            "metadata": {"partitions": count, "deleted": False},
+            "partitions": parts,
+        }
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
         return internal_stats(await self._existing(topic))
-
-    # -- subscriptions
-
-    async def list_subscriptions(self, topic: str) -> list[str]:
-        found = await self._services().topics.get(TopicName.parse(topic), create=False)
-        return sorted(found.subscriptions)
-
-    async def create_subscription(self, topic: str, subscription: str, position: Position) -> None:
-        check_subscription_name(subscription)
-        found = await self._existing(topic)
-        if subscription in found.subscriptions:
-            raise AlreadyExists(f"subscription {subscription!r} already exists")
-        await found.create_subscription(subscription, found.resolve(position), {})
-
-    async def delete_subscription(self, topic: str, subscription: str, force: bool) -> None:
-        found = await self._services().topics.get(TopicName.parse(topic), create=False)
-        if subscription not in found.subscriptions:
-            raise SubscriptionNotFound(f"subscription {subscription!r} does not exist")
-        await found.unsubscribe(subscription, force=force)
 
     async def terminate_topic(self, topic: str) -> Position:
         return await (await self._existing(topic)).terminate()

@@ -247,8 +247,30 @@ class Catalog:
 
     async def partitions(self, topic: TopicName) -> int:
         """0 for a plain (or absent) topic."""
+        return int((await self.partitioned_record(topic)).get("partitions", 0))
+
+    async def partitioned_record(self, topic: TopicName) -> dict[str, Any]:
+        """`partitions` and, if any, `properties`; empty for a plain (or absent) topic."""
         found = await self._store.get(self._partitioned_key(topic))
-        return 0 if found is None else int(json.loads(found.value)["partitions"])
+        record: dict[str, Any] = {} if found is None else json.loads(found.value)
+        return record
+
+    async def change_partitioned(self, topic: TopicName, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Change the properties of a partitioned topic."""
+        for _ in range(CAS_TRIES):
+            found = await self._store.get(self._partitioned_key(topic))
+            if found is None:
+                raise TopicNotFound(f"no such partitioned topic: {topic}")
+            record = json.loads(found.value)
+            changed = {**record, "properties": change(record.get("properties", {}))}
+            try:
+                await self._store.put(
+                    self._partitioned_key(topic), json.dumps(changed).encode(), expected=found.version
+                )
+                return
+            except VersionMismatch:
+                continue
+        raise NotAllowed(f"{topic} is changed by too many at once")
 
     async def partitioned_topics(self, namespace: str, domain: str) -> list[TopicName]:
         tenant, name = parse_namespace(namespace)
@@ -259,7 +281,9 @@ class Catalog:
         if not 1 <= count <= self._settings.partitions_max:
             raise BadRequest(f"number of partitions must be between 1 and {self._settings.partitions_max}")
 
-    async def create_partitioned(self, topic: TopicName, count: int) -> None:
+    async def create_partitioned(
+        self, topic: TopicName, count: int, properties: Mapping[str, str] | None = None
+    ) -> None:
         self._check_count(count)
         await self.check_room(topic.namespace_path, count if topic.is_persistent else 0)
         if topic.partition_index >= 0:
@@ -267,7 +291,8 @@ class Catalog:
         if await self.exists(topic):
             raise AlreadyExists(f"topic {topic} already exists and is not partitioned")
         try:
-            await self._store.put(self._partitioned_key(topic), _partition_record(count), expected=ABSENT)
+            record = {"partitions": count, **({"properties": dict(properties)} if properties else {})}
+            await self._store.put(self._partitioned_key(topic), json.dumps(record).encode(), expected=ABSENT)
         except VersionMismatch as taken:
             raise AlreadyExists(f"partitioned topic {topic} already exists") from taken
 
@@ -277,13 +302,15 @@ class Catalog:
         found = await self._store.get(self._partitioned_key(topic))
         if found is None:
             raise TopicNotFound(f"no such partitioned topic: {topic}")
-        before = int(json.loads(found.value)["partitions"])
+        record = json.loads(found.value)
+        before = int(record["partitions"])
         if count < before:
             raise FewerPartitions(f"{topic} has {before} partitions; partitions can only be added")
         if count > before:
             await self.check_room(topic.namespace_path, count - before if topic.is_persistent else 0)
             await prepare(range(before, count))
-            await self._store.put(self._partitioned_key(topic), _partition_record(count), expected=found.version)
+            grown = json.dumps({**record, "partitions": count}).encode()
+            await self._store.put(self._partitioned_key(topic), grown, expected=found.version)
 
     async def delete_partitioned(self, topic: TopicName) -> None:
         try:
@@ -353,7 +380,3 @@ def check_cluster(name: str) -> str:
         return check_tenant(name)
     except BadName as error:
         raise BadName("Cluster name is not valid") from error
-
-
-def _partition_record(count: int) -> bytes:
-    return json.dumps({"partitions": count}).encode()

@@ -85,6 +85,20 @@ class TooManyTopics(NotAllowed):
     code = "too-many-topics"
 
 
+class NotOfThisKind(NotAllowed):
+    """Asked of a partitioned topic, a non-persistent one or a partition, which have no such thing."""
+
+    code = "not-of-this-kind"
+
+
+class NothingToDo(NotAllowed):
+    code = "nothing-to-do"
+
+
+class AlreadyRunning(Busy):
+    code = "running"
+
+
 class TooManyProducers(Busy):
     code = "producer-busy"
 

@@ -123,6 +123,10 @@ class MemorySubscription:
         return EARLIEST
 
     @property
+    def is_blocked(self) -> bool:
+        return False
+
+    @property
     def delayed_count(self) -> int:
         return 0
 
@@ -158,6 +162,10 @@ class MemoryTopic:
     @property
     def is_idle(self) -> bool:
         return not self.producers and not any(s.consumers for s in self.subscriptions.values())
+
+    @property
+    def waiting_producers(self) -> int:
+        return len(self._access.waiting)
 
     @property
     def is_unused(self) -> bool:

@@ -24,6 +24,11 @@ class Address:
     service_url_tls: str | None = None
     http_url_tls: str | None = None
 
+    @property
+    def broker_id(self) -> str:
+        """As Pulsar names a broker: host and HTTP port."""
+        return self.http_url.partition("://")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Services:

@@ -1,27 +1,66 @@
-"""What a topic tells about itself, in the shape of Pulsar's stats JSON. Reads topics, changes nothing."""
+"""What a topic tells about itself, in the shape of Pulsar's stats JSON. Reads topics, changes nothing.
+
+Keys are Pulsar's. Rates are averages since a client connected; what is not measured here is shown as 0 (and listed in
+the documentation), because tools expect the key.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from anabranch.broker.consumer import Consumer
-from anabranch.broker.memorytopic import MemorySubscription
+from anabranch.broker.consumer import Consumer, SubscriptionType
+from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
 from anabranch.broker.producer import Producer
+from anabranch.broker.quota import bytes_after
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.broker.topics import AnyTopic
+from anabranch.protocol.entry import publish_time_of
+
+_READ_BYTES = 64 * 1024
+_FILTERS = {f"filter{what}MsgCount": 0 for what in ("Processed", "Accepted", "Rejected", "Rescheduled")}
+_THROTTLED = {
+    f"dispatchThrottled{what}EventsBy{by}Limit": 0
+    for by in ("Subscription", "Topic", "Broker")
+    for what in ("Msg", "Bytes")
+}
+_DRAINING = {"drainingHashesCount": 0, "drainingHashesClearedTotal": 0, "drainingHashesUnackedMessages": 0}
+_ABSENT_IN_TOPIC = {
+    "systemTopicBytesInCounter": 0,
+    "bytesOutInternalCounter": 0,
+    "msgChunkPublished": False,
+    "publishRateLimitedTimes": 0,
+    "offloadedStorageSize": 0,
+    "lastOffloadLedgerId": 0,
+    "lastOffloadSuccessTimeStamp": 0,
+    "lastOffloadFailureTimeStamp": 0,
+    "ongoingTxnCount": 0,
+    "abortedTxnCount": 0,
+    "committedTxnCount": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StatsOptions:
+    subscription_backlog_size: bool = True
+    earliest_time: bool = False  # publish time of the oldest message of each backlog: reads it
+    exclude_publishers: bool = False
+    exclude_consumers: bool = False
 
 
 def when(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-async def topic_stats(topic: AnyTopic, now_ms: int) -> dict[str, Any]:
+async def topic_stats(topic: AnyTopic, now_ms: int, broker: str, options: StatsOptions) -> dict[str, Any]:
     attached: list[Subscription | MemorySubscription] = list(topic.subscriptions.values())
-    subscriptions = {one.name: await _subscription(one, now_ms) for one in attached}
+    subscriptions = {one.name: await _subscription(topic, one, now_ms, options) for one in attached}
     stored = topic.log.stats() if isinstance(topic, Topic) else None
-    return {
+    earliest = [one["earliestMsgPublishTimeInBacklog"] for one in subscriptions.values()]
+    policies = topic.policies
+    stats = {
         "msgRateIn": sum(_rate(p.messages_in, p.connected_ms, now_ms) for p in topic.producers.values()),
         "msgThroughputIn": sum(_rate(p.bytes_in, p.connected_ms, now_ms) for p in topic.producers.values()),
         "msgRateOut": sum(s["msgRateOut"] for s in subscriptions.values()),
@@ -32,52 +71,146 @@ async def topic_stats(topic: AnyTopic, now_ms: int) -> dict[str, Any]:
         "msgOutCounter": sum(s["msgOutCounter"] for s in subscriptions.values()),
         "averageMsgSize": topic.bytes_in / topic.messages_in if topic.messages_in else 0.0,
         "storageSize": stored.bytes if stored is not None else 0,
-        "backlogSize": stored.bytes
-        if stored is not None and any(s["msgBacklog"] for s in subscriptions.values())
-        else 0,
-        "publishers": [_publisher(producer, now_ms) for producer in topic.producers.values()],
+        "backlogSize": _largest_backlog(topic),
+        "backlogQuotaLimitSize": policies.size_quota.limit if policies.size_quota is not None else -1,
+        "backlogQuotaLimitTime": policies.age_quota.limit if policies.age_quota is not None else -1,
+        "oldestBacklogMessageAgeSeconds": -1,
+        "earliestMsgPublishTimeInBacklogs": min((at for at in earliest if at), default=0),
+        "publishers": []
+        if options.exclude_publishers
+        else [_publisher(producer, now_ms) for producer in topic.producers.values()],
+        "waitingPublishers": topic.waiting_producers,
         "subscriptions": subscriptions,
         "replication": {},
-        "deduplicationStatus": "Enabled" if topic.deduplicates else "Disabled",
+        "nonContiguousDeletedMessagesRanges": sum(
+            s["nonContiguousDeletedMessagesRanges"] for s in subscriptions.values()
+        ),
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "delayedMessageIndexSizeInBytes": 0,
+        "compaction": {
+            "lastCompactionRemovedEventCount": 0,
+            "lastCompactionSucceedTimestamp": 0,
+            "lastCompactionFailedTimestamp": 0,
+            "lastCompactionDurationTimeInMills": 0,
+        },
+        "ownerBroker": broker,
+        **_ABSENT_IN_TOPIC,
     }
+    if isinstance(topic, MemoryTopic):
+        return {**stats, "msgDropRate": 0.0}
+    return {**stats, "deduplicationStatus": "Enabled" if topic.deduplicates else "Disabled"}
 
 
-async def _subscription(subscription: Subscription | MemorySubscription, now_ms: int) -> dict[str, Any]:
+def _largest_backlog(topic: AnyTopic) -> int:
+    if isinstance(topic, MemoryTopic):
+        return 0
+    chain = topic.log.chain
+    return max((bytes_after(chain, one.mark_delete) for one in topic.subscriptions.values()), default=0)
+
+
+async def _subscription(
+    topic: AnyTopic, subscription: Subscription | MemorySubscription, now_ms: int, options: StatsOptions
+) -> dict[str, Any]:
     consumers = [_consumer(consumer, now_ms) for consumer in subscription.consumers]
-    active = subscription.active_consumer
-    return {
+    active, kind = subscription.active_consumer, subscription.type
+    backlog = await subscription.backlog_messages()
+    is_shared = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+    stats = {
         "msgRateOut": sum(c["msgRateOut"] for c in consumers),
         "msgThroughputOut": sum(c["msgThroughputOut"] for c in consumers),
         "bytesOutCounter": sum(c["bytesOutCounter"] for c in consumers),
         "msgOutCounter": sum(c["msgOutCounter"] for c in consumers),
-        "msgBacklog": await subscription.backlog_messages(),
+        "msgRateRedeliver": sum(c["msgRateRedeliver"] for c in consumers),
+        "messageAckRate": sum(c["messageAckRate"] for c in consumers),
+        "chunkedMessageRate": 0.0,
+        "msgBacklog": backlog,
+        "backlogSize": 0,
+        "earliestMsgPublishTimeInBacklog": 0,
+        "msgBacklogNoDelayed": max(backlog - subscription.delayed_count, 0),
+        "blockedSubscriptionOnUnackedMsgs": bool(consumers) and is_shared and subscription.is_blocked,
         "msgDelayed": subscription.delayed_count,
+        "msgInReplay": 0,
         "unackedMessages": sum(c["unackedMessages"] for c in consumers),
-        "type": subscription.type.label if subscription.type is not None and consumers else "None",
+        "type": kind.label if kind is not None and consumers else "None",
+        "msgRateExpired": 0.0,
+        "msgExpired": 0,
+        "totalMsgExpired": 0,
+        "lastExpireTimestamp": 0,
+        "lastConsumedFlowTimestamp": 0,
+        "lastConsumedTimestamp": 0,
+        "lastAckedTimestamp": 0,
+        "lastMarkDeleteAdvancedTimestamp": 0,
         "activeConsumerName": active.name if active is not None else "",
-        "consumers": consumers,
+        "consumers": [] if options.exclude_consumers else consumers,
         "isDurable": subscription.is_durable,
+        "durable": subscription.is_durable,
+        "isReplicated": False,
+        "replicated": False,
+        "allowOutOfOrderDelivery": False,
+        "consumersAfterMarkDeletePosition": {},
+        "nonContiguousDeletedMessagesRanges": 0,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
+        "delayedMessageIndexSizeInBytes": 0,
         "markDeletePosition": str(subscription.mark_delete),
-        "subscriptionProperties": dict(subscription.cursor.properties)
-        if isinstance(subscription, Subscription)
-        else {},
+        "subscriptionProperties": {},
+        **_DRAINING,
+        **_FILTERS,
+        **_THROTTLED,
     }
+    if kind is SubscriptionType.KEY_SHARED and subscription.consumers:
+        policy = subscription.consumers[0].spec.key_shared
+        stats["keySharedMode"] = "STICKY" if policy.is_sticky else "AUTO_SPLIT"
+        stats["allowOutOfOrderDelivery"] = policy.allow_out_of_order
+    if isinstance(subscription, Subscription) and isinstance(topic, Topic):
+        stats |= {
+            "backlogSize": bytes_after(topic.log.chain, subscription.mark_delete)
+            if options.subscription_backlog_size
+            else -1,
+            "earliestMsgPublishTimeInBacklog": await _earliest(topic, subscription) if options.earliest_time else 0,
+            "totalMsgExpired": subscription.entries_expired,
+            "msgExpired": subscription.entries_expired,
+            "lastExpireTimestamp": subscription.last_expired_ms,
+            "nonContiguousDeletedMessagesRanges": subscription.cursor.state.holes,
+            "subscriptionProperties": dict(subscription.cursor.properties),
+        }
+    return stats
+
+
+async def _earliest(topic: Topic, subscription: Subscription) -> int:
+    """Publish time of the oldest unacknowledged message; 0 without one."""
+    if not subscription.cursor.has_backlog:
+        return 0
+    found = await topic.log.read(subscription.cursor.first_unacked(), 1, _READ_BYTES, topic.log.last_position)
+    return publish_time_of(found[0].payload) if found else 0
 
 
 def _consumer(consumer: Consumer, now_ms: int) -> dict[str, Any]:
+    since = consumer.connected_ms
     return {
-        "msgRateOut": _rate(consumer.messages_out, consumer.connected_ms, now_ms),
-        "msgThroughputOut": _rate(consumer.bytes_out, consumer.connected_ms, now_ms),
+        "msgRateOut": _rate(consumer.messages_out, since, now_ms),
+        "msgThroughputOut": _rate(consumer.bytes_out, since, now_ms),
         "bytesOutCounter": consumer.bytes_out,
         "msgOutCounter": consumer.messages_out,
+        "msgRateRedeliver": _rate(consumer.messages_redelivered, since, now_ms),
+        "messageAckRate": _rate(consumer.messages_acked, since, now_ms),
+        "chunkedMessageRate": 0.0,
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages,
+        "avgMessagesPerEntry": 1,
         "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
         "address": consumer.peer.address,
-        "connectedSince": when(consumer.connected_ms),
+        "connectedSince": when(since),
         "clientVersion": consumer.peer.client_version,
+        "lastAckedTimestamp": 0,
+        "lastConsumedTimestamp": 0,
+        "firstMessagesSentTimestamp": 0,
+        "lastConsumedFlowTimestamp": 0,
+        "firstConsumedFlowTimestamp": 0,
         "metadata": dict(consumer.spec.metadata),
+        "lastAckedTime": when(0),
+        "lastConsumedTime": when(0),
+        **_DRAINING,
     }
 
 
@@ -85,10 +218,12 @@ def _publisher(producer: Producer, now_ms: int) -> dict[str, Any]:
     return {
         "producerId": producer.producer_id,
         "producerName": producer.name,
-        "accessMode": producer.mode.name,
+        "accessMode": producer.mode.label,
         "msgRateIn": _rate(producer.messages_in, producer.connected_ms, now_ms),
         "msgThroughputIn": _rate(producer.bytes_in, producer.connected_ms, now_ms),
         "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
+        "chunkedMessageRate": 0.0,
+        "supportsPartialProducer": False,
         "address": producer.peer.address,
         "connectedSince": when(producer.connected_ms),
         "clientVersion": producer.peer.client_version,
@@ -102,25 +237,51 @@ def _rate(count: int, since_ms: int, now_ms: int) -> float:
 
 def internal_stats(topic: Topic) -> dict[str, Any]:
     stored = topic.log.stats()
+    tail = stored.ledgers[-1] if stored.ledgers and not stored.ledgers[-1].is_sealed else None
     return {
         "entriesAddedCounter": stored.entries,
         "numberOfEntries": stored.entries,
         "totalSize": stored.bytes,
+        "currentLedgerEntries": tail.entries if tail is not None else 0,
+        "currentLedgerSize": tail.bytes if tail is not None else 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
         "lastConfirmedEntry": str(stored.last_position),
         "state": "Terminated" if stored.is_terminated else "LedgerOpened",
         "corruptEntries": stored.corrupt_entries,
         "ledgers": [
-            {"ledgerId": one.id, "entries": one.entries, "size": one.bytes, "messages": one.messages}
+            {
+                "ledgerId": one.id,
+                "entries": one.entries,
+                "size": one.bytes,
+                "messages": one.messages,
+                "offloaded": False,
+                "underReplicated": False,
+            }
             for one in stored.ledgers
         ],
         "cursors": {
             one.name: {
                 "markDeletePosition": str(one.mark_delete),
+                "waitingReadOp": False,
+                "pendingReadOps": 0,
+                "cursorLedger": -1,
+                "cursorLedgerLastEntry": -1,
                 "individuallyDeletedMessages": one.holes,
                 "numberOfEntriesSinceFirstNotAckedMessage": one.backlog_entries,
+                "totalNonContiguousDeletedMessagesRange": one.holes,
                 "state": "Open" if one.is_durable else "NonDurable",
+                "properties": {},
             }
             for one in stored.cursors
+        },
+        "schemaLedgers": [],
+        "compactedLedger": {
+            "ledgerId": -1,
+            "entries": -1,
+            "size": -1,
+            "offloaded": False,
+            "underReplicated": False,
         },
     }
 
@@ -139,4 +300,6 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
                 total[key] = known + value
             elif isinstance(value, dict):
                 total[key] = merged([known, value])
+    for key in ("ownerBroker", "deduplicationStatus"):
+        total.pop(key, None)
     return total

@@ -109,6 +109,11 @@ class Subscription:
         return self._dispatcher.active if isinstance(self._dispatcher, SingleDispatcher) else None
 
     @property
+    def is_blocked(self) -> bool:
+        """Too many messages unacknowledged by all consumers together."""
+        return isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher) and self._dispatcher.is_blocked
+
+    @property
     def delayed_count(self) -> int:
         return len(self._delayed)
 
@@ -336,7 +341,15 @@ class Subscription:
         return self.cursor.mark_delete
 
     def expire_up_to(self, position: Position) -> int:
-        """Whatever is not acknowledged up to here counts as acknowledged; how many entries that was."""
+        """Like `pass_over`, for want of time or room."""
+        expired = self.pass_over(position)
+        if expired:
+            self.entries_expired += expired
+            self.last_expired_ms = self._clock.now_ms()
+        return expired
+
+    def pass_over(self, position: Position) -> int:
+        """Whatever is not acknowledged up to here counts as acknowledged; how many entries that was. Consumers stay."""
         if position <= self.cursor.mark_delete:
             return 0
         before = self.cursor.backlog_entries
@@ -349,12 +362,8 @@ class Subscription:
                     dispatcher.settled(consumer, held)
                     if isinstance(dispatcher, KeyedDispatcher):
                         dispatcher.released(consumer, settled.slot)
-        expired = max(before - self.cursor.backlog_entries, 0)
-        if expired:
-            self.entries_expired += expired
-            self.last_expired_ms = self._clock.now_ms()
         self.pump()
-        return expired
+        return max(before - self.cursor.backlog_entries, 0)
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
         if self._dispatcher is None:

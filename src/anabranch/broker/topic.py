@@ -37,7 +37,7 @@ from anabranch.protocol import entry as entries
 from anabranch.protocol import replies
 from anabranch.protocol.commands import signed
 from anabranch.protocol.errors import ProtocolError
-from anabranch.protocol.server_errors import ServerError, server_error
+from anabranch.protocol.server_errors import refusal_code, server_error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor import Cursor
@@ -182,6 +182,10 @@ class Topic:
         return not any(one.cursor.has_backlog for one in self.subscriptions.values())
 
     @property
+    def waiting_producers(self) -> int:
+        return len(self._access.waiting)
+
+    @property
     def is_unused(self) -> bool:
         """Nobody produces and nothing is stored: whoever comes first says what will be in it."""
         return not self.producers and not self.log.chain.entries
@@ -298,7 +302,7 @@ class Topic:
         if self.policies.delay_ms_max and too_long_delay(self.policies, publish.payload, self._clock.now_ms()):
             publish.producer.peer.held(publish.size)
             text = f"Exceeds max allowed delivery delay of {self.policies.delay_ms_max} milliseconds"
-            publish.producer.refuse(publish, ServerError.NotAllowedError, text)
+            publish.producer.refuse(publish, refusal_code(publish.producer.peer.client_version), text)
             return
         self._publisher.publish(publish)
 

@@ -67,6 +67,22 @@ def metadata(payload: Bytes) -> pb.MessageMetadata:
     return _parsed_metadata(memoryview(payload)[start:end])
 
 
+def parts(payload: Bytes) -> tuple[pb.MessageMetadata, memoryview]:
+    """The entry's metadata and its payload as it is stored, compressed or not."""
+    start, end = _metadata_span(payload)
+    view = memoryview(payload)
+    return _parsed_metadata(view[start:end]), view[end:]
+
+
+def opened(payload: Bytes) -> tuple[pb.MessageMetadata, bytes]:
+    """Metadata and payload, decompressed where that can be done here."""
+    of, data = parts(payload)
+    try:
+        return of, _opened(of, data)
+    except OpaqueEntry:
+        return of, bytes(data)
+
+
 def publish_time_of(payload: Bytes) -> int:
     """Publish time in ms by the producer's clock; 0 for bytes that are not an entry (never raises)."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.model.errors import Error
 from anabranch.protocol.pulsar_pb2 import ServerError
 
-__all__ = ["SERVER_ERROR_BY_CODE", "ServerError", "server_error"]
+__all__ = ["SERVER_ERROR_BY_CODE", "ServerError", "refusal_code", "server_error"]
 
 # Chosen by how stock clients react: the C++ client retries InvalidTopicName and MetadataError until its operation times
 # out, but reports NotAllowedError at once, so what can never work is NotAllowedError.
@@ -42,6 +42,15 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "unsupported-version": ServerError.UnsupportedVersionError,
     "protocol": ServerError.NotAllowedError,
 }
+
+
+def refusal_code(client_version: str) -> ServerError:
+    """What makes a client give up one message and go on with the others.
+
+    The C++ client (and Python's, which is built on it) knows only one such answer; any other one closes its connection,
+    and it sends the same message again on the next one, for ever.
+    """
+    return ServerError.ChecksumError if "CPP" in client_version else ServerError.NotAllowedError
 
 
 def server_error(error: Error) -> ServerError:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from anabranch.broker.authorization import Grants
+from anabranch.broker.stats import StatsOptions
 from anabranch.model.position import Position
 from anabranch.rest.namespace_face import NamespaceFace
 from anabranch.rest.schema_face import SchemaFace
+from anabranch.rest.topic_face import CursorFace, TopicFace
 
 
 class BrokerFace(Protocol):
@@ -20,6 +22,12 @@ class BrokerFace(Protocol):
 
     @property
     def policies(self) -> NamespaceFace: ...
+
+    @property
+    def care(self) -> TopicFace: ...
+
+    @property
+    def cursors(self) -> CursorFace: ...
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
         """At least brokerUrl, httpUrl and nativeUrl of the broker that serves the topic."""
@@ -31,7 +39,7 @@ class BrokerFace(Protocol):
 
     async def delete_topic(self, topic: str, force: bool) -> None: ...
 
-    async def create_partitions(self, topic: str, count: int) -> None: ...
+    async def create_partitions(self, topic: str, count: int, properties: Mapping[str, str]) -> None: ...
 
     async def update_partitions(self, topic: str, count: int) -> None: ...
 
@@ -42,18 +50,11 @@ class BrokerFace(Protocol):
 
     async def list_partitioned(self, namespace: str, domain: str) -> list[str]: ...
 
-    async def topic_stats(self, topic: str) -> dict[str, Any]: ...
+    async def topic_stats(self, topic: str, options: StatsOptions) -> dict[str, Any]: ...
 
-    async def partitioned_stats(self, topic: str) -> dict[str, Any]: ...
+    async def partitioned_stats(self, topic: str, options: StatsOptions) -> dict[str, Any]: ...
 
     async def internal_stats(self, topic: str) -> dict[str, Any]: ...
-
-    async def list_subscriptions(self, topic: str) -> list[str]: ...
-
-    async def create_subscription(self, topic: str, subscription: str, position: Position) -> None:
-        """`position` is the first entry to deliver, EARLIEST or LATEST."""
-
-    async def delete_subscription(self, topic: str, subscription: str, force: bool) -> None: ...
 
     async def terminate_topic(self, topic: str) -> Position:
         """No message after this one, ever; the last position. Safe to repeat."""

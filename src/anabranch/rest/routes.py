@@ -13,6 +13,7 @@ from anabranch.rest.routes_policies import policy_routes
 from anabranch.rest.routes_schemas import schema_routes
 from anabranch.rest.routes_subscriptions import subscription_routes
 from anabranch.rest.routes_tenants import tenant_routes
+from anabranch.rest.routes_topic_care import topic_care_routes
 from anabranch.rest.routes_topics import topic_routes
 
 
@@ -21,7 +22,8 @@ def make_router(face: BrokerFace, version: str) -> Router:
         [
             *lookup_routes(face),
             *topic_routes(face),
-            *subscription_routes(face),
+            *topic_care_routes(face.care),
+            *subscription_routes(face.cursors, face.care),
             *cluster_routes(face.policies),
             *tenant_routes(face),
             *namespace_routes(face),

@@ -1,4 +1,4 @@
-"""Subscriptions of a topic. Knows HTTP only through values."""
+"""Subscriptions of a topic: create, delete, look, move. Knows HTTP only through values."""
 
 from __future__ import annotations
 
@@ -7,54 +7,145 @@ from typing import Any
 from anabranch.broker.permissions import SUBSCRIPTION_CONSUME, TOPIC_CONSUME
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import check_subscription_name
-from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.rest.face import BrokerFace
+from anabranch.model.position import LATEST
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.message_view import view
+from anabranch.rest.positions import parse_number, parse_position
 from anabranch.rest.router import Route
 from anabranch.rest.routes_lookup import TOPIC_PARAMS, topic_of
+from anabranch.rest.routes_policies import body_of
+from anabranch.rest.routes_topics import parse_properties
+from anabranch.rest.topic_face import CursorFace, TopicFace
 
-_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+def name_of(request: Request) -> str:
+    return check_subscription_name(request.params["subscription"])
 
 
-def parse_position(value: Any) -> Position:
-    """Where a new subscription begins: nothing or "latest", "earliest", or a message id as an object."""
-    if value is None:
-        return LATEST
-    if isinstance(value, str) and value in _WORDS:
-        return _WORDS[value]
-    if isinstance(value, dict):
-        if value.get("properties"):
-            raise BadRequest("properties of a subscription are given by the consumer in this release")
-        ledger, entry = value.get("ledgerId", -1), value.get("entryId", -1)
-        if all(isinstance(number, int) and not isinstance(number, bool) for number in (ledger, entry)):
-            return Position(ledger, entry)
-    raise BadRequest('the body is "earliest", "latest" or {"ledgerId": …, "entryId": …}')
+def both(request: Request) -> tuple[str, str]:
+    """Topic and subscription of a path, checked."""
+    return str(topic_of(request)), name_of(request)
 
 
 class SubscriptionCalls:
-    def __init__(self, face: BrokerFace) -> None:
+    def __init__(self, face: CursorFace, topics: TopicFace) -> None:
         self._face = face
+        self._topics = topics
 
     async def list_all(self, request: Request) -> Response:
-        return json_response(await self._face.list_subscriptions(str(topic_of(request))))
+        return json_response(await self._face.names(str(topic_of(request))))
 
     async def create(self, request: Request) -> Response:
-        name = check_subscription_name(request.params["subscription"])
-        await self._face.create_subscription(str(topic_of(request)), name, parse_position(request.json()))
+        """Nothing or "latest", "earliest", or a message id as an object, perhaps with `properties`."""
+        topic, name, value = *both(request), request.json()
+        properties = parse_properties(value.get("properties") if isinstance(value, dict) else None)
+        await self._face.create(topic, name, LATEST if value is None else parse_position(value), properties)
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
-        name = check_subscription_name(request.params["subscription"])
-        await self._face.delete_subscription(str(topic_of(request)), name, request.flag("force"))
+        await self._face.delete(*both(request), request.flag("force"))
+        return NO_CONTENT
+
+    # -- properties
+
+    async def properties(self, request: Request) -> Response:
+        return json_response(await self._face.properties(*both(request)))
+
+    async def set_properties(self, request: Request) -> Response:
+        await self._face.set_properties(*both(request), parse_properties(body_of(request)))
+        return NO_CONTENT
+
+    # -- moving
+
+    async def skip(self, request: Request) -> Response:
+        await self._face.skip(*both(request), parse_number(request.params["count"], "the number of messages"))
+        return NO_CONTENT
+
+    async def skip_all(self, request: Request) -> Response:
+        await self._face.skip_all(*both(request))
+        return NO_CONTENT
+
+    async def reset_to_time(self, request: Request) -> Response:
+        await self._face.reset_to_time(*both(request), parse_number(request.params["timestamp"], "the time in ms"))
+        return NO_CONTENT
+
+    async def reset_to(self, request: Request) -> Response:
+        value = body_of(request)
+        excluded = value.get("excluded", False) if isinstance(value, dict) else False
+        if not isinstance(excluded, bool):
+            raise BadRequest("excluded is true or false")
+        await self._face.reset_to(*both(request), parse_position(value), excluded)
+        return NO_CONTENT
+
+    async def expire_older(self, request: Request) -> Response:
+        await self._face.expire_older(*both(request), _seconds(request))
+        return NO_CONTENT
+
+    async def expire_everywhere(self, request: Request) -> Response:
+        await self._face.expire_older(str(topic_of(request)), None, _seconds(request))
+        return NO_CONTENT
+
+    async def expire_up_to(self, request: Request) -> Response:
+        await self._face.expire_up_to(*both(request), parse_position(body_of(request)))
+        return NO_CONTENT
+
+    # -- looking
+
+    async def analyze(self, request: Request) -> Response:
+        value: Any = request.json()
+        start = None if value is None else parse_position(value)
+        return json_response(await self._face.analyze(*both(request), start))
+
+    async def peek(self, request: Request) -> Response:
+        return view(await self._topics.peek(*both(request), parse_number(request.params["number"], "the position")))
+
+    async def replicated(self, request: Request) -> Response:
+        return json_response(await self._face.replicated(*both(request)))
+
+    async def set_replicated(self, request: Request) -> Response:
+        if not isinstance(wanted := body_of(request), bool):
+            raise BadRequest("the body is true or false")
+        await self._face.replicated(*both(request))
+        if wanted:
+            raise BadRequest("there is no second cluster to replicate the subscription to")
         return NO_CONTENT
 
 
-def subscription_routes(face: BrokerFace) -> list[Route]:
-    calls = SubscriptionCalls(face)
+def _seconds(request: Request) -> int:
+    seconds = parse_number(request.params["seconds"], "the age in seconds")
+    if seconds < 0:
+        raise BadRequest("the age in seconds is 0 or more")
+    return seconds
+
+
+def subscription_routes(face: CursorFace, topics: TopicFace) -> list[Route]:
+    calls = SubscriptionCalls(face, topics)
     topic = f"/admin/v2/{TOPIC_PARAMS}"
     one = f"{topic}/subscription/{{subscription}}"
+    table = [
+        ("PUT", "", calls.create, "Create a subscription"),
+        ("DELETE", "", calls.delete, "Delete a subscription"),
+        ("GET", "/properties", calls.properties, "Properties of a subscription"),
+        ("PUT", "/properties", calls.set_properties, "Replace the properties of a subscription"),
+        ("POST", "/skip/{count}", calls.skip, "Pass over the next entries"),
+        ("POST", "/skip_all", calls.skip_all, "Pass over the whole backlog"),
+        ("POST", "/resetcursor/{timestamp}", calls.reset_to_time, "Go to a time (ms)"),
+        ("POST", "/resetcursor", calls.reset_to, "Go to a message"),
+        ("POST", "/expireMessages/{seconds}", calls.expire_older, "Expire messages older than an age"),
+        ("POST", "/expireMessages", calls.expire_up_to, "Expire messages up to one"),
+        ("POST", "/analyzeBacklog", calls.analyze, "Read the backlog and count"),
+        ("GET", "/position/{number}", calls.peek, "The n-th message of the backlog; changes nothing"),
+        ("GET", "/replicatedSubscriptionStatus", calls.replicated, "Is the subscription replicated?"),
+        ("POST", "/replicatedSubscriptionStatus", calls.set_replicated, "Replicate the subscription, or not"),
+    ]
     return [
         Route("GET", f"{topic}/subscriptions", calls.list_all, "Subscriptions of a topic", TOPIC_CONSUME),
-        Route("PUT", one, calls.create, "Create a subscription", SUBSCRIPTION_CONSUME),
-        Route("DELETE", one, calls.delete, "Delete a subscription", SUBSCRIPTION_CONSUME),
+        Route(
+            "POST",
+            f"{topic}/all_subscription/expireMessages/{{seconds}}",
+            calls.expire_everywhere,
+            "Expire messages older than an age for every subscription",
+            TOPIC_CONSUME,
+        ),
+        *(Route(verb, one + path, call, text, SUBSCRIPTION_CONSUME) for verb, path, call, text in table),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.broker.permissions import NAMESPACE_LIST, TOPIC_ADMIN, TOPIC_LOOKUP
+from anabranch.broker.stats import StatsOptions
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import parse_namespace
 from anabranch.rest.errors import BadPartitionCount, FewerPartitions, NotPartitioned
@@ -21,10 +22,8 @@ def namespace_of(request: Request) -> str:
 
 
 def parse_partitions(value: Any) -> int:
-    """The body of `…/partitions`: a number, or an object with `partitions`."""
+    """The body of `…/partitions`: a number, or an object with `partitions` (and perhaps `properties`)."""
     if isinstance(value, dict):
-        if value.get("properties"):
-            raise BadRequest("properties of partitioned topics are not kept in this release")
         value = value.get("partitions")
     if isinstance(value, str) and value.isdecimal():
         value = int(value)
@@ -42,6 +41,15 @@ def parse_properties(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise BadRequest('properties are an object of texts, for example {"owner": "me"}')
     return value
+
+
+def stats_options(request: Request) -> StatsOptions:
+    return StatsOptions(
+        subscription_backlog_size=request.flag("subscriptionBacklogSize", True),
+        earliest_time=request.flag("getEarliestTimeInBacklog"),
+        exclude_publishers=request.flag("excludePublishers"),
+        exclude_consumers=request.flag("excludeConsumers"),
+    )
 
 
 class TopicCalls:
@@ -72,10 +80,15 @@ class TopicCalls:
 
     async def partitions(self, request: Request) -> Response:
         count = await self._face.partitions(str(topic_of(request)), request.flag("checkAllowAutoCreation"))
-        return json_response({"partitions": count, "deleted": False})
+        answer: dict[str, Any] = {"partitions": count, "deleted": False}
+        if count and (properties := await self._face.care.properties(str(topic_of(request)))):
+            answer["properties"] = properties
+        return json_response(answer)
 
     async def create_partitions(self, request: Request) -> Response:
-        await self._face.create_partitions(str(topic_of(request)), parse_partitions(request.json()))
+        body = request.json()
+        properties = parse_properties(body.get("properties") if isinstance(body, dict) else None)
+        await self._face.create_partitions(str(topic_of(request)), parse_partitions(body), properties)
         return NO_CONTENT
 
     async def update_partitions(self, request: Request) -> Response:
@@ -93,10 +106,10 @@ class TopicCalls:
         return NO_CONTENT
 
     async def stats(self, request: Request) -> Response:
-        return json_response(await self._face.topic_stats(str(topic_of(request))))
+        return json_response(await self._face.topic_stats(str(topic_of(request)), stats_options(request)))
 
     async def partitioned_stats(self, request: Request) -> Response:
-        stats = await self._face.partitioned_stats(str(topic_of(request)))
+        stats = await self._face.partitioned_stats(str(topic_of(request)), stats_options(request))
         return json_response(stats if request.flag("perPartition", True) else {**stats, "partitions": {}})
 
     async def internal_stats(self, request: Request) -> Response:

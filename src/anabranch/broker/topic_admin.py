@@ -1,0 +1,225 @@
+"""What administrators may ask of one topic beyond its existence: properties, upkeep, single messages, inner figures.
+Plain calls with full names; HTTP is a skin over it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anabranch.broker.errors import NotOfThisKind, SubscriptionNotFound, TopicNotFound
+from anabranch.broker.quota import bytes_after
+from anabranch.broker.services import Services
+from anabranch.broker.stats import internal_stats
+from anabranch.broker.subscription import Subscription
+from anabranch.broker.topic import Topic
+from anabranch.model.errors import NotFound
+from anabranch.model.names import TopicName
+from anabranch.model.position import EARLIEST, LATEST, Position
+from anabranch.storage.topiclog import StoredEntry
+
+PEEK_MAX = 100_000
+MESSAGE_BYTES = 1
+
+
+class TopicShelf:
+    """Topics by name, for administrators: loaded when asked for, partitions found by their parent's name."""
+
+    def __init__(self, services: Callable[[], Services]) -> None:
+        self._services = services
+
+    async def one(self, topic: str) -> Topic:
+        """A persistent topic that is no parent of partitions; TopicNotFound, NotOfThisKind."""
+        services, name = self._services(), TopicName.parse(topic)
+        if await services.catalog.partitions(name):
+            raise NotOfThisKind(f"{name} is partitioned: ask one of its partitions")
+        if not name.is_persistent:
+            raise NotOfThisKind(f"{name} is not persistent")
+        try:
+            found = await services.topics.get(name, create=False)
+        except TopicNotFound as error:
+            raise TopicNotFound(f"Topic {name} not found") from error
+        assert isinstance(found, Topic)
+        return found
+
+    async def all(self, topic: str) -> list[Topic]:
+        """The topic, or every partition of it."""
+        name = TopicName.parse(topic)
+        count = await self._services().catalog.partitions(name)
+        return [await self.one(str(name.partition(i))) for i in range(count)] if count else [await self.one(topic)]
+
+    async def partitions(self, topic: str) -> int:
+        return await self._services().catalog.partitions(TopicName.parse(topic))
+
+    async def subscription(self, topic: str, name: str) -> tuple[Topic, Subscription]:
+        found = await self.one(topic)
+        return found, subscription_of(found, name)
+
+
+def subscription_of(topic: Topic, name: str) -> Subscription:
+    found = topic.subscriptions.get(name)
+    if found is None:
+        raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+    return found
+
+
+class TopicAdmin:
+    """Implements `rest.topic_face.TopicFace`."""
+
+    def __init__(self, services: Callable[[], Services]) -> None:
+        self._services = services
+        self._shelf = TopicShelf(services)
+
+    # -- properties
+
+    async def properties(self, topic: str) -> dict[str, str]:
+        if await self._shelf.partitions(topic):
+            record = await self._services().catalog.partitioned_record(TopicName.parse(topic))
+            return dict(record.get("properties", {}))
+        return (await self._shelf.one(topic)).log.properties
+
+    async def add_properties(self, topic: str, added: Mapping[str, str]) -> None:
+        await self._change_properties(topic, lambda known: {**known, **added})
+
+    async def remove_property(self, topic: str, key: str) -> None:
+        await self._change_properties(topic, lambda known: {name: text for name, text in known.items() if name != key})
+
+    async def _change_properties(self, topic: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        if await self._shelf.partitions(topic):
+            await self._services().catalog.change_partitioned(TopicName.parse(topic), change)
+        else:
+            found = await self._shelf.one(topic)
+            await found.log.set_properties(change(found.log.properties))
+
+    # -- upkeep
+
+    async def unload(self, topic: str) -> None:
+        """Closed here; its clients come back and open it again."""
+        topics, name = self._services().topics, TopicName.parse(topic)
+        if not name.is_persistent and not await self._shelf.partitions(topic):
+            if topics.loaded(name) is None:
+                raise TopicNotFound(f"Topic {name} not found")
+            await topics.close(name)
+            return
+        await asyncio.gather(*(topics.close(one.name) for one in await self._shelf.all(topic)))
+
+    async def trim(self, topic: str) -> None:
+        """Drop what is consumed and not retained now, the open ledger included."""
+        for one in await self._shelf.all(topic):
+            if not one.log.is_terminated:
+                await one.log.roll()
+            await one.log.trim()
+
+    async def truncate(self, topic: str) -> None:
+        """All subscriptions go to the end; what nobody needs any more is dropped."""
+        for one in await self._shelf.all(topic):
+            for subscription in list(one.subscriptions.values()):
+                subscription.pass_over(one.log.last_position)
+        await self.trim(topic)
+
+    async def terminate_partitions(self, topic: str) -> list[Position]:
+        if not await self._shelf.partitions(topic):
+            raise NotOfThisKind(f"{topic} is not partitioned")
+        return [await one.terminate() for one in await self._shelf.all(topic)]
+
+    # -- single messages
+
+    async def last_message(self, topic: str) -> tuple[Position, int]:
+        """Position and, for a batch, the index of its last message (else -1)."""
+        found = await self._shelf.one(topic)
+        last, index = await found.last_message()
+        return (Position(found.log.after(last).ledger, -1), -1) if last == EARLIEST else (last, index)
+
+    async def message_at(self, topic: str, publish_ms: int) -> Position:
+        """First message published at or after; one past the last when all are older."""
+        found = await self._shelf.one(topic)
+        return EARLIEST if publish_ms <= 0 else await found.log.position_at_time(publish_ms)
+
+    async def message(self, topic: str, position: Position) -> StoredEntry:
+        return await self._read(await self._shelf.one(topic), position)
+
+    async def examine(self, topic: str, from_earliest: bool, number: int) -> StoredEntry:
+        """The n-th entry from the beginning or from the end; n is moved into what there is."""
+        found = await self._shelf.one(topic)
+        chain = found.log.chain
+        if not chain.entries:
+            raise NotFound("Could not examine messages due to the total message is zero")
+        left = min(max(number, 1), chain.entries)
+        left = left if from_earliest else chain.entries - left + 1
+        for info in list(chain):
+            if left <= info.entries:
+                return await self._read(found, Position(info.id, left - 1))
+            left -= info.entries
+        raise AssertionError("the chain holds as many entries as it says")
+
+    async def peek(self, topic: str, subscription: str, number: int) -> StoredEntry:
+        """The n-th entry that the subscription has not acknowledged. Looks, and changes nothing."""
+        found, looked_at = await self._shelf.subscription(topic, subscription)
+        cursor = looked_at.cursor
+        if not 1 <= number <= min(cursor.backlog_entries, PEEK_MAX):
+            raise NotFound("Message not found")
+        position = cursor.first_unacked()
+        for _ in range(number - 1):
+            position = cursor.next_unacked(found.log.after(position))
+        return await self._read(found, position)
+
+    async def _read(self, topic: Topic, position: Position) -> StoredEntry:
+        if topic.log.chain.contains(position):
+            found = await topic.log.read(position, 1, MESSAGE_BYTES, position)
+            if found and found[0].position == position:
+                return found[0]
+        raise NotFound("Message not found")
+
+    # -- figures
+
+    async def backlog_size(self, topic: str, position: Position) -> int:
+        """Bytes behind a position."""
+        found = await self._shelf.one(topic)
+        return 0 if position == LATEST else bytes_after(found.log.chain, position)
+
+    async def internal_stats(self, topic: str) -> dict[str, Any]:
+        """Of a parent: of each partition."""
+        name, count = TopicName.parse(topic), await self._shelf.partitions(topic)
+        if not count:
+            raise TopicNotFound(f"Partitioned Topic {name} not found")
+        parts = {str(one.name): internal_stats(one) for one in await self._shelf.all(topic)}
+        return {"metadata": {"partitions": count, "deleted": False}, "partitions": parts}
+
+    async def internal_info(self, topic: str) -> dict[str, Any]:
+        if await self._shelf.partitions(topic):
+            parts = {str(one.name): _info(one) for one in await self._shelf.all(topic)}
+            return {"version": 0, "partitions": parts}
+        return _info(await self._shelf.one(topic))
+
+    async def offline_backlog(self, topic: str) -> dict[str, Any]:
+        """What Pulsar estimates without loading the topic; here it is simply read off."""
+        found = await self._shelf.one(topic)
+        cursors = {
+            one.name: {"backlog": one.cursor.backlog_entries, "cursorLedgerId": -1}
+            for one in found.subscriptions.values()
+        }
+        return {
+            "storageSize": found.log.total_bytes,
+            "totalMessages": found.log.total_messages,
+            "messageBacklog": sum(one["backlog"] for one in cursors.values()),
+            "cursorDetails": cursors,
+        }
+
+
+def _info(topic: Topic) -> dict[str, Any]:
+    return {
+        "version": topic.log.epoch,
+        "ledgers": [
+            {"ledgerId": info.id, "entries": info.entries, "size": info.bytes, "timestamp": info.sealed_at_ms}
+            for info in topic.log.chain
+        ],
+        "cursors": {
+            one.name: {
+                "version": 0,
+                "cursorsLedgerId": -1,
+                "markDelete": {"ledgerId": one.mark_delete.ledger, "entryId": one.mark_delete.entry},
+            }
+            for one in topic.subscriptions.values()
+            if one.is_durable
+        },
+    }

@@ -1,0 +1,121 @@
+"""One topic beyond its existence: properties, upkeep, single messages, inner figures. Knows HTTP as values only."""
+
+from __future__ import annotations
+
+from anabranch.broker.permissions import TOPIC_ADMIN, TOPIC_CONSUME, TOPIC_LOOKUP
+from anabranch.model.errors import BadRequest
+from anabranch.model.position import EARLIEST
+from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.message_view import view
+from anabranch.rest.positions import bounded, parse_number, parse_position, shown
+from anabranch.rest.router import Route
+from anabranch.rest.routes_lookup import TOPIC_PARAMS, topic_of
+from anabranch.rest.routes_policies import body_of
+from anabranch.rest.routes_topics import parse_properties
+from anabranch.rest.topic_face import TopicFace
+
+
+class TopicCareCalls:
+    def __init__(self, face: TopicFace) -> None:
+        self._face = face
+
+    # -- properties
+
+    async def properties(self, request: Request) -> Response:
+        return json_response(await self._face.properties(str(topic_of(request))))
+
+    async def add_properties(self, request: Request) -> Response:
+        await self._face.add_properties(str(topic_of(request)), parse_properties(body_of(request)))
+        return NO_CONTENT
+
+    async def remove_property(self, request: Request) -> Response:
+        key = request.query.get("key")
+        if not key:
+            raise BadRequest("say which property: ?key=NAME")
+        await self._face.remove_property(str(topic_of(request)), key)
+        return NO_CONTENT
+
+    # -- upkeep
+
+    async def unload(self, request: Request) -> Response:
+        await self._face.unload(str(topic_of(request)))
+        return NO_CONTENT
+
+    async def trim(self, request: Request) -> Response:
+        await self._face.trim(str(topic_of(request)))
+        return Response()
+
+    async def truncate(self, request: Request) -> Response:
+        await self._face.truncate(str(topic_of(request)))
+        return NO_CONTENT
+
+    async def terminate_partitions(self, request: Request) -> Response:
+        last = await self._face.terminate_partitions(str(topic_of(request)))
+        return json_response({str(index): shown(one, partition=index) for index, one in enumerate(last)})
+
+    # -- single messages
+
+    async def last_message(self, request: Request) -> Response:
+        topic = topic_of(request)
+        last, index = await self._face.last_message(str(topic))
+        return json_response(shown(last, partition=topic.partition_index, batch_index=index))
+
+    async def message_at(self, request: Request) -> Response:
+        topic, publish_ms = topic_of(request), parse_number(request.params["timestamp"], "the time in ms")
+        found = await self._face.message_at(str(topic), publish_ms)
+        return json_response(shown(found, partition=topic.partition_index))
+
+    async def message(self, request: Request) -> Response:
+        ledger, entry = (parse_number(request.params[name], name) for name in ("ledger", "entry"))
+        return view(await self._face.message(str(topic_of(request)), bounded(ledger, entry)))
+
+    async def examine(self, request: Request) -> Response:
+        start = request.query.get("initialPosition", "latest")
+        if start not in ("earliest", "latest"):
+            raise BadRequest("initialPosition is earliest or latest")
+        number = parse_number(request.query.get("messagePosition", "1"), "messagePosition")
+        return view(await self._face.examine(str(topic_of(request)), start == "earliest", number))
+
+    # -- figures
+
+    async def backlog_size(self, request: Request) -> Response:
+        position = parse_position(body_of(request))
+        return json_response(await self._face.backlog_size(str(topic_of(request)), max(position, EARLIEST)))
+
+    async def backlog(self, request: Request) -> Response:
+        return json_response(await self._face.offline_backlog(str(topic_of(request))))
+
+    async def internal_info(self, request: Request) -> Response:
+        return json_response(await self._face.internal_info(str(topic_of(request))))
+
+    async def internal_stats(self, request: Request) -> Response:
+        return json_response(await self._face.internal_stats(str(topic_of(request))))
+
+
+def topic_care_routes(face: TopicFace) -> list[Route]:
+    calls = TopicCareCalls(face)
+    topic = f"/admin/v2/{TOPIC_PARAMS}"
+    table = [
+        ("GET", "properties", calls.properties, "Properties of a topic", TOPIC_LOOKUP),
+        ("PUT", "properties", calls.add_properties, "Add properties", TOPIC_ADMIN),
+        ("DELETE", "properties", calls.remove_property, "Remove one property (?key=)", TOPIC_ADMIN),
+        ("PUT", "unload", calls.unload, "Close a topic; its clients come back", TOPIC_ADMIN),
+        ("POST", "trim", calls.trim, "Drop consumed messages that are not retained", TOPIC_ADMIN),
+        ("DELETE", "truncate", calls.truncate, "Skip all backlogs and drop their messages", TOPIC_ADMIN),
+        ("POST", "terminate/partitions", calls.terminate_partitions, "End every partition", TOPIC_ADMIN),
+        ("GET", "lastMessageId", calls.last_message, "Id of the last message", TOPIC_CONSUME),
+        ("GET", "messageid/{timestamp}", calls.message_at, "First message at or after a time", TOPIC_CONSUME),
+        ("GET", "ledger/{ledger}/entry/{entry}", calls.message, "One message by its id", TOPIC_CONSUME),
+        ("GET", "examinemessage", calls.examine, "One message, counted from either end", TOPIC_CONSUME),
+        ("PUT", "backlogSize", calls.backlog_size, "Bytes behind a position", TOPIC_LOOKUP),
+        ("GET", "backlog", calls.backlog, "Backlogs of all subscriptions", TOPIC_LOOKUP),
+        ("GET", "internal-info", calls.internal_info, "Ledgers and cursors, short", TOPIC_LOOKUP),
+        (
+            "GET",
+            "partitioned-internalStats",
+            calls.internal_stats,
+            "Ledgers and cursors of all partitions",
+            TOPIC_LOOKUP,
+        ),
+    ]
+    return [Route(verb, f"{topic}/{path}", call, text, need) for verb, path, call, text, need in table]
