@@ -36,10 +36,11 @@ format: $(STAMP)  ## let ruff fix and format the sources
 bench: $(STAMP)  ## benchmarks: a table for people, JSON in bench-results/
 	$(PY) -m benchmarks
 
-soak: $(STAMP)  ## crash soak (KILLS=30), fuzz of frames (FRAMES=100000) and of REST (REQUESTS=20000) against real broker processes
+soak: $(STAMP)  ## crash soak (KILLS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes
 	$(PY) -m tests.soak.crash_soak --kills $(KILLS)
 	$(PY) -m tests.soak.fuzz --frames $(FRAMES)
 	$(PY) -m tests.soak.fuzz_rest --requests $(REQUESTS)
+	$(PY) -m tests.soak.fuzz_auth --attempts $(REQUESTS)
 
 demo: $(STAMP)  ## broker, keyed traffic, kill -9 in the middle, audit
 	@$(PY) -m scripts.demo
