@@ -256,6 +256,7 @@ class EmbeddedLedgers:
             self._cache.add(ledger, batch.last_entry_id, len(batch.appends), batch.size)
             ledger.landed(batch)
             ledger.written_entry_id = batch.last_entry_id
+            self._cache.written(ledger)
         if plan.is_checkpoint:
             self._settler.checkpoint(plan.log_number - 1)
 
@@ -270,6 +271,7 @@ class EmbeddedLedgers:
         ledger = self._ledgers.get(ledger_id)
         if ledger is not None:
             ledger.written_entry_id = max(ledger.written_entry_id, entry_id)
+            self._cache.written(ledger)
             self._release(ledger)
 
     def _settled(self) -> None:
@@ -430,6 +432,7 @@ class EmbeddedLedgers:
             self._ledgers.pop(ledger_id, None)
             ledger.is_deleted = True
             ledger.cache.clear()
+            self._cache.written(ledger)
         self._settler.forget(ledger_id)
         self._reader.forget(ledger_id)
         if self._in_log.pop(ledger_id, None) is not None and self._gate.refusal is None:

@@ -1,0 +1,107 @@
+"""The tail cache as a machine: one budget over all ledgers, oldest first, never an entry that is not in its file."""
+
+from __future__ import annotations
+
+from anabranch.storage.gate import Gate
+from anabranch.storage.group import Batch
+from anabranch.storage.index import SparseIndex
+from anabranch.storage.port import Append, StorageError
+from anabranch.storage.tailcache import ENTRY_OVERHEAD_BYTES, TailCache
+from anabranch.storage.writer import OpenLedger
+
+COST = 1_000
+
+
+class Nobody:
+    def appended(self, appends: object) -> None: ...
+
+    def append_failed(self, append: Append, error: StorageError) -> None: ...
+
+
+def ledger(ledger_id: int) -> OpenLedger:
+    return OpenLedger(ledger_id, Gate(), lambda batch: None, SparseIndex(1 << 20, 1 << 10), lambda payload: 0)
+
+
+def land(cache: TailCache, into: OpenLedger) -> None:
+    """One durable entry of the ledger; it costs `COST`."""
+    entry = into.append(b"x", 1, Nobody(), None)
+    batch = into._batch
+    assert isinstance(batch, Batch)
+    into.close_batch()
+    cache.add(into, entry, 1, COST - ENTRY_OVERHEAD_BYTES)
+    into.landed(batch)
+
+
+def write(cache: TailCache, of: OpenLedger, upto: int) -> None:
+    of.written_entry_id = upto
+    cache.written(of)
+
+
+def test_the_oldest_goes_first_over_all_ledgers() -> None:
+    gone: list[int] = []
+    cache = TailCache(2 * COST, lambda evicted: gone.append(evicted.ledger_id))
+    one, two = ledger(1), ledger(2)
+    for each in (one, two, one):
+        land(cache, each)
+        write(cache, each, each.durable_entry_id)
+    cache.trim()
+    assert (gone, one.cache_first, two.cache_first, cache.bytes) == ([1], 1, 0, 2 * COST)
+
+
+def test_what_is_not_written_stays_and_holds_nobody_back() -> None:
+    cache = TailCache(2 * COST, lambda evicted: None)
+    slow, fast = ledger(1), ledger(2)
+    land(cache, slow)
+    for _ in range(10):
+        land(cache, fast)
+        write(cache, fast, fast.durable_entry_id)
+        cache.trim()
+        assert cache.bytes <= 2 * COST
+    assert list(slow.cache) == [0]
+    assert list(fast.cache) == [9]
+
+
+def test_what_stepped_aside_goes_next_once_it_is_written() -> None:
+    cache = TailCache(COST, lambda evicted: None)
+    slow, fast = ledger(1), ledger(2)
+    land(cache, slow)
+    land(cache, slow)
+    land(cache, fast)
+    write(cache, fast, 0)
+    cache.trim()
+    assert (list(slow.cache), list(fast.cache)) == ([0, 1], [])
+    write(cache, slow, 0)
+    cache.trim()
+    assert list(slow.cache) == [1]
+    land(cache, fast)
+    write(cache, slow, 1)
+    cache.trim()
+    assert (list(slow.cache), list(fast.cache)) == ([], [1])
+
+
+def test_one_ledger_goes_in_order_however_it_is_written() -> None:
+    cache = TailCache(3 * COST, lambda evicted: None)
+    slow, fast = ledger(1), ledger(2)
+    for _ in range(6):
+        land(cache, slow)
+    cache.trim()
+    assert list(slow.cache) == [0, 1, 2, 3, 4, 5], "all stepped aside"
+    for upto in (2, 3, 5):
+        write(cache, slow, upto)
+        land(cache, fast)
+        write(cache, fast, fast.durable_entry_id)
+        cache.trim()
+        assert list(slow.cache) == list(range(slow.cache_first, 6))
+    assert cache.bytes <= 3 * COST
+
+
+def test_a_deleted_ledger_gives_its_bytes_back() -> None:
+    cache = TailCache(0, lambda evicted: None)
+    doomed = ledger(1)
+    land(cache, doomed)
+    cache.trim()
+    assert cache.bytes == COST
+    doomed.is_deleted = True
+    cache.written(doomed)
+    cache.trim()
+    assert cache.bytes == 0
