@@ -18,6 +18,8 @@ COMMANDS = {
         "Run one broker with everything it needs in this process.",
     ),
     "admin": ("anabranch.cli.admin", "admin", "Administer a broker: tenants, namespaces, topics, subscriptions, …"),
+    "produce": ("anabranch.cli.produce", "produce", "Send messages to a topic."),
+    "consume": ("anabranch.cli.consume", "consume", "Print the messages of a topic."),
     "config": ("anabranch.cli.config", "config", "Show settings."),
     "token": ("anabranch.cli.token", "token", "Make keys and tokens, and check tokens."),
 }

@@ -1,0 +1,79 @@
+"""Messages on a timetable: which are due, what is in them, where they go. Pure: the time is handed in.
+
+Open loop: message i is due at i / rate whether or not earlier ones were answered, and its latency counts from then, so
+a broker that stalls cannot hide it by slowing the load down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+from anabranch.protocol.keyhash import masked, murmur3_32
+
+_STAMP = Struct(">d")
+STAMP_BYTES = _STAMP.size
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Due times of `count` messages (0: endless) at `rate` per second (0: all at once)."""
+
+    rate: float
+    count: int
+    began: float = 0.0
+    taken: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.count) and self.taken >= self.count
+
+    def due_at(self, index: int) -> float:
+        return self.began + index / self.rate if self.rate else self.began
+
+    def take_due(self, now: float, most: int) -> range:
+        """The messages that are due now, at most so many; they count as taken."""
+        ready = int((now - self.began) * self.rate) + 1 if self.rate else self.taken + most
+        end = min(ready, self.taken + most, self.count or ready)
+        found = range(self.taken, max(self.taken, end))
+        self.taken = found.stop
+        return found
+
+    def wait_seconds(self, now: float) -> float:
+        """Until the next message is due."""
+        return max(0.0, self.due_at(self.taken) - now)
+
+
+def stamped(due: float, size: int) -> bytes:
+    """A payload of `size` bytes that knows when it was due (when there is room)."""
+    return _STAMP.pack(due).ljust(size, b".")[:size] if size >= STAMP_BYTES else b"." * size
+
+
+def stamp_of(data: bytes) -> float | None:
+    return _STAMP.unpack_from(data)[0] if len(data) >= STAMP_BYTES else None
+
+
+def key_of(index: int, keys: int) -> str | None:
+    return f"key-{index % keys}" if keys else None
+
+
+def part_of(key: str | None, turn: int, parts: int) -> int:
+    """The partition of a message: by its key, otherwise in turn."""
+    return (turn if key is None else masked(murmur3_32(key.encode()))) % parts
+
+
+def batches(
+    messages: Iterable[tuple[bytes, str | None]], messages_max: int, bytes_max: int
+) -> Iterator[tuple[Sequence[bytes], str | None]]:
+    """Entries with messages of one key each, in the order in which they are full; the rest in order of appearance."""
+    open_ones: dict[str | None, tuple[list[bytes], int]] = {}
+    for data, key in messages:
+        waiting, size = open_ones.get(key, ([], 0))
+        if waiting and (len(waiting) >= messages_max or size + len(data) > bytes_max):
+            yield waiting, key
+            waiting, size = [], 0
+        waiting.append(data)
+        open_ones[key] = (waiting, size + len(data))
+    for key, (waiting, _) in open_ones.items():
+        yield waiting, key
