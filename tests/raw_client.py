@@ -36,6 +36,8 @@ class RawClient:
         self._inbox: list[Received] = []
         self._news = asyncio.Event()
         self._ids = 100
+        self._asked: dict[int, int] = {}  # request id of PRODUCER -> producer id
+        self._producers: set[int] = set()
         self.answers_pings = True
         self.reads = asyncio.Event()  # cleared: nothing more is taken from the socket
         self.reads.set()
@@ -77,6 +79,9 @@ class RawClient:
 
     def tell(self, kind: int, **fields: Any) -> None:
         """A command without an answer."""
+        if kind == BaseCommand.PRODUCER:
+            self._asked[fields["request_id"]] = fields["producer_id"]
+            self._producers.discard(fields["producer_id"])
         self.write(command(kind, **fields))
 
     async def ask(self, kind: int, **fields: Any) -> Received:
@@ -108,6 +113,23 @@ class RawClient:
             while not self.is_closed:
                 self._news.clear()
                 await self._news.wait()
+
+    def take_all(self) -> list[Received]:
+        """Everything that has arrived."""
+        found, self._inbox = self._inbox, []
+        for one in found:
+            if one.kind == BaseCommand.CLOSE_PRODUCER:
+                self._producers.discard(one.body.producer_id)
+            elif one.kind == BaseCommand.PRODUCER_SUCCESS and one.body.producer_ready:
+                self._producers.add(self._asked.get(one.body.request_id, -1))
+        return found
+
+    def knows_producer(self, producer_id: int) -> bool:
+        """Has the broker said that this one may send (as far as `take_all` has seen)?"""
+        return producer_id in self._producers
+
+    def forget_producer(self, producer_id: int) -> None:
+        self._producers.discard(producer_id)
 
     def has(self, kind: int) -> bool:
         return any(one.kind == kind for one in self._inbox)

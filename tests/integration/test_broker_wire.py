@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic import Topic
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.node.node import Node
-from anabranch.node.settings import NetworkSettings, NodeSettings
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, message_id, position_of
 from anabranch.protocol.replies import PING_FRAME
 from anabranch.protocol.server_errors import ServerError
-from anabranch.rest.settings import HttpSettings
-from anabranch.storage.settings import StorageSettings
+from tests.integration.broker_serving import client_of, serving
 from tests.raw_client import RawClient, command
 
 TOPIC = "persistent://public/default/t"
 SHARED, EXCLUSIVE, FAILOVER = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Failover
-
-
-@contextlib.asynccontextmanager
-async def serving(
-    directory: Path, *, sync: str = "none", storage: dict[str, Any] | None = None, **broker: Any
-) -> AsyncIterator[Node]:
-    settings = NodeSettings(
-        network=NetworkSettings(port=0),
-        http=HttpSettings(port=0),
-        storage=replace(StorageSettings(dir=directory, sync=sync), **(storage or {})),
-        broker=BrokerSettings(**broker),
-    )
-    async with Node(settings) as node:
-        yield node
-
-
-@contextlib.asynccontextmanager
-async def client_of(node: Node, **hello: Any) -> AsyncIterator[RawClient]:
-    async with RawClient(node.service_url) as client:
-        await client.hello(**hello)
-        yield client
 
 
 def loaded(node: Node, topic: str = TOPIC) -> Topic:

@@ -505,3 +505,20 @@ async def test_backlog_is_answered_while_acks_never_stop() -> None:
     assert 40 <= await subscription.backlog_messages() <= 60
     del topic.log.messages_upto
     assert await subscription.backlog_messages() == await count(at[-1]) - await count(subscription.mark_delete)
+
+
+async def test_subscriptions_that_come_and_go_while_the_topic_closes() -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    _, consumer = await world.subscribe(topic, "old")
+    async with topic._creating:  # both are on their way
+        coming = asyncio.ensure_future(world.subscribe(topic, "new"))
+        going = asyncio.ensure_future(topic.unsubscribe("old", force=True, by=consumer))
+        await world.settle()
+        await topic.close()
+    for task in (coming, going):
+        with pytest.raises(TopicFenced):
+            await task
+    with pytest.raises(StorageError):
+        topic.log.save_state_nowait("late", b"")
+        await topic.log.flush_state()

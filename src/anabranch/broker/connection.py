@@ -200,7 +200,12 @@ class Connection:
             work.close()
             self.fail(request_id, TooManyRequests("too many requests in flight on this connection"))
             return None
-        return self.tasks.spawn(self._guard(request_id, work), name)
+        task = self.tasks.spawn(self._guard(request_id, work), name)
+        if task is None:
+            work.close()
+        else:
+            task.add_done_callback(lambda _: work.close())  # cancelled before its first step
+        return task
 
     async def _guard(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
         try:

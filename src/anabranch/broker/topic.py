@@ -373,6 +373,7 @@ class Topic:
         self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
     ) -> Subscription:
         async with self._creating:
+            self._check_open()
             if name not in self.subscriptions:
                 known = sum(1 for one in self.subscriptions.values() if one.is_durable) if durable else 0
                 check_subscription(self.policies, None, known if durable else None, self.name)
@@ -411,6 +412,7 @@ class Topic:
     async def _drop_cursor(self, name: str) -> None:
         """The cursor of a subscription that is gone; not when its name was taken again meanwhile."""
         async with self._creating:
+            self._check_open()
             if name not in self.subscriptions:
                 await self.log.delete_cursor(name)
 
@@ -418,7 +420,8 @@ class Topic:
         """Let the log drop what is consumed, and drop readers whose client did not come back after a seek."""
         lonely = {name for name, one in self.subscriptions.items() if not one.is_durable and not one.consumers}
         for name in lonely & self._abandoned:
-            if not self.subscriptions[name].consumers:
+            reader = self.subscriptions.get(name)  # others come and go while we wait
+            if reader is not None and not reader.is_durable and not reader.consumers:
                 del self.subscriptions[name]
                 await self._drop_cursor(name)
         self._abandoned = lonely

@@ -141,6 +141,9 @@ class StateLog:
             return
         self._is_running = True
         waiters, self._waiters = self._waiters, []
+        if self._is_closed:
+            self._finish(waiters, StorageError("the topic is closed"))
+            return
         if not self._needs_snapshot and self._delta_bytes <= max(self._delta_bytes_max, 4 * self._snapshot_bytes):
             self._write_delta(waiters)
         elif self._tasks.spawn(self._run_snapshot(waiters), "state") is None:
