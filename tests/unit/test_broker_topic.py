@@ -522,3 +522,19 @@ async def test_subscriptions_that_come_and_go_while_the_topic_closes() -> None:
     with pytest.raises(StorageError):
         topic.log.save_state_nowait("late", b"")
         await topic.log.flush_state()
+
+
+@pytest.mark.parametrize("kind", list(SubscriptionType))
+async def test_acks_of_a_consumer_that_is_being_unsubscribed_change_nothing(kind: SubscriptionType) -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    subscription, consumer = await world.subscribe(topic, kind=kind)
+    at = await world.publish(topic, 0, 1)
+    going = asyncio.ensure_future(topic.unsubscribe("s", force=False, by=consumer))
+    await asyncio.sleep(0)
+    subscription.ack(consumer, [(at[0], (), 0)])
+    subscription.ack_cumulative(consumer, at[1], ())
+    subscription.redeliver(consumer, [], None)
+    await going
+    assert await subscription.backlog_messages() == 2
+    assert "s" not in topic.log.cursors

@@ -282,6 +282,8 @@ class Subscription:
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack]) -> None:
         """Individual acknowledgements. Positions that were never written are ignored: a cursor must not run ahead."""
+        if consumer.closed:
+            return  # what it held is somebody else's concern now
         last = self._topic.log.last_position
         for position, words, batch_size in acks:
             if EARLIEST < position <= last and position.entry >= 0 and len(words) <= ACK_WORDS_MAX:
@@ -318,7 +320,7 @@ class Subscription:
         return next((other for other in self.consumers if position in other.pending), None)
 
     def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
-        if self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+        if consumer.closed or self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             return
         last = self._topic.log.last_position
         if position == LATEST or position > last:
