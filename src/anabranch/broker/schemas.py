@@ -18,7 +18,7 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.errors import IncompatibleSchema, SchemaNotFound, TooManySchemas
@@ -31,6 +31,8 @@ from anabranch.model.names import TopicName, encode_component
 from anabranch.model.schema import Schema, SchemaType, Strategy
 from anabranch.runtime.blocking import Blocking
 from anabranch.runtime.clock import Clock
+
+T = TypeVar("T")
 
 CAS_TRIES = 16
 VERSION_BYTES = 8
@@ -97,7 +99,7 @@ class SchemaRegistry:
         self._blocking = blocking
         self._clock = clock
         self._settings = settings
-        self._one_check = asyncio.Lock()  # checks are work for a processor: one at a time leaves the rest of it alone
+        self._one_check = asyncio.Lock()
 
     # -- what clients ask
 
@@ -272,14 +274,18 @@ class SchemaRegistry:
 
     # -- deciding
 
+    async def _beside(self, work: Callable[[], T]) -> T:
+        """Off the event loop, and one at a time: whatever clients send, storage has the other threads to itself."""
+        async with self._one_check:
+            return await self._blocking.run(work)
+
     async def _digest(self, schema: Schema) -> str:
         if len(schema.data) <= QUICK_BYTES:
             return schema.digest
-        return await self._blocking.run(lambda: schema.digest)
+        return await self._beside(lambda: schema.digest)
 
     async def _check_valid(self, schema: Schema) -> None:
-        async with self._one_check:
-            await self._blocking.run(check_valid, schema, self._settings.bytes_max)
+        await self._beside(lambda: check_valid(schema, self._settings.bytes_max))
 
     async def _check_follows(self, topic: TopicName, strategy: Strategy, schema: Schema, history: History) -> None:
         existing = await self._compared(topic, strategy, history)
@@ -293,8 +299,7 @@ class SchemaRegistry:
         return [one.schema for one in await self._load(topic, replace(history, entries=entries))]
 
     async def _decide(self, question: Callable[[], str | None]) -> None:
-        async with self._one_check:
-            reason = await self._blocking.run(question)
+        reason = await self._beside(question)
         if reason is not None:
             raise IncompatibleSchema(f"Incompatible schema: {reason}")
 
