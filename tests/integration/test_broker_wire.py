@@ -80,7 +80,7 @@ async def test_keep_alive_both_ways(tmp_path: Path) -> None:
 
 
 async def test_half_open_exclusive_consumer_makes_room_for_the_next(tmp_path: Path) -> None:
-    async with serving(tmp_path, probe_seconds=0.2) as node, client_of(node) as dead, client_of(node) as alive:
+    async with serving(tmp_path, probe_seconds=0.7) as node, client_of(node) as dead, client_of(node) as alive:
         await dead.subscribe(TOPIC, subType=EXCLUSIVE)
         assert (await alive.subscribe(TOPIC, subType=EXCLUSIVE)).kind == BaseCommand.ERROR
         dead.answers_pings = False
@@ -89,7 +89,7 @@ async def test_half_open_exclusive_consumer_makes_room_for_the_next(tmp_path: Pa
 
 
 async def test_half_open_producer_makes_room_for_its_name(tmp_path: Path) -> None:
-    async with serving(tmp_path, probe_seconds=0.2) as node, client_of(node) as dead, client_of(node) as alive:
+    async with serving(tmp_path, probe_seconds=0.7) as node, client_of(node) as dead, client_of(node) as alive:
         await dead.producer(TOPIC, producer_name="same")
         refused = await alive.producer(TOPIC, producer_name="same")
         assert refused.body.error == ServerError.ProducerBusy
