@@ -101,6 +101,22 @@ async def test_nothing_counts_before_connected(tmp_path: Path) -> None:
             assert (await other.producer(TOPIC)).kind == BaseCommand.PRODUCER_SUCCESS
 
 
+async def test_strangers_may_not_send_much(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as node:
+        async with RawClient(node.service_url) as client:
+            client.write((1 << 20).to_bytes(4, "big") + (1 << 19).to_bytes(4, "big"))
+            await client.wait_closed()
+        async with RawClient(node.service_url) as client:
+            client.write(connect("token", b"x" * 70_000))  # fits, but is no token
+            await expect_refused(client)
+        async with RawClient(node.service_url) as client:
+            client.write(hello("root"))
+            await client.expect(BaseCommand.CONNECTED)
+            await client.producer(TOPIC)
+            client.send(1, b"x" * 4_000_000)
+            await client.receipt()
+
+
 async def test_an_answer_nobody_asked_for_is_a_violation(tmp_path: Path) -> None:
     async with guarded(tmp_path) as node, RawClient(node.service_url) as client:
         client.write(hello("root"))

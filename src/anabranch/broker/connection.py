@@ -40,6 +40,8 @@ STEP_FRAMES = 256
 """About so many commands of one connection per step of the loop: then durable groups and other connections have their
 turn."""
 READ_BYTES_MIN = 16 * 1024
+STRANGER_FRAME_BYTES_MAX = 128 * 1024
+"""What a peer that has not signed in yet may make us hold: more than any credentials need."""
 
 
 class Connection:
@@ -66,6 +68,8 @@ class Connection:
         self._sign_in = (
             SignIn(self, services.guard, services.clock, stream.certificate_name, self._identified) if checks else None
         )
+        if checks:
+            self._decoder.allow(STRANGER_FRAME_BYTES_MAX)
         self._keepalive = Keepalive()
         self._handlers: dict[BaseType, Handler] = {}
         self._parts: list[CommandSet] = []
@@ -160,6 +164,7 @@ class Connection:
         if not self.is_open:
             return
         assert self._handshake.peer is not None
+        self._decoder.allow(self._services.settings.message_bytes_max + FRAME_OVERHEAD_MAX)
         self.send(self._handshake.accept())
         self._connected(self._handshake.peer)
 

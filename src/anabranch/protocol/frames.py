@@ -80,6 +80,10 @@ class FrameDecoder:
             return self._received_own(count)
         return self._received_scratch(len(self._carry) + count)
 
+    def allow(self, frame_bytes_max: int) -> None:
+        """Another limit from the next bytes on: little for strangers, more once they are known."""
+        self._frame_bytes_max = frame_bytes_max
+
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
         """For tests and small tools: bytes in, owned frames out, at the price of a copy."""
         rest = memoryview(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.permissions import SUBSCRIPTION_CONSUME, TOPIC_CONSUME
+from anabranch.broker.permissions import SUBSCRIPTION_CONSUME, TOPIC_ADMIN, TOPIC_CONSUME
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import check_subscription_name
 from anabranch.model.position import LATEST
@@ -145,7 +145,7 @@ def subscription_routes(face: CursorFace, topics: TopicFace) -> list[Route]:
             f"{topic}/all_subscription/expireMessages/{{seconds}}",
             calls.expire_everywhere,
             "Expire messages older than an age for every subscription",
-            TOPIC_CONSUME,
+            TOPIC_ADMIN,
         ),
         *(Route(verb, one + path, call, text, SUBSCRIPTION_CONSUME) for verb, path, call, text in table),
     ]
