@@ -143,7 +143,8 @@ def test_bodies() -> None:
 
 def test_partition_counts() -> None:
     assert [parse_partitions(value) for value in (3, "4", {"partitions": 5, "properties": {"a": "b"}})] == [3, 4, 5]
-    for value in (None, "x", True, 1.5, [1], {}):
+    wrong: tuple[object, ...] = (None, "x", True, 1.5, [1], {})
+    for value in wrong:
         with pytest.raises(BadRequest):
             parse_partitions(value)
     for value in (0, -1):

@@ -238,7 +238,7 @@ class ConsumerCommands(CommandSet):
         words: tuple[int, ...] = ()
         if body.HasField("message_id"):
             asked = position_of(body.message_id)
-            position = topic.resolve(asked)
+            position = topic.resolve(asked, attached.consumer.spec.read_compacted)
             words = tuple(body.message_id.ack_set) if position == asked else ()
         elif body.HasField("message_publish_time"):
             position = await topic.log.position_at_time(min(body.message_publish_time, (1 << 63) - 1))
@@ -252,7 +252,7 @@ class ConsumerCommands(CommandSet):
 
     async def _do_last_message_id(self, body: Any) -> None:
         attached = self._find(body.consumer_id)
-        last, batch_index = await attached.topic.last_message()
+        last, batch_index = await attached.topic.last_message(attached.consumer.spec.read_compacted)
         self._connection.send(
             replies.last_message_id(
                 body.request_id,

@@ -58,7 +58,8 @@ class SingleDispatcher:
         while buffer and consumer is not None and consumer.is_ready:
             entry = buffer.pop()
             if not acks.is_acked(entry.position):
-                consumer.deliver(entry, 0, acks.ack_set(entry.position))
+                words = acks.ack_set(entry.position)
+                consumer.deliver(entry, 0, words if entry.left is None else _both(entry.left, words))
 
     def rewind(self) -> None:
         self.generation += 1
@@ -74,3 +75,10 @@ class SingleDispatcher:
 
     def settled(self, consumer: Consumer, position: Position) -> None:
         """Order is the read order; nothing waits for an acknowledgement here."""
+
+
+def _both(left: tuple[int, ...], unacked: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Messages that compaction left and that are not acknowledged either."""
+    if unacked is None:
+        return left
+    return tuple(a & b for a, b in zip(left, unacked, strict=False))

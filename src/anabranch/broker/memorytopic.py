@@ -268,7 +268,7 @@ class MemoryTopic:
             subscription.detach(consumer)
         self.subscriptions.pop(name, None)
 
-    async def last_message(self) -> tuple[Position, int]:
+    async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
         return (Position(0, self._next - 1) if self._next else EARLIEST), -1
 
     async def close(self, *, tell_clients: bool = True) -> None:

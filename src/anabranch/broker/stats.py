@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from anabranch.broker.compaction import CompactionStats
 from anabranch.broker.consumer import Consumer, SubscriptionType
 from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
 from anabranch.broker.producer import Producer
@@ -87,18 +88,23 @@ async def topic_stats(topic: AnyTopic, now_ms: int, broker: str, options: StatsO
         ),
         "nonContiguousDeletedMessagesRangesSerializedSize": 0,
         "delayedMessageIndexSizeInBytes": 0,
-        "compaction": {
-            "lastCompactionRemovedEventCount": 0,
-            "lastCompactionSucceedTimestamp": 0,
-            "lastCompactionFailedTimestamp": 0,
-            "lastCompactionDurationTimeInMills": 0,
-        },
+        "compaction": _compaction(topic),
         "ownerBroker": broker,
         **_ABSENT_IN_TOPIC,
     }
     if isinstance(topic, MemoryTopic):
         return {**stats, "msgDropRate": 0.0}
     return {**stats, "deduplicationStatus": "Enabled" if topic.deduplicates else "Disabled"}
+
+
+def _compaction(topic: AnyTopic) -> dict[str, int]:
+    stats = topic.compactor.stats if isinstance(topic, Topic) else CompactionStats()
+    return {
+        "lastCompactionRemovedEventCount": stats.removed,
+        "lastCompactionSucceedTimestamp": stats.succeeded_ms,
+        "lastCompactionFailedTimestamp": stats.failed_ms,
+        "lastCompactionDurationTimeInMills": stats.duration_ms,
+    }
 
 
 def _largest_backlog(topic: AnyTopic) -> int:
@@ -237,6 +243,7 @@ def _rate(count: int, since_ms: int, now_ms: int) -> float:
 
 def internal_stats(topic: Topic) -> dict[str, Any]:
     stored = topic.log.stats()
+    view = topic.log.compacted
     tail = stored.ledgers[-1] if stored.ledgers and not stored.ledgers[-1].is_sealed else None
     return {
         "entriesAddedCounter": stored.entries,
@@ -277,9 +284,9 @@ def internal_stats(topic: Topic) -> dict[str, Any]:
         },
         "schemaLedgers": [],
         "compactedLedger": {
-            "ledgerId": -1,
-            "entries": -1,
-            "size": -1,
+            "ledgerId": -1 if view is None else view.row.ledger,
+            "entries": -1 if view is None else view.row.entries,
+            "size": -1 if view is None else view.row.bytes,
             "offloaded": False,
             "underReplicated": False,
         },

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from anabranch.broker.compacted_acks import CompactedAcks
 from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
 from anabranch.broker.delayed import DelayedEntries
 from anabranch.broker.dispatch import Dispatcher, ReadForward, Want
@@ -26,6 +27,7 @@ from anabranch.protocol import replies
 from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor import Cursor
+from anabranch.storage.port import LedgerNotFound
 from anabranch.storage.topiclog import StoredEntry, TopicLog
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class Subscription:
         self._delay_due_ms: int | None = None
         self._delayed = DelayedEntries(settings.delayed_max)
         self._delays = True
+        self._reads_compacted = False
         self._unacked_max = settings.unacked_per_subscription_max
 
     def apply(self, policies: Policies) -> None:
@@ -137,7 +140,9 @@ class Subscription:
         settings = self._settings
         match spec.type:
             case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
-                return SingleDispatcher(self.cursor, spec.type, self._partition)
+                self._reads_compacted = spec.read_compacted
+                acks = CompactedAcks(self.cursor, self._topic.log) if spec.read_compacted else self.cursor
+                return SingleDispatcher(acks, spec.type, self._partition)
             case SubscriptionType.SHARED:
                 return SharedDispatcher(
                     self.cursor,
@@ -221,6 +226,8 @@ class Subscription:
         if isinstance(want, ReadForward):
             if want.start > stable:
                 return []
+            if self._reads_compacted and topic_log.compacted is not None and want.start <= topic_log.compacted.horizon:
+                return None  # the view is read from disk
             return topic_log.read_cached(want.start, READ_ENTRIES_MAX, self._settings.read_bytes, stable)
         found: list[StoredEntry] = []
         for position in want.positions:
@@ -235,7 +242,7 @@ class Subscription:
         stable, topic_log = self._topic.stable_position(), self._topic.log
         try:
             if isinstance(want, ReadForward):
-                entries = await topic_log.read(want.start, READ_ENTRIES_MAX, self._settings.read_bytes, stable)
+                entries = await self._read_forward(dispatcher, want.start, stable)
             else:
                 entries = []
                 for position in want.positions:
@@ -258,6 +265,21 @@ class Subscription:
             await self._read(dispatcher, want)
         except Exception:
             self._faulted()
+
+    async def _read_forward(self, dispatcher: Dispatcher, start: Position, stable: Position) -> list[StoredEntry]:
+        topic_log, generation = self._topic.log, dispatcher.generation
+        view = topic_log.compacted if self._reads_compacted else None
+        if view is not None and start <= view.horizon:
+            try:
+                entries = await view.read(start, READ_ENTRIES_MAX, self._settings.read_bytes)
+            except LedgerNotFound:
+                if topic_log.compacted is view:
+                    raise
+                return []  # a newer view has taken its place: the pump asks again
+            if not entries and generation == dispatcher.generation:
+                dispatcher.read_position = Position(view.horizon.ledger, view.horizon.entry + 1)  # on to the tail
+            return entries
+        return await topic_log.read(start, READ_ENTRIES_MAX, self._settings.read_bytes, stable)
 
     def _arm_delay(self) -> None:
         """Wake up when the next delayed message is due."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.broker.access import AccessTable, Admission
+from anabranch.broker.compaction import CURSOR as COMPACTION_CURSOR
+from anabranch.broker.compaction import Compactor, Status
 from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
 from anabranch.broker.dedup import Sequences, highest_of
 from anabranch.broker.entryfacts import batch_size_of
@@ -21,11 +23,13 @@ from anabranch.broker.errors import (
     TopicTerminated,
 )
 from anabranch.broker.inactive import is_doomed, is_eligible
+from anabranch.broker.latency import Latencies
 from anabranch.broker.limits import check_consumer, check_producer, check_subscription, too_long_delay
 from anabranch.broker.peer import Peer
 from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.publisher import Publisher
+from anabranch.broker.quota import bytes_after
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.takeover import settle_exclusive, settle_name
@@ -90,9 +94,11 @@ class Topic:
             snapshot_entries=settings.dedup_snapshot_entries,
             on_persisted=self._persisted,
             on_failed=self._failed,
+            now=clock.monotonic,
         )
         self.policies = Policies.of({}, settings)
         self._upkeep = Upkeep(self, topic_log, clock)
+        self.compactor = Compactor(str(name), topic_log, clock)
         self._stored = topic_log.settings  # how the log is kept where the namespace says nothing
         self._abandoned: set[str] = set()  # readers without a consumer, seen at the last sweep
         self._creating = asyncio.Lock()  # two first subscribers must get one cursor
@@ -105,8 +111,10 @@ class Topic:
         epoch = self.log.state("topic-epoch")
         self._access.epoch = int(epoch) if epoch is not None else 0
         for name, cursor in self.log.cursors.items():
-            self.subscriptions[name] = self._subscription(name, cursor)
+            if name != COMPACTION_CURSOR:
+                self.subscriptions[name] = self._subscription(name, cursor)
         self._upkeep.load()
+        self.compactor.load()
         await self.set_deduplication(deduplicate)
 
     async def apply(self, policies: Policies) -> None:
@@ -119,6 +127,8 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.apply(policies)
         await self.set_deduplication(policies.deduplicate)
+        if policies.compaction_threshold_bytes:
+            await self.compactor.hold()
         await self._upkeep.check_quota()
 
     async def set_deduplication(self, enabled: bool) -> None:
@@ -134,14 +144,22 @@ class Topic:
             self._publisher.sequences = await self._recover_sequences()
 
     async def _recover_sequences(self) -> Sequences:
-        """The last snapshot, then whatever was written after it."""
+        """The last snapshot, then whatever was written after it, up to the first hole.
+
+        A power cut can tear the last group: an entry that was never confirmed is missing, a later one is there. Were
+        the later one counted, the missing one would be taken for its duplicate when its producer sends it again.
+        """
         sequences, upto = Sequences.load(self.log.state("dedup"))
-        position = Position(upto.ledger, upto.entry + 1) if upto != EARLIEST else self.log.first_position
+        position = self.log.after(upto) if upto != EARLIEST else self.log.first_position
         while position <= (last := self.log.last_position):  # which grows while we read, when switched on in flight
             found = await self.log.read(position, REPLAY_ENTRIES, self._settings.read_bytes, last)
             if not found:
                 break
             for stored in found:
+                if stored.position != position:
+                    log.warning("hole in the log, later sequences are not counted", extra={"topic": str(self.name)})
+                    return sequences
+                position = self.log.after(stored.position)
                 try:
                     metadata = entries.metadata(stored.payload)
                 except ProtocolError:
@@ -150,7 +168,6 @@ class Topic:
                 if chunks <= 1 or metadata.chunk_id == chunks - 1:
                     highest = highest_of(signed(metadata.sequence_id), signed(metadata.highest_sequence_id))
                     sequences.persist(metadata.producer_name, highest)
-            position = Position(found[-1].position.ledger, found[-1].position.entry + 1)
         return sequences
 
     # -- state
@@ -197,6 +214,11 @@ class Topic:
     @property
     def bytes_in(self) -> int:
         return self._publisher.bytes_in
+
+    @property
+    def latencies(self) -> Latencies:
+        """How long publishes took, sampled."""
+        return self._publisher.latencies
 
     @property
     def deduplicates(self) -> bool:
@@ -372,6 +394,8 @@ class Topic:
     async def create_subscription(
         self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
     ) -> Subscription:
+        if name == COMPACTION_CURSOR:
+            raise NotAllowed(f"{name} is the name of the topic's own cursor")
         async with self._creating:
             self._check_open()
             if name not in self.subscriptions:
@@ -385,16 +409,19 @@ class Topic:
     async def _start_of(self, request: SubscribeRequest) -> Position:
         if request.rollback_seconds:
             return await self._rollback(request.rollback_seconds)
+        compacted = request.spec.read_compacted
         if not request.durable and request.start is not None:
-            return self.resolve(request.start)
-        return self.resolve(EARLIEST if request.durable and request.from_earliest else LATEST)
+            return self.resolve(request.start, compacted)
+        return self.resolve(EARLIEST if request.durable and request.from_earliest else LATEST, compacted)
 
     async def _rollback(self, seconds: int) -> Position:
         return await self.log.position_at_time(max(0, self._clock.now_ms() - seconds * 1000))
 
-    def resolve(self, position: Position) -> Position:
-        """A concrete next-to-read position for what a client may name."""
-        last = self.log.last_position
+    def resolve(self, position: Position, compacted: bool = False) -> Position:
+        """A concrete next-to-read position for what a client may name. The compacted view may begin before the log."""
+        last, view = self.log.last_position, self.log.compacted
+        if compacted and view is not None and position <= view.horizon:
+            return Position(max(position.ledger, 0), max(position.entry, 0))
         if position == LATEST or position > last:
             return self.log.after(last)
         if position == EARLIEST or position < self.log.first_position:
@@ -426,7 +453,20 @@ class Topic:
                 await self._drop_cursor(name)
         self._abandoned = lonely
         await self._upkeep.run()
+        threshold = self.policies.compaction_threshold_bytes
+        if threshold and self._uncompacted_bytes() >= threshold and self.compactor.stats.status is not Status.RUNNING:
+            self.compact()
         await self.log.trim()
+
+    def compact(self) -> None:
+        """Begin; AlreadyRunning. How it goes is in `compactor.stats`."""
+        self._check_open()
+        self.compactor.claim()
+        self._tasks.spawn(self.compactor.run(), "compaction")
+
+    def _uncompacted_bytes(self) -> int:
+        view = self.log.compacted
+        return bytes_after(self.log.chain, EARLIEST if view is None else view.horizon)
 
     async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
         subscription = self.subscriptions.get(name)
@@ -440,9 +480,11 @@ class Topic:
         del self.subscriptions[name]
         await self._drop_cursor(name)
 
-    async def last_message(self) -> tuple[Position, int]:
-        """Last position and, for a batch, the index of its last message (else -1)."""
-        last = self.stable_position()
+    async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
+        """Last position and, for a batch, the index of its last message (else -1), of the log or the compacted view."""
+        last, view = self.stable_position(), self.log.compacted
+        if compacted and view is not None and view.horizon >= last:
+            return view.row.last, view.row.last_index
         if last == EARLIEST or last < self.log.first_position:
             return (EARLIEST if last == EARLIEST else last), -1
         found = await self.log.read(last, 1, self._settings.read_bytes, last)

@@ -117,6 +117,15 @@ class TopicAdmin:
                 subscription.pass_over(one.log.last_position)
         await self.trim(topic)
 
+    async def compact(self, topic: str) -> None:
+        """Begin, on every partition."""
+        for one in await self._shelf.all(topic):
+            one.compact()
+
+    async def compaction(self, topic: str) -> dict[str, str]:
+        stats = (await self._shelf.one(topic)).compactor.stats
+        return {"status": stats.status.value, "lastError": stats.last_error}
+
     async def terminate_partitions(self, topic: str) -> list[Position]:
         if not await self._shelf.partitions(topic):
             raise NotOfThisKind(f"{topic} is not partitioned")

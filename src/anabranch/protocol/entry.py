@@ -133,6 +133,26 @@ def split_batch(payload: Bytes) -> list[BatchMessage]:
     return messages
 
 
+def is_batch(payload: Bytes) -> bool:
+    return metadata(payload).HasField("num_messages_in_batch")
+
+
+def without_messages(payload: Bytes, kept: Sequence[bool]) -> bytes:
+    """The batch with only these messages; the slots of the others stay, marked and empty. Not compressed any more."""
+    of, messages = metadata(payload), split_batch(payload)
+    records: list[bytes] = []
+    for (single, content), is_kept in zip(messages, kept, strict=True):
+        if is_kept:
+            described, data = single.SerializeToString(), content
+        else:
+            described = pb.SingleMessageMetadata(payload_size=0, compacted_out=True).SerializeToString()
+            data = b""
+        records += (_PACK_U32(len(described)), described, data)
+    body = b"".join(records)
+    of.compression, of.uncompressed_size = pb.NONE, len(body)
+    return seal_entry(of, body)
+
+
 def _record(data: bytes, offset: int) -> tuple[BatchMessage, int]:
     """One record of the batch layout and where the next one begins."""
     try:

@@ -49,6 +49,13 @@ class TopicCareCalls:
         await self._face.truncate(str(topic_of(request)))
         return NO_CONTENT
 
+    async def compact(self, request: Request) -> Response:
+        await self._face.compact(str(topic_of(request)))
+        return NO_CONTENT
+
+    async def compaction(self, request: Request) -> Response:
+        return json_response(await self._face.compaction(str(topic_of(request))))
+
     async def terminate_partitions(self, request: Request) -> Response:
         last = await self._face.terminate_partitions(str(topic_of(request)))
         return json_response({str(index): shown(one, partition=index) for index, one in enumerate(last)})
@@ -102,6 +109,8 @@ def topic_care_routes(face: TopicFace) -> list[Route]:
         ("PUT", "unload", calls.unload, "Close a topic; its clients come back", TOPIC_ADMIN),
         ("POST", "trim", calls.trim, "Drop consumed messages that are not retained", TOPIC_ADMIN),
         ("DELETE", "truncate", calls.truncate, "Skip all backlogs and drop their messages", TOPIC_ADMIN),
+        ("PUT", "compaction", calls.compact, "Begin to compact a topic", TOPIC_ADMIN),
+        ("GET", "compaction", calls.compaction, "How the last compaction went", TOPIC_LOOKUP),
         ("POST", "terminate/partitions", calls.terminate_partitions, "End every partition", TOPIC_ADMIN),
         ("GET", "lastMessageId", calls.last_message, "Id of the last message", TOPIC_CONSUME),
         ("GET", "messageid/{timestamp}", calls.message_at, "First message at or after a time", TOPIC_CONSUME),

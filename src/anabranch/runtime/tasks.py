@@ -14,6 +14,11 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 
+async def give_way() -> None:
+    """Let everybody else have a turn: for long work that rarely waits."""
+    await asyncio.sleep(0)
+
+
 class TaskOwner:
     def __init__(self, name: str) -> None:
         self._name = name

@@ -22,11 +22,12 @@ from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.acks import AckState
+from anabranch.storage.compacted import CompactedRow, CompactedView
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.cursorcodec import BlobSaved, CursorDeleted, CursorSaved
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.ownership import TopicOwnership
-from anabranch.storage.port import Fenced, LedgerStore, Payload, StorageError
+from anabranch.storage.port import Fenced, LedgerStore, LedgerWriter, Payload, StorageError
 from anabranch.storage.records import RecordStore
 from anabranch.storage.statelog import StateLog
 from anabranch.storage.tail import TopicSink, TopicTail
@@ -77,7 +78,8 @@ class TopicLog:
         self.chain = opened.chain
         self._trim_lock = asyncio.Lock()
         self._garbage = list(opened.record.garbage)
-        self._reader = TopicReader(self.chain, ledgers)
+        self._reader = TopicReader(self.chain, ledgers, self._give_up)
+        self._view = None if opened.record.compacted is None else CompactedView(opened.record.compacted, ledgers)
         self._cursors: dict[str, Cursor] = {}
         self._blobs: dict[str, bytes] = {}
         self._next_state_ledger: int | None = None
@@ -218,6 +220,12 @@ class TopicLog:
         """Messages of the entries after < position <= upto."""
         return max(await self.messages_upto(upto) - await self.messages_upto(after), 0)
 
+    def _give_up(self, p: Position) -> None:
+        """A damaged entry reaches nobody: it must not hold a cursor, and so its ledger, back for ever."""
+        for cursor in self._cursors.values():
+            if not cursor.is_acked(p):
+                cursor.ack(p, 0)
+
     # cursors and blobs
 
     async def create_cursor(
@@ -268,6 +276,43 @@ class TopicLog:
         self._check_usable()
         self.save_state_nowait(key, value)
         await self._state.flush()
+
+    # the compacted view
+
+    @property
+    def compacted(self) -> CompactedView | None:
+        return self._view
+
+    async def begin_compaction(self) -> LedgerWriter:
+        """A ledger for the next view; the record knows of it, so that a crash leaves no file behind."""
+        self._check_usable()
+        assert self._owner.record.compacting is None, "one compaction at a time"
+        ledger = await self._ids.allocate()
+        await self._save(lambda record: replace(record, compacting=ledger))
+        return self._ledgers.create(ledger)
+
+    async def finish_compaction(self, row: CompactedRow) -> None:
+        """The sealed ledger of `row` is the view from now on; the one before it goes. One write decides."""
+        self._check_usable()
+        before = self._owner.record.compacted
+        if before is not None:
+            self._garbage.append(before.ledger)
+        try:
+            await self._save(lambda record: replace(record, compacted=row, compacting=None))
+        except Error:
+            if before is not None:
+                self._garbage.remove(before.ledger)
+            raise
+        self._view = CompactedView(row, self._ledgers)
+        await self._delete_garbage()
+
+    async def abandon_compaction(self) -> None:
+        """The view that was begun is not wanted; the old one stays."""
+        ledger = self._owner.record.compacting
+        if ledger is not None:
+            self._garbage.append(ledger)
+            await self._save(lambda record: replace(record, compacting=None))
+            await self._delete_garbage()
 
     # the life of the topic
 

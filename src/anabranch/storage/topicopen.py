@@ -91,6 +91,8 @@ async def _take(
     data_ledger = await ids.allocate(above) if record.terminated_at is None else None
     state_ledger = await ids.allocate(above)
     emptied = {row.id for row in rows if not row.entries} | {s.ledger_id for s in lengths if not s.entries}
+    if record.compacting is not None:
+        emptied.add(record.compacting)  # the old owner did not finish it
     record = replace(
         record,
         epoch=record.epoch + 1,
@@ -98,6 +100,7 @@ async def _take(
         state_ledgers=(*(ledger for ledger, _ in states), state_ledger),
         garbage=tuple(sorted({*record.garbage, *emptied})),
         last=chain.last,
+        compacting=None,
     )
     version = await metadata.save(key, encode_record(record), version=version)
     return OpenedTopic(
@@ -150,6 +153,8 @@ async def _replay_ledger(ledgers: LedgerStore, ledger: int, end: int, replayed: 
 
 async def finish_deletion(key: str, record: TopicRecord, ledgers: LedgerStore, metadata: RecordStore) -> None:
     """Ledgers first, the record last: whoever finds the record can go on."""
-    for ledger in {*(row.id for row in record.ledgers), *record.state_ledgers, *record.garbage}:
-        await ledgers.delete(ledger)
+    views = {record.compacting, None if record.compacted is None else record.compacted.ledger} - {None}
+    for ledger in {*(row.id for row in record.ledgers), *record.state_ledgers, *record.garbage, *views}:
+        if ledger is not None:
+            await ledgers.delete(ledger)
     await metadata.remove(key)

@@ -6,6 +6,7 @@ A damaged entry is logged once with its file and offset, counted, and stepped ov
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 from anabranch.model.position import Position
@@ -21,10 +22,13 @@ class StoredEntry(NamedTuple):
     position: Position
     messages: int
     payload: Payload
+    left: tuple[int, ...] | None = None  # words of the messages that compaction left of a batch; None: all
 
 
 class TopicReader:
-    def __init__(self, chain: LedgerChain, ledgers: LedgerStore) -> None:
+    def __init__(self, chain: LedgerChain, ledgers: LedgerStore, on_corrupt: Callable[[Position], None]) -> None:
+        """`on_corrupt` is told each time a damaged entry is stepped over."""
+        self._on_corrupt = on_corrupt
         self._chain = chain
         self._ledgers = ledgers
         self._corrupt: set[Position] = set()
@@ -108,6 +112,7 @@ class TopicReader:
         return end - start.entry
 
     def _note_corrupt(self, p: Position, error: CorruptEntry) -> None:
+        self._on_corrupt(p)
         if p in self._corrupt:
             return
         self._corrupt.add(p)

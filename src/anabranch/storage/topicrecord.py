@@ -10,6 +10,7 @@ from typing import Any
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, Position
 from anabranch.storage.chain import ChainLedger, LedgerChain
+from anabranch.storage.compacted import CompactedRow
 
 FORMAT = 1
 
@@ -44,6 +45,8 @@ class TopicRecord:
     terminated_at: Position | None = None
     is_deleted: bool = False  # point of no return of a deletion: ledgers go, then the record
     properties: Mapping[str, str] = field(default_factory=dict)
+    compacted: CompactedRow | None = None
+    compacting: int | None = None  # ledger of a compacted view that is not whole yet
 
 
 def encode_record(record: TopicRecord) -> bytes:
@@ -61,6 +64,10 @@ def encode_record(record: TopicRecord) -> bytes:
         value["terminatedAt"] = list(record.terminated_at)
     if record.is_deleted:
         value["deleted"] = True
+    if record.compacted is not None:
+        value["compacted"] = record.compacted.dump()
+    if record.compacting is not None:
+        value["compacting"] = record.compacting
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -69,7 +76,7 @@ def decode_record(data: bytes) -> TopicRecord:
         value = json.loads(data)
         if value["format"] != FORMAT:
             raise BadTopicRecord(f"topic record of format {value['format']}, this version reads {FORMAT}")
-        terminated = value.get("terminatedAt")
+        terminated, compacted, compacting = (value.get(key) for key in ("terminatedAt", "compacted", "compacting"))
         return TopicRecord(
             epoch=int(value["epoch"]),
             ledgers=tuple(_row(row) for row in value["ledgers"]),
@@ -80,6 +87,8 @@ def decode_record(data: bytes) -> TopicRecord:
             terminated_at=None if terminated is None else Position(*terminated),
             is_deleted=bool(value.get("deleted", False)),
             properties=dict(value["properties"]),
+            compacted=None if compacted is None else CompactedRow.load(compacted),
+            compacting=None if compacting is None else int(compacting),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise BadTopicRecord(f"topic record cannot be read: {error!r}") from error
