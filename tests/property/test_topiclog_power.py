@@ -141,11 +141,14 @@ class Life:
         for _ in range(times):
             await asyncio.sleep(0)
 
-    async def check(self) -> None:
+    async def check(self, *, is_torn: bool) -> None:
         """Open what is left and compare it with what was promised; the next life goes on from there."""
         self.disk.bytes_max = None
         store, topic = await self.open()
         found = {entry.position: int(bytes(entry.payload).rstrip(b"\0")) for entry in await entries_of(topic)}
+        # A machine that loses power may tear the last group, of which nothing was confirmed; a dead process does not.
+        is_whole = topic.stats().corrupt_entries == 0
+        assert is_whole or is_torn
         numbers = list(found.values())
         assert numbers == sorted(set(numbers)), "order, nothing twice"
         for p, number in self.confirmed.items():
@@ -159,7 +162,8 @@ class Life:
             recovered = frozenset(p for p in here if cursor.is_acked(p))
             moments = [frozenset(p for p in here if p in acked) for acked in self.history[self.flushed :]]
             assert recovered in moments, "the cursor of one moment at or after its last flush"
-            assert await cursor.backlog_messages() == BATCH * cursor.backlog_entries
+            if is_whole:  # how many messages a missing entry had is not known any more
+                assert await cursor.backlog_messages() == BATCH * cursor.backlog_entries
             assert cursor.backlog_entries == sum(1 for p in found if not cursor.is_acked(p))
             self.history, self.flushed = [frozenset(p for p in self.confirmed if cursor.is_acked(p))], 0
             self.acked_once |= self.history[0]
@@ -174,7 +178,6 @@ async def entries_of(topic: TopicLog) -> list[StoredEntry]:
     while part := await topic.read(at, 7, 1 << 20, topic.last_position):
         found.extend(part)
         at = topic.after(part[-1].position)
-    assert topic.stats().corrupt_entries == 0
     return found
 
 
@@ -191,7 +194,7 @@ async def lives(seed: int, cuts: list[int], *, is_machine: bool, is_full_at_time
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         life.disk = life.disk.after_power_cut(random if is_machine else None)
-        await life.check()
+        await life.check(is_torn=is_machine)
 
 
 cuts_after = st.one_of(st.integers(20, 100), st.integers(20, 900))  # disk operations of one life

@@ -95,6 +95,16 @@ async def test_topic_that_cannot_be_loaded_gives_its_log_back() -> None:
     assert (await world.topic()).last_sequence("filler") == 1
 
 
+async def test_sequences_behind_a_hole_are_not_counted() -> None:
+    """What is missing was never confirmed: it will be sent again, and must not be taken for a duplicate."""
+    world = await BrokerWorld(deduplication=True).start()
+    topic = await world.topic()
+    at = await world.publish(topic, 0, 1, 2, 3)
+    await world.crash()
+    world.ledgers.corrupt.add((at[2].ledger, at[2].entry))
+    assert (await world.topic()).last_sequence("filler") == 1
+
+
 async def test_idle_topics_are_closed_and_come_back() -> None:
     world = await BrokerWorld(idle_topic_seconds=60).start()
     topic = await world.topic()

@@ -121,6 +121,18 @@ async def test_uncached_entries_need_a_read(world: TopicWorld) -> None:
     await topic.close()
 
 
+async def test_a_damaged_entry_holds_no_cursor_back(world: TopicWorld) -> None:
+    topic = await world.open()
+    cursor = await topic.create_cursor("s", EARLIEST, {})
+    await world.fill(topic, 3)
+    world.ledgers.corrupt.add((1, 1))
+    for entry in await topic.read(EARLIEST, 1, 1000, LATEST) + await topic.read(Position(1, 1), 9, 1000, LATEST):
+        cursor.ack(entry.position, 1)
+    assert cursor.mark_delete == Position(1, 2)
+    assert not cursor.has_backlog
+    await topic.close()
+
+
 async def test_a_damaged_entry_is_skipped_and_counted_once(world: TopicWorld, caplog: pytest.LogCaptureFixture) -> None:
     topic = await world.open()
     await world.fill(topic, 5)
