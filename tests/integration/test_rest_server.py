@@ -340,8 +340,9 @@ class TopicsInMemory:
         if not self.healthy:
             raise NotReady("starting")
 
-    def metrics(self) -> str:
-        return "pulsar_broker_topics_count 1\n"
+    async def metrics(self) -> AsyncIterator[bytes]:
+        for piece in (b"pulsar_broker_", b"", b"topics_count 1\n"):
+            yield piece
 
 
 async def test_the_real_table_of_routes() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from anabranch.broker.authorization import Grants
 from anabranch.broker.cursor_admin import CursorAdmin
 from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.metrics import Metrics
 from anabranch.broker.namespace_admin import NamespaceAdmin
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.server import BrokerServer
-from anabranch.broker.services import Services
+from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.stats import StatsOptions, internal_stats, merged, topic_stats
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
@@ -30,6 +31,7 @@ class BrokerAdmin:
         self._services = services
         self._server = server
         self._check_storage = check_storage
+        self._metrics: Metrics | None = None  # remembers what was seen at the last look
         self.schemas = SchemaAdmin(services)
         self.policies = NamespaceAdmin(services)
         self.care = TopicAdmin(services)
@@ -244,22 +246,23 @@ class BrokerAdmin:
     def health(self) -> None:
         self._check_storage()
 
-    def metrics(self) -> str:
+    def metrics(self) -> AsyncIterator[bytes]:
         services = self._services()
-        topics = list(services.topics)
-        figures = {
+        if self._metrics is None:
+            settings = services.settings
+            self._metrics = Metrics(
+                services.clock,
+                per_topic=settings.metrics_topics,
+                topics_max=settings.metrics_topics_max,
+                version=SERVER_VERSION,
+            )
+        return self._metrics.page(list(services.topics), self._figures)
+
+    def _figures(self) -> dict[str, float]:
+        guard = self._services().guard
+        return {
             "anabranch_connections": self._server.connections,
-            "anabranch_topics_loaded": len(topics),
-            "anabranch_producers": sum(len(topic.producers) for topic in topics),
-            "anabranch_consumers": sum(len(s.consumers) for topic in topics for s in topic.subscriptions.values()),
-            "anabranch_messages_in_total": sum(topic.messages_in for topic in topics),
-            "anabranch_bytes_in_total": sum(topic.bytes_in for topic in topics),
-            "anabranch_sign_ins_total": services.guard.sign_ins[0],
-            "anabranch_sign_ins_refused_total": services.guard.sign_ins[1],
-            "anabranch_permissions_refused_total": services.guard.denials,
+            "anabranch_sign_ins_total": guard.sign_ins[0],
+            "anabranch_sign_ins_refused_total": guard.sign_ins[1],
+            "anabranch_permissions_refused_total": guard.denials,
         }
-        lines = []
-        for name, value in figures.items():
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines.append(f"# TYPE {name} {kind}\n{name} {value}\n")
-        return "".join(lines)

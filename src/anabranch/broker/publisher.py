@@ -12,6 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from anabranch.broker.dedup import Sequences, Verdict
+from anabranch.broker.latency import Latencies
 from anabranch.broker.producer import Deferred, Producer, Publish
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
@@ -21,6 +22,7 @@ from anabranch.storage.topiclog import TopicLog
 
 log = logging.getLogger(__name__)
 
+NEVER = (1 << 62, 0.0)  # a sample that is never settled: nothing is measured
 _PRODUCER_OF: Callable[[Publish], Producer] = attrgetter("producer")
 
 
@@ -35,7 +37,9 @@ class Publisher:
         snapshot_entries: int,
         on_persisted: Callable[[], None],
         on_failed: Callable[[Error], None],
+        now: Callable[[], float] | None = None,
     ) -> None:
+        """`now` (seconds) lets it measure: one publish at a time, so that measuring costs next to nothing."""
         self._log = topic_log
         self._on_persisted = on_persisted
         self._on_failed = on_failed
@@ -45,6 +49,9 @@ class Publisher:
         self._echoes: deque[tuple[int, Publish, Deferred]] = deque()
         self._appended = 0
         self._settled = 0
+        self._now = now
+        self._sample: tuple[int, float] | None = None if now is not None else NEVER  # the append, when it was made
+        self.latencies = Latencies()
         self.sequences = sequences
         self.messages_in = 0
         self.bytes_in = 0
@@ -74,6 +81,8 @@ class Publisher:
             self._lost(publish, error)
             return
         self._appended += 1
+        if self._sample is None and self._now is not None:
+            self._sample = (self._appended, self._now())
 
     def _is_new(self, publish: Publish, sequences: Sequences) -> bool:
         """Not known by its sequence id; a copy is taken care of here."""
@@ -98,6 +107,10 @@ class Publisher:
                 self._answer_echoes()
         else:
             self._settle(ledger, entry, contexts)
+        sample = self._sample
+        if sample is not None and sample[0] <= self._settled and self._now is not None:
+            self.latencies.record(self._now() - sample[1])
+            self._sample = None
         self._on_persisted()
 
     def _settle(self, ledger: int, entry: int, publishes: Sequence[Publish]) -> None:
@@ -138,6 +151,8 @@ class Publisher:
 
     def persist_failed(self, error: StorageError, context: Publish) -> None:
         self._settled += 1
+        if self._sample is not None and self._sample[0] <= self._settled:
+            self._sample = None if self._now is not None else NEVER
         context.producer.failed(context)
         self._lost(context, error)
         if self._echoes:

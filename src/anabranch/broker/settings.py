@@ -43,6 +43,8 @@ class BrokerSettings:
     probe_seconds: float = field(default=5.0, metadata={"help": "patience with a colliding connection"})
     sweep_seconds: float = field(default=5.0, metadata={"help": "between two rounds of TTL, quotas and trimming"})
     idle_topic_seconds: float = field(default=60.0, metadata={"help": "an unused topic is unloaded after this"})
+    metrics_topics: bool = field(default=True, metadata={"help": "/metrics has series for each topic"})
+    metrics_topics_max: int = field(default=10_000, metadata={"help": "so many topics at most; the rest is summed up"})
 
     def __post_init__(self) -> None:
         require_all(
@@ -63,5 +65,6 @@ class BrokerSettings:
                 "between 0 and broker.partitions_max",
             ),
             (self.sweep_seconds > 0, "broker.sweep_seconds", "greater than 0"),
+            (self.metrics_topics_max >= 0, "broker.metrics_topics_max", "0 or more"),
             (self.dedup_snapshot_entries >= 1, "broker.dedup_snapshot_entries", "at least 1"),
         )

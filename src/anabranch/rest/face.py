@@ -5,7 +5,7 @@ Every call may raise an `anabranch.model.errors.Error`; its code becomes the sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 from anabranch.broker.authorization import Grants
@@ -88,5 +88,5 @@ class BrokerFace(Protocol):
     def health(self) -> None:
         """Raise NotReady (or what is wrong) unless the broker serves."""
 
-    def metrics(self) -> str:
-        """Prometheus text."""
+    def metrics(self) -> AsyncIterator[bytes]:
+        """Prometheus text, in pieces."""

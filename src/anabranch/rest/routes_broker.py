@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from anabranch.broker.exposition import CONTENT_TYPE
 from anabranch.broker.permissions import OPEN, SIGNED_IN
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.message import TEXT, Request, Response, raw_response
 from anabranch.rest.router import Route
-
-_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class BrokerCalls:
@@ -27,7 +26,7 @@ class BrokerCalls:
         return raw_response(self._version)
 
     async def metrics(self, request: Request) -> Response:
-        return raw_response(self._face.metrics(), _PROMETHEUS)
+        return Response(200, content_type=CONTENT_TYPE, pieces=self._face.metrics())
 
 
 def broker_routes(face: BrokerFace, version: str) -> list[Route]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -32,6 +32,7 @@ from anabranch.runtime.tls import TlsServer, common_name
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 * 1024
+_WHOLE_BYTES_MAX = 256 * 1024
 _PIPELINE_GRACE_S = 2.0
 
 Serve = Callable[[Request], Awaitable[Response]]
@@ -195,20 +196,49 @@ class Exchange:
         self._http.receive_data(await self._reader.read(_READ_BYTES))
 
     async def _send(self, response: Response, head_only: bool, close: bool) -> None:
+        response = await self._whole_if_small(response)
         headers = [(name.encode(), value.encode()) for name, value in response.headers]
         if response.content_type is not None:
             headers.append((b"Content-Type", response.content_type.encode()))
-        if response.status != 204:
+        if response.pieces is not None:
+            headers.append((b"Transfer-Encoding", b"chunked"))
+        elif response.status != 204:
             headers.append((b"Content-Length", str(len(response.body)).encode()))
         headers += [(b"X-Content-Type-Options", b"nosniff"), (b"Cache-Control", b"no-store")]
         if close:
             headers.append((b"Connection", b"close"))
         reason = HTTPStatus(response.status).phrase.encode()
         head = self._http.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
+        if response.pieces is not None and not head_only:
+            await self._send_pieces(head, response.body, response.pieces)
+            return
         data = b"" if head_only or response.status == 204 else response.body
         body = self._http.send(h11.Data(data=data)) or b"" if data else b""
         end = self._http.send(h11.EndOfMessage()) or b""
         self._writer.write(head + body + end)
+        async with asyncio.timeout(self._settings.read_seconds):
+            await self._writer.drain()
+
+    async def _whole_if_small(self, response: Response) -> Response:
+        """Pieces that make a short body become one, so that only long answers are sent in chunks."""
+        if response.pieces is None:
+            return response
+        gathered = bytearray()
+        async for piece in response.pieces:
+            gathered += piece
+            if len(gathered) > _WHOLE_BYTES_MAX:
+                return replace(response, body=bytes(gathered))  # what is there already goes out first
+        return replace(response, body=bytes(gathered), pieces=None)
+
+    async def _send_pieces(self, head: bytes, begun: bytes, pieces: AsyncIterator[bytes]) -> None:
+        """As they are made, and no faster than the peer takes them."""
+        self._writer.write(head)
+        self._writer.write(self._http.send(h11.Data(data=begun)) or b"")
+        async for piece in pieces:
+            self._writer.write(self._http.send(h11.Data(data=piece)) or b"")
+            async with asyncio.timeout(self._settings.read_seconds):
+                await self._writer.drain()
+        self._writer.write(self._http.send(h11.EndOfMessage()) or b"")
         async with asyncio.timeout(self._settings.read_seconds):
             await self._writer.drain()
 

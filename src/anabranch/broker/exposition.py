@@ -1,0 +1,56 @@
+"""Prometheus' text format: families, labels, numbers. Pure; knows no broker.
+
+All samples of a family stand together under its HELP and TYPE: a page is written family by family over the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: str
+    kind: str  # counter or gauge
+    help: str
+
+    def __post_init__(self) -> None:
+        assert (self.kind == "counter") == self.name.endswith("_total"), f"{self.name} is no {self.kind}"
+
+    @property
+    def head(self) -> str:
+        return f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.kind}\n"
+
+
+def counter(name: str, help: str) -> Family:
+    return Family(name, "counter", help)
+
+
+def gauge(name: str, help: str) -> Family:
+    return Family(name, "gauge", help)
+
+
+def escaped(text: str) -> str:
+    """A label's value: any text, on one line."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def labels(**values: str) -> str:
+    return ",".join(f'{name}="{escaped(text)}"' for name, text in values.items())
+
+
+Row = tuple[str, Sequence[float]]
+"""Labels, ready to be written, and a value for each family of the group."""
+
+
+def samples(name: str, rows: Iterable[Row], column: int) -> str:
+    """The lines of one family for some rows."""
+    # repr writes whole floats as 3.0 and large ones as 1e+16; both are numbers of the format.
+    return "".join([f"{name}{{{where}}} {values[column]!r}\n" for where, values in rows])
+
+
+def single(family: Family, value: float, where: str = "") -> str:
+    return f"{family.head}{family.name}{{{where}}} {value!r}\n" if where else f"{family.head}{family.name} {value!r}\n"
