@@ -42,7 +42,7 @@ def pairs_of(texts: tuple[str, ...], option: str) -> dict[str, str]:
 def token() -> None:
     """Make keys and tokens, and check tokens.
 
-    Keys and tokens are those of Apache Pulsar: what one makes, the other reads.
+    Keys and tokens have the formats of Apache Pulsar's own tool.
     """
 
 
