@@ -48,8 +48,8 @@ BODY_TOPICS_ADMIN = Need(Action.ADMINISTER, Scope.BODY_TOPICS)
 class Covered:
     """Acts only on a producer or consumer of the same connection, which needed `need` to be opened.
 
-    A grant that is taken away through this broker closes what was opened by it; changes made by another broker count when
-    something is opened next. UNSUBSCRIBE and SEEK, which cannot be undone, are asked for again each time.
+    A grant that is taken away through this broker closes what was opened by it; changes made by another broker count
+    when something is opened next. UNSUBSCRIBE and SEEK, which cannot be undone, are asked for again each time.
     """
 
     need: Need
