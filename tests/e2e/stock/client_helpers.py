@@ -72,6 +72,11 @@ def publish_batch(client: Any, topic: str, values: Sequence[bytes], **options: A
     return ids
 
 
+def keep_all(client: Any, topic: str) -> None:
+    """A durable subscription that holds on to everything; without one, closed ledgers may go (retention is 0)."""
+    client.subscribe(topic, "keeper", initial_position=EARLIEST).close()
+
+
 def receive_all(consumer: Any, count: int, *, ack: bool = True, within_s: float = 20.0) -> list[Any]:
     """The next `count` messages in delivery order; fails with what came when the deadline passes."""
     deadline = time.monotonic() + within_s

@@ -18,6 +18,7 @@ from tests.e2e.stock.client_helpers import (
     data,
     eventually,
     expect_silence,
+    keep_all,
     payloads,
     position,
     read_available,
@@ -98,6 +99,7 @@ def test_unacked_limit_holds_a_shared_consumer(start_broker: StartBroker) -> Non
 def test_deduplication_for_all(start_broker: StartBroker) -> None:
     broker = start_broker(arguments=settings("broker.deduplication=true", "broker.dedup_snapshot_entries=10"))
     with connected(broker) as client:
+        keep_all(client, TOPIC)
         producer = client.create_producer(TOPIC, producer_name="p")
         for sequence_id in range(1, 41):
             producer.send(str(sequence_id).encode(), sequence_id=sequence_id)
@@ -161,6 +163,7 @@ def test_sync_modes(start_broker: StartBroker, mode: str) -> None:
     broker = start_broker(arguments=["--sync", mode])
     values = payloads(200)
     with connected(broker) as client:
+        keep_all(client, TOPIC)
         send_pipelined(client.create_producer(TOPIC), values)
     broker.restart()
     with connected(broker) as client:
@@ -202,3 +205,17 @@ def test_small_producer_bound_slows_but_loses_nothing(start_broker: StartBroker)
         values = [value + bytes(2_000) for value in payloads(500)]
         send_pipelined(client.create_producer(TOPIC), values)
         assert receive_data(consumer, 500) == values
+
+
+def test_terminated_topic_outlives_the_sweep(start_broker: StartBroker) -> None:
+    """Its last ledger is closed but stays, also while no subscription asks for it."""
+    broker = start_broker(arguments=settings("broker.sweep_seconds=0.1"))
+    with connected(broker) as client:
+        producer = client.create_producer(TOPIC)
+        values = payloads(3)
+        send_all(producer, values)
+        producer.close()
+        Rest(broker.http_url).expect("POST", "/admin/v2/persistent/public/default/set/terminate")
+        other = client.subscribe(TOPIC + "-busy", "s")
+        expect_silence(other, quiet_ms=1_000)  # ten sweeps pass
+        assert receive_data(client.subscribe(TOPIC, "s", initial_position=EARLIEST), 3, within_s=5) == values

@@ -25,6 +25,7 @@ from tests.e2e.stock.client_helpers import (
     data,
     eventually,
     expect_silence,
+    keep_all,
     payloads,
     position,
     publish_batch,
@@ -76,6 +77,7 @@ def settled(broker: BrokerProcess, backlog: int, *, topic: str = TOPIC, subscrip
 def test_confirmed_messages_are_kept(private_broker: BrokerProcess, again: Restart) -> None:
     values = payloads(500)
     with connected(private_broker) as client:
+        keep_all(client, TOPIC)
         ids = send_pipelined(client.create_producer(TOPIC), values)
     again(private_broker)
     with connected(private_broker) as client:
@@ -245,6 +247,7 @@ def test_partitions_are_kept(private_broker: BrokerProcess, again: Restart) -> N
     rest.create_partitioned(TOPIC, 4)
     values = payloads(40)
     with connected(private_broker) as client:
+        keep_all(client, TOPIC)
         send_all(client.create_producer(TOPIC), values)
     again(private_broker)
     with connected(private_broker) as client:
@@ -259,6 +262,7 @@ def test_deduplication_survives(private_broker: BrokerProcess, again: Restart) -
     rest.expect("POST", "/admin/v2/namespaces/public/dedup-ns/deduplication", True)
     topic = "persistent://public/dedup-ns/kept"
     with connected(private_broker) as client:
+        keep_all(client, topic)
         producer = client.create_producer(topic, producer_name="p")
         for sequence_id in range(1, 21):
             producer.send(str(sequence_id).encode(), sequence_id=sequence_id)
@@ -280,6 +284,7 @@ def test_resent_messages_of_a_live_producer_are_not_doubled(private_broker: Brok
     rest.expect("POST", "/admin/v2/namespaces/public/dedup-ns/deduplication", True)
     topic = "persistent://public/dedup-ns/live"
     with connected(private_broker) as client:
+        keep_all(client, topic)
         producer = client.create_producer(topic, producer_name="p", block_if_queue_full=True, batching_enabled=True)
         values = payloads(4_000)
         confirmed: list[Any] = []
@@ -311,6 +316,7 @@ def test_resent_messages_of_a_live_producer_are_not_doubled(private_broker: Brok
 @both_ways
 def test_reader_goes_on_where_it_was(private_broker: BrokerProcess, again: Restart) -> None:
     with connected(private_broker) as client:
+        keep_all(client, TOPIC)
         producer = client.create_producer(TOPIC)
         values = payloads(20)
         send_all(producer, values[:10])
@@ -324,6 +330,7 @@ def test_reader_goes_on_where_it_was(private_broker: BrokerProcess, again: Resta
 @both_ways
 def test_stored_reader_position_is_still_good(private_broker: BrokerProcess, again: Restart) -> None:
     with connected(private_broker) as client:
+        keep_all(client, TOPIC)
         values = payloads(10)
         stored = send_all(client.create_producer(TOPIC), values)[4].serialize()
     again(private_broker)
@@ -395,6 +402,7 @@ def test_redelivered_after_crash_keeps_key_order(private_broker: BrokerProcess) 
 
 def test_three_crashes_in_a_row(private_broker: BrokerProcess) -> None:
     with connected(private_broker) as client:
+        keep_all(client, TOPIC)
         producer = client.create_producer(TOPIC)
         values = payloads(30)
         for turn in range(3):
