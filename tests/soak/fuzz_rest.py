@@ -29,6 +29,7 @@ JSON = {"Content-Type": "application/json"}
 SAFE = "safe/safe"  # the neighbour's namespace; no mutated request can name it
 SAFE_PLACE = (("tenants/safe", b'{"allowedClusters":["standalone"]}'), (f"namespaces/{SAFE}", b"{}"))
 PREPARE_EVERY = 300
+GARBAGE_EVERY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,7 @@ def fuzz_rest(broker: BrokerProcess, requests: int, seed: int, tell: Callable[[s
     good.start()
     statuses: Counter[int] = Counter()
     faults: list[str] = []
+    garbage = raw_garbage(seed, requests)
     began, rss_before = time.monotonic(), 0
     for number, call in enumerate(mutated_calls(seed, requests), 1):
         if number % PREPARE_EVERY == 1:
@@ -129,15 +131,12 @@ def fuzz_rest(broker: BrokerProcess, requests: int, seed: int, tell: Callable[[s
             statuses[status] += 1
             if (fault := fault_of(call, status, body)) is not None:
                 faults.append(fault)
+        if number % GARBAGE_EVERY == 0 and not survives_garbage(broker.http_port, junk := next(garbage)):
+            faults.append(f"silence for {junk[:100]!r}")
         if number == requests // 5:
             rss_before = broker.rss_bytes()
         if number % 5_000 == 0:
             tell(f"{number:,} requests, {broker.rss_bytes() >> 20} MB resident, good client at {good.messages:,}")
-    faults += [
-        f"silence for {junk[:100]!r}"
-        for junk in raw_garbage(seed, requests // 20)
-        if not survives_garbage(broker.http_port, junk)
-    ]
     caller.close()
     good.stop()
     if good.fault is not None or good.messages == 0:
