@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.permissions import TOPIC_ADMIN, TOPIC_CONSUME, TOPIC_LOOKUP
-from anabranch.model.errors import BadRequest
+from anabranch.model.errors import BadRequest, NotFound
 from anabranch.model.position import EARLIEST
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.message_view import view
@@ -13,6 +13,16 @@ from anabranch.rest.routes_lookup import TOPIC_PARAMS, topic_of
 from anabranch.rest.routes_policies import body_of
 from anabranch.rest.routes_topics import parse_properties
 from anabranch.rest.topic_face import TopicFace
+
+TOPIC_POLICIES = (
+    "retention|messageTTL|subscriptionExpirationTime|backlogQuota|backlogQuotaMap|deduplicationEnabled|"
+    "deduplicationSnapshotInterval|offloadPolicies|shadowTopics|entryFilters|delayedDelivery|dispatchRate|"
+    "subscriptionDispatchRate|replicatorDispatchRate|publishRate|maxConsumersPerSubscription|maxMessageSize|"
+    "maxSubscriptionsPerTopic|subscribeRate|maxProducers|maxConsumers|compactionThreshold|"
+    "maxUnackedMessagesOnConsumer|maxUnackedMessagesOnSubscription|persistence|inactiveTopicPolicies|"
+    "schemaCompatibilityStrategy|schemaValidationEnforced|dispatcherPauseOnAckStatePersistent|"
+    "subscriptionTypesEnabled|replication|autoSubscriptionCreation|policies"
+)
 
 
 class TopicCareCalls:
@@ -59,6 +69,10 @@ class TopicCareCalls:
     async def terminate_partitions(self, request: Request) -> Response:
         last = await self._face.terminate_partitions(str(topic_of(request)))
         return json_response({str(index): shown(one, partition=index) for index, one in enumerate(last)})
+
+    async def policy(self, request: Request) -> Response:
+        name = request.params["policy"]
+        raise NotFound(f"policies of single topics ({name}) are not served yet; set them on the namespace")
 
     # -- single messages
 
@@ -126,5 +140,9 @@ def topic_care_routes(face: TopicFace) -> list[Route]:
             "Ledgers and cursors of all partitions",
             TOPIC_LOOKUP,
         ),
+    ]
+    table += [
+        (verb, f"{{policy:{TOPIC_POLICIES}}}", calls.policy, "Policies of single topics: not served yet", TOPIC_LOOKUP)
+        for verb in ("GET", "PUT", "POST", "DELETE")
     ]
     return [Route(verb, f"{topic}/{path}", call, text, need) for verb, path, call, text, need in table]

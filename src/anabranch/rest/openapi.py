@@ -1,0 +1,216 @@
+"""The HTTP port described: an OpenAPI document made from the table of routes, and a page to try it. Pure.
+
+Paths, methods and summaries come from the routes themselves, so that nothing served can be missing. What a route's
+pattern does not say (query parameters, bodies) stands in the tables here; a test holds them against the routes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from anabranch.broker.permissions import OPEN, SIGNED_IN
+from anabranch.broker.policyrules import RULES
+from anabranch.rest.message import Request, Response, json_response, raw_response
+from anabranch.rest.openapi_page import PAGE
+from anabranch.rest.router import Route
+
+Schema = dict[str, Any]
+
+_PART = re.compile(r"\{(\w+)(?::([^}]*))?\}")
+NUMBERS = {"timestamp", "count", "seconds", "number", "ledger", "entry", "version"}
+FLAG: Schema = {"type": "boolean"}
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "integer"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+WORDS: Schema = {"type": "object", "additionalProperties": TEXT}
+ANYTHING: Schema = {}
+POSITION: Schema = {
+    "oneOf": [
+        {"type": "string", "enum": ["earliest", "latest"]},
+        {"type": "object", "properties": {"ledgerId": NUMBER, "entryId": NUMBER}},
+    ]
+}
+SCHEMA: Schema = {"type": "object", "properties": {"type": TEXT, "schema": TEXT, "properties": WORDS}}
+TENANT: Schema = {"type": "object", "properties": {"adminRoles": TEXTS, "allowedClusters": TEXTS}}
+CLUSTER: Schema = {"type": "object", "properties": {"serviceUrl": TEXT, "brokerServiceUrl": TEXT}}
+GRANTS: Schema = {"type": "array", "items": {"type": "object", "properties": {"topic": TEXT, "role": TEXT}}}
+STATS = {
+    "getPreciseBacklog": FLAG,
+    "subscriptionBacklogSize": FLAG,
+    "getEarliestTimeInBacklog": FLAG,
+    "excludePublishers": FLAG,
+    "excludeConsumers": FLAG,
+}
+
+QUERY: dict[tuple[str, str], dict[str, Schema]] = {
+    ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"): {"authoritative": FLAG, "listenerName": TEXT},
+    ("DELETE", "{topic}"): {"force": FLAG},
+    ("DELETE", "{topic}/partitions"): {"force": FLAG},
+    ("GET", "{topic}/partitions"): {"checkAllowAutoCreation": FLAG},
+    ("GET", "{topic}/stats"): STATS,
+    ("GET", "{topic}/partitioned-stats"): {**STATS, "perPartition": FLAG},
+    ("DELETE", "{topic}/properties"): {"key": TEXT},
+    ("GET", "{topic}/examinemessage"): {
+        "initialPosition": {"type": "string", "enum": ["earliest", "latest"]},
+        "messagePosition": NUMBER,
+    },
+    ("DELETE", "{topic}/subscription/{subscription}"): {"force": FLAG},
+    ("DELETE", "{topic}/schema"): {"force": FLAG},
+    ("DELETE", "/admin/v2/tenants/{tenant}"): {"force": FLAG},
+    ("DELETE", "/admin/v2/namespaces/{tenant}/{namespace}"): {"force": FLAG},
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics"): {
+        "mode": {"type": "string", "enum": ["PERSISTENT", "NON_PERSISTENT", "ALL"]}
+    },
+    ("POST", "{namespace}/backlogQuota"): {
+        "backlogQuotaType": {"type": "string", "enum": ["destination_storage", "message_age"]}
+    },
+    ("DELETE", "{namespace}/backlogQuota"): {
+        "backlogQuotaType": {"type": "string", "enum": ["destination_storage", "message_age"]}
+    },
+    ("PUT", "{bundle}/split"): {"unload": FLAG, "splitAlgorithmName": TEXT},
+}
+"""By method and end of the path, shown as `{name}`."""
+
+BODIES: dict[tuple[str, str], Schema] = {
+    ("PUT", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"): WORDS,
+    ("PUT", "{topic}/partitions"): NUMBER,
+    ("POST", "{topic}/partitions"): NUMBER,
+    ("PUT", "{topic}/properties"): WORDS,
+    ("PUT", "{topic}/backlogSize"): POSITION,
+    ("PUT", "/subscription/{subscription}"): POSITION,
+    ("PUT", "/subscription/{subscription}/properties"): WORDS,
+    ("POST", "/subscription/{subscription}/resetcursor"): POSITION,
+    ("POST", "/subscription/{subscription}/expireMessages"): POSITION,
+    ("POST", "/subscription/{subscription}/analyzeBacklog"): POSITION,
+    ("POST", "/replicatedSubscriptionStatus"): FLAG,
+    ("PUT", "/admin/v2/tenants/{tenant}"): TENANT,
+    ("POST", "/admin/v2/tenants/{tenant}"): TENANT,
+    ("PUT", "/admin/v2/clusters/{cluster}"): CLUSTER,
+    ("POST", "/admin/v2/clusters/{cluster}"): CLUSTER,
+    ("PUT", "/admin/v2/namespaces/{tenant}/{namespace}"): {"type": "object"},
+    ("PUT", "{namespace}/properties"): WORDS,
+    ("POST", "{namespace}/backlogQuota"): {"type": "object"},
+    ("POST", "{namespace}/replication"): TEXTS,
+    ("POST", "{namespace}/allowedClusters"): TEXTS,
+    ("POST", "{namespace}/antiAffinity"): TEXT,
+    ("POST", "/permissions/{role}"): TEXTS,
+    ("POST", "/permissions/subscription/{subscription}"): TEXTS,
+    ("POST", "{namespace}/subscriptionAuthMode"): TEXT,
+    ("POST", "/namespaces/grantPermissionsOnTopics"): GRANTS,
+    ("POST", "/namespaces/revokePermissionsOnTopics"): GRANTS,
+    ("POST", "{topic}/schema"): SCHEMA,
+    ("POST", "{topic}/compatibility"): SCHEMA,
+    ("POST", "{topic}/version"): SCHEMA,
+    ("PUT", "{namespace}/schemaCompatibilityStrategy"): TEXT,
+    ("PUT", "{namespace}/schemaAutoUpdateCompatibilityStrategy"): TEXT,
+    ("POST", "{namespace}/schemaValidationEnforced"): FLAG,
+    ("POST", "{namespace}/isAllowAutoUpdateSchema"): FLAG,
+    **{(rule.verb, f"{{namespace}}/{rule.path}"): ANYTHING for rule in RULES},
+}
+
+ERROR: Schema = {
+    "type": "object",
+    "required": ["reason", "code"],
+    "properties": {"reason": TEXT, "code": TEXT},
+}
+
+
+def shown_path(pattern: str) -> str:
+    """`/x/{domain:a|b}` as `/x/{domain}`."""
+    return _PART.sub(lambda match: f"{{{match[1]}}}", pattern)
+
+
+def entry_for(table: Mapping[tuple[str, str], Any], method: str, path: str) -> Any:
+    """The table's longest matching end of the path; None."""
+    ends = [end for verb, end in table if verb == method and path.endswith(end)]
+    return table[method, max(ends, key=len)] if ends else None
+
+
+def describe(routes: Iterable[Route], version: str) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        path = shown_path(route.pattern)
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, path)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Anabranch",
+            "version": version,
+            "description": "Pulsar's admin REST API as this broker serves it. Errors are {reason, code}.",
+        },
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "schemas": {"Error": ERROR},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+                "password": {"type": "http", "scheme": "basic"},
+            },
+        },
+    }
+
+
+def _operation(route: Route, path: str) -> dict[str, Any]:
+    query: Mapping[str, Schema] = entry_for(QUERY, route.method, path) or {}
+    operation: dict[str, Any] = {
+        "operationId": _identity(route.method, path),
+        "summary": route.summary,
+        "tags": [_tag(path)],
+        "parameters": [
+            *(_path_parameter(match[1], match[2]) for match in _PART.finditer(route.pattern)),
+            *({"name": name, "in": "query", "required": False, "schema": schema} for name, schema in query.items()),
+        ],
+        "responses": {
+            "2XX": {"description": "done, or what was asked for"},
+            "4XX": _failure("refused: the reason says why"),
+            "5XX": _failure("not possible now"),
+        },
+    }
+    body = entry_for(BODIES, route.method, path)
+    if body is not None:
+        operation["requestBody"] = {"required": False, "content": {"application/json": {"schema": body}}}
+    if route.need is not None and route.need != OPEN:
+        operation["security"] = [{"token": []}, {"password": []}, {}]
+    return operation
+
+
+def _path_parameter(name: str, choice: str | None) -> dict[str, Any]:
+    schema: Schema = NUMBER if name in NUMBERS else TEXT
+    if choice:
+        schema = {"type": "string", "enum": choice.split("|")}
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _failure(text: str) -> dict[str, Any]:
+    return {
+        "description": text,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+
+
+def _identity(method: str, path: str) -> str:
+    return method.lower() + "_" + re.sub(r"\W+", "_", path).strip("_")
+
+
+def _tag(path: str) -> str:
+    parts = path.strip("/").split("/")
+    return parts[2] if parts[0] == "admin" and len(parts) > 2 else parts[0] or "root"
+
+
+def openapi_routes(routes: list[Route], version: str) -> list[Route]:
+    """The description of the routes given and of itself."""
+    described: dict[str, Any] = {}
+
+    async def document(request: Request) -> Response:
+        return json_response(described)
+
+    async def page(request: Request) -> Response:
+        return raw_response(PAGE, "text/html; charset=utf-8")
+
+    own = [
+        Route("GET", "/openapi.json", document, "This description", SIGNED_IN),
+        Route("GET", "/docs", page, "A page to read and try it", SIGNED_IN),
+    ]
+    described.update(describe([*routes, *own], version))
+    return own
