@@ -188,3 +188,20 @@ def test_wrong_usage(run: Run, topic: str) -> None:
     run("produce", topic, "--count", "0", exits=2)
     run("consume", topic, exits=2)
     run("consume", topic, "-s", "s", "--from", "middle", exits=2)
+
+
+def test_bench_measures_publishing_and_the_whole_way(run: Run, topic: str) -> None:
+    figures = json.loads(run("bench", topic, "--rate", "500", "--duration", "1s", "--keys", "5", "--json"))
+    assert figures["sent"] == figures["stored"] == figures["received"] == 500
+    for name in ("publish_ms", "end_to_end_ms"):
+        took = figures[name]
+        assert 0 < took["p50"] <= took["p99"] <= took["p99.9"] <= took["max"]
+    assert figures["rate"] <= 520
+
+
+def test_bench_without_a_rate_sends_what_the_broker_takes(run: Run, topic: str) -> None:
+    text = run("bench", topic, "--rate", "0", "--duration", "1s", "--no-consume")
+    assert "messages/s" in text and "P99.9 MS" in text and "end to end" not in text
+    run("bench", topic, "--size", "3", exits=2)
+    run("bench", topic, "--duration", "0", exits=2)
+    assert "anabranch: " in run("bench", "no/such/place", exits=1)

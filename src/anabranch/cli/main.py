@@ -20,8 +20,10 @@ COMMANDS = {
     "admin": ("anabranch.cli.admin", "admin", "Administer a broker: tenants, namespaces, topics, subscriptions, …"),
     "produce": ("anabranch.cli.produce", "produce", "Send messages to a topic."),
     "consume": ("anabranch.cli.consume", "consume", "Print the messages of a topic."),
+    "bench": ("anabranch.cli.bench", "bench", "Load a topic at a steady rate and tell percentiles."),
     "config": ("anabranch.cli.config", "config", "Show settings."),
     "token": ("anabranch.cli.token", "token", "Make keys and tokens, and check tokens."),
+    "completion": ("anabranch.cli.completion", "completion", "Print the completion script of a shell."),
 }
 
 

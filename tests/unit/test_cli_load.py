@@ -1,0 +1,105 @@
+"""Timetables, batches, percentiles, tables and amounts of the command line: pure parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.cli.amounts import bytes_of, message_id_of, properties_of, words_of
+from anabranch.cli.histogram import Histogram
+from anabranch.cli.load import Schedule, batches, part_of, stamp_of, stamped
+from anabranch.cli.main import main
+from anabranch.cli.table import shown, table, topic_stats
+
+
+def test_messages_are_due_by_the_clock_and_not_by_answers() -> None:
+    schedule = Schedule(rate=64, count=50, began=8.0)
+    assert schedule.take_due(8.0, 1000) == range(1)
+    assert schedule.take_due(8.125, 1000) == range(1, 9)
+    assert schedule.take_due(8.125, 1000) == range(9, 9)
+    assert schedule.wait_seconds(8.125) == pytest.approx(1 / 64)
+    assert schedule.take_due(99.0, 20) == range(9, 29), "a backlog is worked off in bounded steps"
+    assert schedule.take_due(99.0, 1000) == range(29, 50)
+    assert schedule.is_over
+    assert schedule.due_at(32) == 8.5
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.sampled_from([None, "a", "b"])), max_size=60), st.integers(1, 7))
+def test_batches_lose_nothing_and_keep_the_order_of_each_key(
+    messages: list[tuple[bytes, str | None]], most: int
+) -> None:
+    made = list(batches(messages, most, 50))
+    assert all(len(data) <= most for data, _ in made)
+    assert all(sum(map(len, data)) <= 50 or len(data) == 1 for data, _ in made)
+    for key in (None, "a", "b"):
+        assert [d for data, k in made if k == key for d in data] == [d for d, k in messages if k == key]
+
+
+def test_stamps() -> None:
+    assert stamp_of(stamped(12.5, 100)) == 12.5
+    assert len(stamped(12.5, 100)) == 100
+    assert stamp_of(stamped(12.5, 3)) is None
+
+
+def test_a_key_has_one_partition() -> None:
+    assert len({part_of("k", turn, 5) for turn in range(20)}) == 1
+    assert {part_of(None, turn, 5) for turn in range(20)} == set(range(5))
+
+
+@given(st.lists(st.floats(1e-6, 100.0), min_size=1, max_size=200))
+def test_percentiles_are_at_most_two_per_cent_off(values: list[float]) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.record(value)
+    ranked = sorted(values)
+    for percent in (50, 99, 99.9):
+        index = max(0, -(-len(ranked) * percent // 100) - 1)
+        exact = ranked[int(index)]
+        assert exact * 0.999 <= histogram.percentile(percent) <= exact * 1.0201
+    assert histogram.summary_ms()["max"] == pytest.approx(ranked[-1] * 1000, abs=0.001)
+
+
+def test_an_empty_histogram_says_zero() -> None:
+    assert set(Histogram().summary_ms().values()) == {0.0}
+
+
+def test_amounts() -> None:
+    assert [bytes_of(text) for text in ("7", "10k", "3M", "2GiB", "1T")] == [7, 10240, 3 << 20, 2 << 30, 1 << 40]
+    for wrong in ("", "k", "-1", "1.5M", "3 apples"):
+        with pytest.raises(click.BadParameter):
+            bytes_of(wrong)
+    assert words_of(("a, b", "c")) == ["a", "b", "c"]
+    assert properties_of(["a=1,b=x=y"]) == {"a": "1", "b": "x=y"}
+    with pytest.raises(click.BadParameter):
+        properties_of(["a"])
+    assert message_id_of("12:-1")["entryId"] == -1
+    with pytest.raises(click.BadParameter):
+        message_id_of("12")
+
+
+def test_tables() -> None:
+    assert table(("name", "n"), [("a", 5), ("long", 10)]) == "NAME   N\na      5\nlong  10"
+    assert shown([{"a": 1}, {"b": True}]) == "A  B\n1  -\n-  yes"
+    assert shown({"k": {"x": 1}, "long": None}) == 'k     {"x": 1}\nlong  -'
+    answers: list[Any] = [None, [], {}, True, 3, "text"]
+    assert [shown(one) for one in answers] == ["not set", "(none)", "(empty)", "true", "3", "text"]
+    assert "no subscriptions" in topic_stats({})
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "_ANABRANCH_COMPLETE" in capsys.readouterr().out
+
+
+def test_completion_finds_nouns_and_verbs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_ANABRANCH_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "anabranch admin topics create-")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    with pytest.raises(SystemExit):
+        main([])
+    assert "plain,create-partitioned-topic" in capsys.readouterr().out.splitlines()
