@@ -538,3 +538,37 @@ async def test_acks_of_a_consumer_that_is_being_unsubscribed_change_nothing(kind
     await going
     assert await subscription.backlog_messages() == 2
     assert "s" not in topic.log.cursors
+
+
+@pytest.mark.parametrize("deletes", [False, True], ids=["closed", "deleted"])
+async def test_everybody_is_told_when_a_topic_goes(deletes: bool) -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    producer = world.producer("p")
+    await topic.add_producer(producer, None)
+    _, consumer = await world.subscribe(topic)
+    await (topic.delete(force=True) if deletes else topic.close())
+    assert isinstance(producer.peer, RecordingPeer)
+    assert [kind for kind, _ in producer.peer.frames()] == [BaseCommand.CLOSE_PRODUCER]
+    assert [kind for kind, _ in peer_of(consumer).frames()] == [BaseCommand.CLOSE_CONSUMER]
+    assert consumer.closed
+
+
+async def test_who_waited_when_an_append_was_lost_is_not_crowned_later() -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    holder = world.producer("a", mode=AccessMode.EXCLUSIVE)
+    waiting = world.producer("w", mode=AccessMode.WAIT_FOR_EXCLUSIVE)
+    await topic.add_producer(holder, None)
+    await topic.add_producer(waiting, None)
+    world.ledgers.fail_groups = StorageError("broken disk")
+    await world.publish(topic, 0, producer=holder)
+    world.ledgers.fail_groups = None
+    await world.settle()
+    again = world.producer("a", mode=AccessMode.EXCLUSIVE)
+    assert (await topic.add_producer(again, None)).ready
+    assert isinstance(waiting.peer, RecordingPeer)
+    assert [kind for kind, _ in waiting.peer.frames()] == [BaseCommand.ERROR]
+    topic.remove_producer(again)
+    await world.settle()
+    assert not waiting.peer.frames()
