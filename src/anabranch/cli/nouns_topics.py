@@ -11,11 +11,11 @@ import click
 from anabranch.admin.client import AdminClient, namespace_path
 from anabranch.admin.errors import Refused
 from anabranch.cli.amounts import message_id_of, properties_of, words_of
+from anabranch.cli.care_verbs import CARE_VERBS
+from anabranch.cli.cursor_verbs import CURSOR_VERBS, SUBSCRIPTION, TOPIC, subscription_option
 from anabranch.cli.table import pairs, topic_stats
 from anabranch.cli.verb import Values, Verb, filled, group_of, option
 
-_TOPIC = "/admin/v2/{topic}"
-_SUBSCRIPTION = _TOPIC + "/subscription/{subscription}"
 _DOMAINS = ("persistent", "non-persistent")
 _END = (1 << 63) - 1
 _WORDS = {"earliest": {"ledgerId": -1, "entryId": -1}, "latest": {"ledgerId": _END, "entryId": _END}}
@@ -38,12 +38,12 @@ def _list_partitioned(admin: AdminClient, values: Values) -> Any:
 def _stats(admin: AdminClient, values: Values) -> Any:
     """Of a partitioned topic: the sums over its partitions. (pulsar-admin fails there.)"""
     try:
-        return admin.get(filled(_TOPIC + "/stats", values))
+        return admin.get(filled(TOPIC + "/stats", values))
     except Refused as error:
         if error.status != 404:
             raise
         try:
-            return admin.get(filled(_TOPIC + "/partitioned-stats", values), {"perPartition": False})
+            return admin.get(filled(TOPIC + "/partitioned-stats", values), {"perPartition": False})
         except Refused:
             raise error from None
 
@@ -62,10 +62,6 @@ def _partitions() -> click.Option:
     )
 
 
-def _subscription() -> click.Option:
-    return option("-s", "--subscription", required=True, metavar="NAME", help="The subscription.")
-
-
 def _start_body(values: Values) -> Any:
     text = values["message_id"]
     return _WORDS[text] if text in _WORDS else message_id_of(text)
@@ -76,14 +72,14 @@ _ACTIONS = option("--actions", required=True, multiple=True, metavar="LIST", hel
 
 
 SUBSCRIPTION_VERBS = (
-    Verb(name="list", help="Subscriptions of a topic.", path=_TOPIC + "/subscriptions", example="my-topic"),
+    Verb(name="list", help="Subscriptions of a topic.", path=TOPIC + "/subscriptions", example="my-topic"),
     Verb(
         name="create",
         help="Create a subscription; it keeps what is published from then on, or from --messageId on.",
         method="PUT",
-        path=_SUBSCRIPTION,
+        path=SUBSCRIPTION,
         options=(
-            _subscription(),
+            subscription_option(),
             option(
                 "-m",
                 "--messageId",
@@ -101,12 +97,13 @@ SUBSCRIPTION_VERBS = (
         name="delete",
         help="Delete a subscription and forget where it was.",
         method="DELETE",
-        path=_SUBSCRIPTION,
-        options=(_subscription(), _force("Even while consumers are connected; they are cut.")),
+        path=SUBSCRIPTION,
+        options=(subscription_option(), _force("Even while consumers are connected; they are cut.")),
         query={"force": "force"},
         done="deleted subscription {subscription}",
         example="my-topic -s audit",
     ),
+    *CURSOR_VERBS,
 )
 
 _PULSAR_NAMES = {"list": "subscriptions", "create": "create-subscription", "delete": "unsubscribe"}
@@ -137,7 +134,7 @@ TOPICS = (
         name="create",
         help="Create a topic without partitions.",
         method="PUT",
-        path=_TOPIC,
+        path=TOPIC,
         options=(
             option("-m", "--metadata", multiple=True, metavar="NAME=VALUE", help="Properties of the topic: a=b,c=d."),
         ),
@@ -149,7 +146,7 @@ TOPICS = (
         name="create-partitioned-topic",
         help="Create a topic with partitions.",
         method="PUT",
-        path=_TOPIC + "/partitions",
+        path=TOPIC + "/partitions",
         options=(_partitions(),),
         body=lambda values: values["partitions"],
         done="created topic {topic} with {partitions} partitions",
@@ -159,7 +156,7 @@ TOPICS = (
         name="update-partitioned-topic",
         help="Add partitions; there can never be fewer.",
         method="POST",
-        path=_TOPIC + "/partitions",
+        path=TOPIC + "/partitions",
         options=(_partitions(),),
         body=lambda values: values["partitions"],
         done="topic {topic} has {partitions} partitions",
@@ -168,14 +165,14 @@ TOPICS = (
     Verb(
         name="get-partitioned-topic-metadata",
         help="Number of partitions; 0 for a topic without.",
-        path=_TOPIC + "/partitions",
+        path=TOPIC + "/partitions",
         example="my-topic",
     ),
     Verb(
         name="delete",
         help="Delete a topic with its messages.",
         method="DELETE",
-        path=_TOPIC,
+        path=TOPIC,
         options=(_force("Even while clients are connected; they are cut."),),
         query={"force": "force"},
         done="deleted topic {topic}",
@@ -185,7 +182,7 @@ TOPICS = (
         name="delete-partitioned-topic",
         help="Delete a partitioned topic with its messages.",
         method="DELETE",
-        path=_TOPIC + "/partitions",
+        path=TOPIC + "/partitions",
         options=(_force("Even while clients are connected; they are cut."),),
         query={"force": "force"},
         done="deleted topic {topic}",
@@ -194,7 +191,7 @@ TOPICS = (
     Verb(
         name="stats",
         help="Figures of a topic: rates, backlogs, who is connected.",
-        path=_TOPIC + "/stats",
+        path=TOPIC + "/stats",
         run=_stats,
         show=topic_stats,
         example="my-topic",
@@ -202,7 +199,7 @@ TOPICS = (
     Verb(
         name="partitioned-stats",
         help="Figures of a partitioned topic, summed up.",
-        path=_TOPIC + "/partitioned-stats",
+        path=TOPIC + "/partitioned-stats",
         options=(option("--per-partition", is_flag=True, help="With each partition's own (use --json)."),),
         query={"perPartition": "per_partition"},
         show=topic_stats,
@@ -211,7 +208,7 @@ TOPICS = (
     Verb(
         name="stats-internal",
         help="Ledgers and cursors of a topic.",
-        path=_TOPIC + "/internalStats",
+        path=TOPIC + "/internalStats",
         show=pairs,
         example="my-topic",
     ),
@@ -219,7 +216,7 @@ TOPICS = (
         name="terminate",
         help="End a topic: no message after the last one, ever.",
         method="POST",
-        path=_TOPIC + "/terminate",
+        path=TOPIC + "/terminate",
         done="terminated {topic}",
         example="my-topic",
     ),
@@ -233,14 +230,14 @@ TOPICS = (
     Verb(
         name="permissions",
         help="Who may do what with a topic.",
-        path=_TOPIC + "/permissions",
+        path=TOPIC + "/permissions",
         example="my-topic",
     ),
     Verb(
         name="grant-permission",
         help="Let a role produce to or consume from a topic.",
         method="POST",
-        path=_TOPIC + "/permissions/{role}",
+        path=TOPIC + "/permissions/{role}",
         options=(_ROLE, _ACTIONS),
         body=lambda values: words_of(values["actions"]),
         done="granted to {role}",
@@ -250,11 +247,12 @@ TOPICS = (
         name="revoke-permission",
         help="Take a role's permissions on a topic away.",
         method="DELETE",
-        path=_TOPIC + "/permissions/{role}",
+        path=TOPIC + "/permissions/{role}",
         options=(_ROLE,),
         done="revoked from {role}",
         example="my-topic --role alice",
     ),
+    *CARE_VERBS,
     *map(_as_topic_verb, SUBSCRIPTION_VERBS),
 )
 
