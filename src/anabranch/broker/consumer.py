@@ -68,6 +68,7 @@ class Consumer:
     __slots__ = (
         "peer", "spec", "consumer_id", "name", "permits", "pending", "unacked_messages", "unacked_max", "epoch",
         "messages_out", "bytes_out", "messages_acked", "messages_redelivered", "connected_ms", "_tracks_all", "closed",
+        "lost_track",
     )  # fmt: skip
 
     def __init__(self, peer: Peer, spec: ConsumerSpec, unacked_max: int, connected_ms: int) -> None:
@@ -87,6 +88,7 @@ class Consumer:
         self.connected_ms = connected_ms
         self._tracks_all = spec.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         self.closed = False
+        self.lost_track = False  # held more than is remembered: `pending` may lack some
 
     @property
     def is_blocked(self) -> bool:
@@ -124,6 +126,8 @@ class Consumer:
         if self._tracks_all or len(self.pending) < PENDING_TRACKED_MAX:
             self.pending[position] = Pending(messages, slot, entry.messages)
             self.unacked_messages += messages
+        else:
+            self.lost_track = True
 
     def settle(self, position: Position) -> Pending | None:
         """The entry is no longer this consumer's concern."""

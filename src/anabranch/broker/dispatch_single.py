@@ -39,6 +39,11 @@ class SingleDispatcher:
             self.active = chosen
             self.rewind()
 
+    @property
+    def next_position(self) -> Position:
+        """Everything before was delivered (since the last rewind)."""
+        return self._buffer.head.position if self._buffer else self.read_position
+
     def wants(self) -> Want | None:
         if self._buffer or self.active is None or not self.active.is_ready:
             return None

@@ -312,6 +312,19 @@ class Subscription:
                 self._ack_one(consumer, position, words, batch_size)
         if self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             self.pump()
+        elif self._reads_compacted:
+            self._pass_removed(consumer)
+
+    def _pass_removed(self, consumer: Consumer) -> None:
+        """Nobody acknowledges what compaction removed: it is passed when everything delivered around it is settled."""
+        view, dispatcher = self._topic.log.compacted, self._dispatcher
+        if view is None or not isinstance(dispatcher, SingleDispatcher) or consumer.lost_track:
+            return
+        upcoming = dispatcher.next_position
+        first_held = min(next(iter(consumer.pending), upcoming), upcoming)
+        upto = min(view.horizon, Position(first_held.ledger, first_held.entry - 1))
+        if upto > self.cursor.mark_delete:
+            self.cursor.ack_cumulative(upto)
 
     def _ack_one(self, consumer: Consumer, position: Position, words: tuple[int, ...], batch_size: int) -> None:
         owner = self._owner_of(consumer, position)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.broker.access import AccessTable, Admission
@@ -517,7 +517,8 @@ class Topic:
         self._publisher.snapshot()
         await self.log.close()
 
-    async def delete(self, *, force: bool) -> None:
+    async def delete(self, *, force: bool, when_fenced: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`when_fenced`: what must go while nobody can come in."""
         if not force and not self.is_idle:
             raise NotAllowed(f"{self.name} has connected producers or consumers")
         if not force and any(s.is_durable for s in self.subscriptions.values()):
@@ -527,4 +528,6 @@ class Topic:
         for subscription in self.subscriptions.values():
             subscription.fence()
         await self._tasks.close()
+        if when_fenced is not None:
+            await when_fenced()
         await self.log.delete()

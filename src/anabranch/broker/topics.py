@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.errors import TopicNotFound
@@ -58,7 +59,7 @@ class Topics:
         self._stopped = False
         self._changes = 0  # of policies, whichever
         self._visits = Visits()
-        self.on_vanished: Callable[[TopicName], Awaitable[None]] = _nothing  # told after a topic died of disuse
+        self.on_vanishing: Callable[[TopicName], Awaitable[None]] = _nothing  # told when a topic dies of disuse
 
     def __iter__(self) -> Iterator[AnyTopic]:
         return iter(list(self._topics.values()))
@@ -142,7 +143,10 @@ class Topics:
         policies = await self._catalog.effective(namespace)
         for topic in self:
             if topic.name.namespace_path == namespace:
-                await topic.apply(policies)
+                try:
+                    await topic.apply(policies)
+                except Error as error:  # being closed (it will read them when opened again), or its disk is failing
+                    log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
 
     async def create(self, name: TopicName) -> None:
         """Make a topic exist: an explicit request of an administrator, whatever the auto-creation policy says."""
@@ -207,8 +211,7 @@ class Topics:
         try:
             if isinstance(topic, Topic) and topic.is_idle and topic.is_doomed:
                 log.info("inactive topic deleted", extra={"topic": str(topic.name)})
-                await self.delete(topic.name, force=True)
-                await self.on_vanished(topic.name)
+                await self._delete_unused(topic)
             elif topic.is_idle and is_unused and not (isinstance(topic, Topic) and topic.is_eligible):
                 del self._topics[topic.name]
                 await self._close(topic)
@@ -216,6 +219,12 @@ class Topics:
                 await topic.sweep()
         except Error as error:  # a full or failing disk: the next sweep tries again
             log.warning("topic was not swept", extra={"topic": str(topic.name), "reason": error.reason})
+
+    async def _delete_unused(self, topic: Topic) -> None:
+        try:
+            await topic.delete(force=True, when_fenced=partial(self.on_vanishing, topic.name))
+        finally:
+            self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the work
 
     async def _patrol(self) -> None:
         """Wake sleeping topics that time has something to do with; the sweep then finds them."""

@@ -148,7 +148,7 @@ class Node:
             ),
             guard=guard,
         )
-        topics.on_vanished = self._forget_schema
+        topics.on_vanishing = self._forget_schema
         topics.start()
         for listener in listeners:
             listener.start()

@@ -153,6 +153,28 @@ def test_a_durable_consumer_reads_the_view_and_acknowledges(client: pulsar.Clien
     expect_silence(again)
 
 
+def test_single_acknowledgements_pass_what_was_removed(client: pulsar.Client, rest: Rest, topic: str) -> None:
+    put(client, topic, *((f"k{n % 3}", b"%d" % n) for n in range(12)))
+    compact(rest, topic)
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST, is_read_compacted=True)
+    found = receive_all(consumer, 3, ack=False)
+    for message in reversed(found):
+        consumer.acknowledge(message)
+    eventually(lambda: rest.stats(topic)["subscriptions"]["s"]["msgBacklog"] == 0, what="the backlog is gone")
+
+
+def test_what_is_held_is_delivered_again(client: pulsar.Client, rest: Rest, topic: str) -> None:
+    put(client, topic, *((f"k{n % 3}", b"%d" % n) for n in range(12)))
+    compact(rest, topic)
+    consumer = client.subscribe(topic, "s", initial_position=EARLIEST, is_read_compacted=True)
+    consumer.acknowledge(receive_all(consumer, 3, ack=False)[1])
+    eventually(lambda: rest.stats(topic)["subscriptions"]["s"]["consumers"][0]["unackedMessages"] == 2)
+    consumer.close()
+    again = client.subscribe(topic, "s", is_read_compacted=True)
+    assert receive_data(again, 2) == [b"9", b"11"]
+    expect_silence(again)
+
+
 def test_shared_consumers_cannot_read_the_view(client: pulsar.Client, topic: str) -> None:
     with pytest.raises(pulsar.PulsarException):
         client.subscribe(topic, "s", consumer_type=SHARED, is_read_compacted=True)
