@@ -264,13 +264,13 @@ POLICIES = (
         },
         example="acme/orders -e 1 -w 1 -a 1",
     ),
-    _dispatch("dispatch-rate", "dispatchRate", "Delivery rate of a topic"),
-    _dispatch("subscription-dispatch-rate", "subscriptionDispatchRate", "Delivery rate of a subscription"),
-    _dispatch("replicator-dispatch-rate", "replicatorDispatchRate", "Replication rate"),
+    _dispatch("dispatch-rate", "dispatchRate", "Delivery rate of a topic (kept, not enforced)"),
+    _dispatch("subscription-dispatch-rate", "subscriptionDispatchRate", "Delivery rate of a subscription (kept, not enforced)"),
+    _dispatch("replicator-dispatch-rate", "replicatorDispatchRate", "Replication rate (kept, not enforced)"),
     Policy(
         noun="publish-rate",
         path="publishRate",
-        about="Publish rate of a topic",
+        about="Publish rate of a topic (kept, not enforced)",
         options=(
             option("-m", "--msg-publish-rate", "messages", type=int, default=-1, metavar="N", help="Messages/s."),
             option("-b", "--byte-publish-rate", "bytes", type=int, default=-1, metavar="N", help="Bytes/s."),
@@ -284,7 +284,7 @@ POLICIES = (
     Policy(
         noun="subscribe-rate",
         path="subscribeRate",
-        about="How often a consumer may subscribe",
+        about="How often a consumer may subscribe (kept, not enforced)",
         options=(
             option("-sr", "--subscribe-rate", "rate", type=int, default=-1, metavar="N", help="Times."),
             option(

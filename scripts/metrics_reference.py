@@ -1,0 +1,46 @@
+"""Prints docs/reference-metrics.md from the families that the broker writes: `python -m scripts.metrics_reference`."""
+
+from __future__ import annotations
+
+from anabranch.broker.exposition import Family
+from anabranch.broker.metrics import BROKER, NAMESPACE, OWN, SUBSCRIPTION, TOPIC, VERSION, WRITE_LATENCY
+
+HEAD = """\
+# Reference: metrics
+
+`GET /metrics` on the HTTP port, in Prometheus' text format. This page is made by `python -m scripts.metrics_reference`.
+
+* Names are Pulsar's where Pulsar has them, so its dashboards find them; types are what the values are (Pulsar calls
+  almost everything a gauge). Every `pulsar_` series has the label `cluster`.
+* Rates are over the last minute of looks: the first scrape after a topic is loaded says 0, scrapes every 10 to 60
+  seconds give a rolling minute. Counters begin at 0 when a topic is loaded; `rate()` and `increase()` of Prometheus
+  know how to take that.
+* Backlogs count entries (batches), as Pulsar's do.
+* Publish latencies are sampled: one publish of a topic at a time, from its arrival to its receipt. Buckets are not
+  cumulative, as in Pulsar.
+* Series are bounded: `broker.metrics_topics = false` has none per topic, `broker.metrics_topics_max` limits how many
+  topics have series of their own. The others are summed up in one series per namespace, without the label `topic`, so
+  sums over all series stay right; `anabranch_metrics_topics_left_out` says how many there are.
+* Only loaded topics count. An unused one is unloaded after `broker.idle_topic_seconds`.
+
+[grafana-dashboard.json](grafana-dashboard.json) is a dashboard to import.
+"""
+GROUPS: tuple[tuple[str, str, tuple[Family, ...]], ...] = (
+    ("The broker", "`cluster`", (VERSION, *BROKER)),
+    ("The broker, under our own names", "none", tuple(OWN.values())),
+    ("Namespaces", "`cluster`, `namespace`", NAMESPACE),
+    ("Topics", "`cluster`, `namespace`, `topic`", (*TOPIC, *WRITE_LATENCY)),
+    ("Subscriptions", "`cluster`, `namespace`, `topic`, `subscription`", SUBSCRIPTION),
+)
+
+
+def page() -> str:
+    parts = [HEAD]
+    for title, where, families in GROUPS:
+        rows = "\n".join(f"| `{family.name}` | {family.kind} | {family.help} |" for family in families)
+        parts.append(f"\n## {title}\n\nLabels: {where}.\n\n| name | type | what |\n|---|---|---|\n{rows}\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    print(page(), end="")
