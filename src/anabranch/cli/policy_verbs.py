@@ -265,7 +265,9 @@ POLICIES = (
         example="acme/orders -e 1 -w 1 -a 1",
     ),
     _dispatch("dispatch-rate", "dispatchRate", "Delivery rate of a topic (kept, not enforced)"),
-    _dispatch("subscription-dispatch-rate", "subscriptionDispatchRate", "Delivery rate of a subscription (kept, not enforced)"),
+    _dispatch(
+        "subscription-dispatch-rate", "subscriptionDispatchRate", "Delivery rate of a subscription (kept, not enforced)"
+    ),
     _dispatch("replicator-dispatch-rate", "replicatorDispatchRate", "Replication rate (kept, not enforced)"),
     Policy(
         noun="publish-rate",
