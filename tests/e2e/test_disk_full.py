@@ -1,4 +1,4 @@
-"""A full device, for real: a small tmpfs. Producers are told, readers go on, service comes back by itself, nothing is lost."""
+"""A full device, for real: a small tmpfs. Producers are told, readers go on, service comes back, nothing is lost."""
 
 from __future__ import annotations
 
