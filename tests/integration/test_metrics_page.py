@@ -16,6 +16,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeSettings
+from anabranch.protocol.commands import BaseCommand
 from tests.raw_client import RawClient
 
 TOPIC = 'persistent://public/default/a"b'
@@ -98,6 +99,23 @@ async def test_figures_of_real_traffic(node: Node) -> None:
         if after["pulsar_consumers_count", where] == 0:
             break
     assert after["pulsar_out_messages_total", where + ',subscription="s"'] == 2, "what went out stays counted"
+
+
+async def test_who_came_and_went_between_two_looks_counts(node: Node) -> None:
+    async with RawClient(node.service_url) as client:
+        await client.hello()
+        await client.producer("t")
+        await client.subscribe("t", "s", permits=1)
+        client.send(0)
+        await client.receipt()
+        (position,) = await client.messages(1)
+        client.ack(position)
+        await client.ask(BaseCommand.CLOSE_CONSUMER, consumer_id=1)
+        found = parsed(await page(node))
+    where = 'cluster="standalone",namespace="public/default",topic="persistent://public/default/t",subscription="s"'
+    assert found["pulsar_subscription_consumers_count", where] == 0
+    assert found["pulsar_out_messages_total", where] == 1
+    assert found["pulsar_subscription_back_log", where] == 0
 
 
 async def test_rates_come_with_the_second_look(node: Node) -> None:

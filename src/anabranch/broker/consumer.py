@@ -153,3 +153,21 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<Consumer {self.name!r} id={self.consumer_id} permits={self.permits} pending={len(self.pending)}>"
+
+
+class Departed:
+    """What those consumers of a subscription have done that are gone, in sum: totals never shrink."""
+
+    __slots__ = ("bytes_out", "messages_acked", "messages_out", "messages_redelivered")
+
+    def __init__(self) -> None:
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_acked = 0
+        self.messages_redelivered = 0
+
+    def add(self, consumer: Consumer) -> None:
+        self.messages_out += consumer.messages_out
+        self.bytes_out += consumer.bytes_out
+        self.messages_acked += consumer.messages_acked
+        self.messages_redelivered += consumer.messages_redelivered

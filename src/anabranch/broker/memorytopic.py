@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from anabranch.broker.access import AccessTable, Admission
-from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
+from anabranch.broker.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
 from anabranch.broker.entryfacts import slot_of
 from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
 from anabranch.broker.limits import check_consumer, check_producer, check_subscription
@@ -34,6 +34,7 @@ class MemorySubscription:
         self.name = name
         self.type = spec.type
         self.consumers: list[Consumer] = []
+        self.departed = Departed()
         self.messages_dropped = 0
         self.is_durable = False
         self._partition = partition
@@ -58,6 +59,7 @@ class MemorySubscription:
         if consumer in self.consumers:
             before = self._active()
             self.consumers.remove(consumer)
+            self.departed.add(consumer)
             if self._ranges is not None:
                 self._ranges.leave(consumer)
             self._changed()

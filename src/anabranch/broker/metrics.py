@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.broker import latency
-from anabranch.broker.consumer import Consumer
+from anabranch.broker.consumer import Consumer, Departed
 from anabranch.broker.exposition import Family, Row, counter, escaped, gauge, labels, samples, single
 from anabranch.broker.memorytopic import MemorySubscription
 from anabranch.broker.meter import Meter
@@ -102,35 +102,19 @@ class _Book:
     """What is remembered of one topic between two looks."""
 
     meter: Meter = field(default_factory=Meter)
-    outs: dict[str, _Out] = field(default_factory=dict)
+    outs: dict[str, Meter] = field(default_factory=dict)  # by subscription
 
 
-class _Out:
-    """What one subscription sent: consumers that were seen keep counting after they have gone."""
-
-    __slots__ = ("gone", "meter", "seen")
-
-    def __init__(self) -> None:
-        self.meter = Meter()
-        self.seen: dict[int, Consumer] = {}
-        self.gone = [0] * _OUT
-
-    def totals(self, subscription: Subscription | MemorySubscription) -> list[int]:
-        now = {id(one): one for one in subscription.consumers}
-        for key, one in self.seen.items():
-            if key not in now:
-                for index, value in enumerate(_counters(one)):
-                    self.gone[index] += value
-        self.seen = dict(now)
-        totals = list(self.gone)
-        for one in now.values():
-            for index, value in enumerate(_counters(one)):
-                totals[index] += value
-        return totals
-
-
-def _counters(consumer: Consumer) -> tuple[int, int, int, int]:
-    return consumer.messages_out, consumer.bytes_out, consumer.messages_acked, consumer.messages_redelivered
+def _sent(subscription: Subscription | MemorySubscription) -> list[int]:
+    """Messages out, bytes out, acknowledged, redelivered: of all consumers there are or were."""
+    totals = [0] * _OUT
+    everybody: list[Consumer | Departed] = [subscription.departed, *subscription.consumers]
+    for one in everybody:
+        totals[0] += one.messages_out
+        totals[1] += one.bytes_out
+        totals[2] += one.messages_acked
+        totals[3] += one.messages_redelivered
+    return totals
 
 
 class _Breath:
@@ -198,15 +182,15 @@ class Metrics:
         consumers = backlog = 0
         out = [0] * _OUT
         for name, subscription in topic.subscriptions.items():
-            known = book.outs.get(name) or book.outs.setdefault(name, _Out())
-            totals = known.totals(subscription)
+            meter = book.outs.get(name) or book.outs.setdefault(name, Meter())
+            totals = _sent(subscription)
             for index, value in enumerate(totals):
                 out[index] += value
             behind = subscription.cursor.backlog_entries if isinstance(subscription, Subscription) else 0
             backlog += behind
             consumers += len(subscription.consumers)
             if has_rows:
-                values = _subscription_values(subscription, behind, known.meter.rates(now, totals), totals)
+                values = _subscription_values(subscription, behind, meter.rates(now, totals), totals)
                 into.subscriptions.append((f'{where},subscription="{escaped(name)}"', values))
         if len(book.outs) > len(topic.subscriptions):
             book.outs = {name: one for name, one in book.outs.items() if name in topic.subscriptions}

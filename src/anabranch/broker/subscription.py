@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from anabranch.broker.compacted_acks import CompactedAcks
-from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
+from anabranch.broker.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
 from anabranch.broker.delayed import DelayedEntries
 from anabranch.broker.dispatch import Dispatcher, ReadForward, Want
 from anabranch.broker.dispatch_keyed import KeyedDispatcher
@@ -64,6 +64,7 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.type: SubscriptionType | None = None
+        self.departed = Departed()
         self.entries_expired = 0
         self.last_expired_ms = 0
         self._topic = topic
@@ -168,6 +169,7 @@ class Subscription:
             return
         before = self.active_consumer
         dispatcher.leave(consumer)
+        self.departed.add(consumer)
         if self.type is SubscriptionType.FAILOVER:
             self._tell_active(before, None)
         self.pump()
@@ -183,6 +185,7 @@ class Subscription:
         consumers, self._dispatcher = list(self.consumers), None
         for consumer in consumers:
             consumer.closed = True
+            self.departed.add(consumer)
             consumer.peer.consumer_closed(consumer.consumer_id)
             consumer.peer.send(replies.close_consumer(consumer.consumer_id))
 
