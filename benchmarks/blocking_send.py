@@ -11,26 +11,28 @@ import time
 from collections.abc import Callable
 
 from anabranch.protocol.commands import BaseCommand
-from benchmarks.measure import Outcome, Scene, Series, at_most, percentile, side_by_side
+from benchmarks.measure import Outcome, Scene, Series, at_most, percentile
 from benchmarks.peers import ANSWER_BYTES, Peer
 from benchmarks.wire import Wire, one_message, send_frames
 from tests.broker_process import BrokerProcess
 from tests.stock_client import new_client
 
 
-def p50_us(once: Callable[[], object], count: int) -> float:
-    times = []
+def p50s_us(count: int, *sides: Callable[[], object]) -> list[float]:
+    """Median time of each side; they take turns send by send, so that a slow moment of the disk hits all of them."""
+    times: list[list[float]] = [[] for _ in sides]
     for _ in range(count):
-        start = time.perf_counter()
-        once()
-        times.append((time.perf_counter() - start) * 1e6)
-    return percentile(times, 0.5)
+        for side, seen in zip(sides, times, strict=True):
+            start = time.perf_counter()
+            side()
+            seen.append((time.perf_counter() - start) * 1e6)
+    return [percentile(seen, 0.5) for seen in times]
 
 
 def run(scene: Scene) -> list[Outcome]:
     rounds, count = scene.size(9, 1), scene.size(400, 20)
     directory = scene.place("blocking-send")
-    frames = send_frames(one_message(100), rounds * count + count)
+    frames = send_frames(one_message(100), (rounds + 1) * count)
     size = len(frames.data) // len(frames)
     with BrokerProcess(directory / "data") as broker, Peer("synced", str(directory / "floor")) as peer:
         client = new_client(broker.service_url)
@@ -58,11 +60,9 @@ def run(scene: Scene) -> list[Outcome]:
             def stock() -> None:
                 producer.send(b"x" * 100)
 
-            for once in (stock, raw, floor):
-                p50_us(once, count // 2)
-            stocks, raws, floors = side_by_side(
-                rounds, lambda: p50_us(stock, count), lambda: p50_us(raw, count), lambda: p50_us(floor, count)
-            )
+            p50s_us(count // 2, stock, raw, floor)  # warm
+            found = [p50s_us(count, stock, raw, floor) for _ in range(rounds)]
+        stocks, raws, floors = (tuple(column) for column in zip(*found, strict=True))
         client.close()
     against = Series("round trip + fdatasync", "µs", floors)
     notes = {"bytes": size, "sends_per_round": count}
