@@ -13,7 +13,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,10 @@ class Network(Protocol):
 
 
 class SocketStream:
-    """A non-blocking TCP socket on the running loop."""
+    """A non-blocking TCP socket on the running loop. An encrypted one only reads and sends its bytes differently."""
+
+    WAITS: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
+    """What the socket raises when it can do nothing right now."""
 
     def __init__(self, sock: socket.socket, peer: str, loop: asyncio.AbstractEventLoop) -> None:
         self.peer = peer
@@ -114,10 +117,10 @@ class SocketStream:
         assert handler is not None
         try:
             count = self._sock.recv_into(handler.buffer())
-        except (BlockingIOError, InterruptedError):
+        except self.WAITS:
             return
         except OSError as error:
-            self._end(error.strerror or str(error))
+            self._end(words_of(error))
             return
         if count:
             handler.received(count)
@@ -133,31 +136,33 @@ class SocketStream:
             self._send()
 
     def _send(self) -> None:
-        queue = self._queue
         try:
-            while queue:
-                if len(queue) > 4 and self.unsent_bytes < JOIN_BYTES_MAX:
-                    joined = b"".join(queue)
-                    queue.clear()
-                    queue.append(joined)
-                if len(queue) == 1:
-                    sent = self._sock.send(queue[0])
-                else:
-                    sent = self._sock.sendmsg([queue[i] for i in range(min(len(queue), IOVECS_MAX))])
-                self._forget(sent)
-        except (BlockingIOError, InterruptedError):
+            while self._queue:
+                self._forget(self._send_some())
+        except self.WAITS:
             if not self._writing:
                 self._writing = True
                 self._loop.add_writer(self._fd, self._writable)
             return
         except OSError as error:
-            self._end(error.strerror or str(error))
+            self._end(words_of(error))
             return
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._fd)
         if self._closing:
             self._end("closed")
+
+    def _send_some(self) -> int:
+        """Hand a part of the queue to the kernel: how many bytes it took."""
+        queue = self._queue
+        if len(queue) > 4 and self.unsent_bytes < JOIN_BYTES_MAX:
+            joined = b"".join(queue)
+            queue.clear()
+            queue.append(joined)
+        if len(queue) == 1:
+            return self._sock.send(queue[0])
+        return self._sock.sendmsg([queue[i] for i in range(min(len(queue), IOVECS_MAX))])
 
     def _forget(self, sent: int) -> None:
         self.unsent_bytes -= sent
@@ -195,9 +200,18 @@ class SocketStream:
         self._loop.remove_writer(self._fd)
         self._queue.clear()
         self.unsent_bytes = 0
+        if reason == "closed":
+            self._say_goodbye()
         self._sock.close()
         if self._handler is not None:
             self._handler.closed(reason)
+
+    def _say_goodbye(self) -> None:
+        """Before a clean close; plain TCP has nothing to add."""
+
+
+def words_of(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 class SocketListener:

@@ -10,8 +10,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from anabranch.runtime.net import (
@@ -19,6 +18,7 @@ from anabranch.runtime.net import (
     Buffer,
     MakeHandler,
     SocketListener,
+    SocketStream,
     Stream,
     StreamHandler,
     bound_socket,
@@ -33,43 +33,23 @@ HANDSHAKE_SECONDS = 10.0
 HANDSHAKES_MAX = 1_000
 
 
-class TlsStream:
+class TlsStream(SocketStream):
     """A non-blocking TLS connection on the running loop."""
 
+    WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError, *SocketStream.WAITS)
+
     def __init__(self, sock: ssl.SSLSocket, peer: str, loop: asyncio.AbstractEventLoop) -> None:
-        self.peer = peer
-        self.unsent_bytes = 0
+        super().__init__(sock, peer, loop)
         self.certificate_name = common_name(sock.getpeercert())
-        self._sock = sock
-        self._fd = sock.fileno()
-        self._loop = loop
-        self._queue: deque[Buffer] = deque()
-        self._handler: StreamHandler | None = None
-        self._reading = False
-        self._writing = False
+        self._tls_sock = sock
         self._repeating = False
-        self._closing = False
-        self._dead = False
-
-    def start(self, handler: StreamHandler) -> None:
-        self._handler = handler
-        self.resume_reading()
-
-    # -- reading
-
-    def pause_reading(self) -> None:
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._fd)
 
     def resume_reading(self) -> None:
-        if not self._reading and not self._closing and not self._dead:
-            self._reading = True
-            self._loop.add_reader(self._fd, self._readable)
-            self._loop.call_soon(self._leftover)  # what is decrypted already makes no socket readable
+        super().resume_reading()
+        self._loop.call_soon(self._leftover)  # what is decrypted already makes no socket readable
 
     def _leftover(self) -> None:
-        if self._reading and not self._dead and self._sock.pending():
+        if self._reading and not self._dead and self._tls_sock.pending():
             self._readable()
 
     def _readable(self) -> None:
@@ -98,54 +78,26 @@ class TlsStream:
                 if size == 0:
                     return count, "closed by peer"
                 count += size
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError):
+        except self.WAITS:
             return count, ""
         except OSError as error:
             return count, _words(error)
         return count, None
 
-    # -- writing
-
-    def write(self, buffers: Sequence[Buffer]) -> None:
-        if self._dead or self._closing:
-            return
-        self.unsent_bytes += sum(map(len, buffers))
-        self._queue.extend(buffers)
-        if not self._writing:
-            self._send()
-
-    def _send(self) -> None:
-        queue = self._queue
-        try:
-            while queue:
-                self._join()
-                sent = self._sock.send(queue[0])
-                self._repeating = False
-                self.unsent_bytes -= sent
-                if sent == len(queue[0]):
-                    queue.popleft()
-                else:
-                    queue[0] = memoryview(queue[0])[sent:]
-        except (ssl.SSLWantWriteError, ssl.SSLWantReadError, BlockingIOError, InterruptedError):
-            # The same bytes are offered again: ssl insists on it. Without renegotiation a write never waits for a read.
-            self._repeating = True
-            if not self._writing:
-                self._writing = True
-                self._loop.add_writer(self._fd, self._writable)
-            return
-        except OSError as error:
-            self._end(_words(error))
-            return
-        if self._writing:
-            self._writing = False
-            self._loop.remove_writer(self._fd)
-        if self._closing:
-            self._end("closed")
+    def _send_some(self) -> int:
+        """ssl insists that a write which had to wait is repeated as it was. (Without renegotiation it never waits for
+        a read.)"""
+        if not self._repeating:
+            self._join()
+        self._repeating = True
+        sent = self._sock.send(self._queue[0])
+        self._repeating = False
+        return sent
 
     def _join(self) -> None:
-        """Never while a write is being repeated: that one must stay as it was, or grow."""
+        """Small buffers into one record."""
         queue = self._queue
-        if self._repeating or len(queue) < 2 or len(queue[0]) >= RECORD_BYTES:
+        if len(queue) < 2 or len(queue[0]) >= RECORD_BYTES:
             return
         some: list[Buffer] = []
         size = 0
@@ -154,39 +106,9 @@ class TlsStream:
             some.append(queue.popleft())
         queue.appendleft(b"".join(some))
 
-    def _writable(self) -> None:
-        self._send()
-        if not self._queue and not self._dead:
-            assert self._handler is not None
-            self._handler.drained()
-
-    # -- closing
-
-    def close(self) -> None:
-        if self._closing or self._dead:
-            return
-        self.pause_reading()
-        self._closing = True
-        if not self._queue:
-            self._loop.call_soon(self._end, "closed")
-
-    def abort(self) -> None:
-        self._end("aborted")
-
-    def _end(self, reason: str) -> None:
-        if self._dead:
-            return
-        self._dead = True
-        self._loop.remove_reader(self._fd)
-        self._loop.remove_writer(self._fd)
-        self._queue.clear()
-        self.unsent_bytes = 0
-        if reason == "closed":
-            with suppress(OSError, ValueError):  # says goodbye; the peer's own goodbye is not waited for
-                self._sock.unwrap()
-        self._sock.close()
-        if self._handler is not None:
-            self._handler.closed(reason)
+    def _say_goodbye(self) -> None:
+        with suppress(OSError, ValueError):  # the peer's own goodbye is not waited for
+            self._tls_sock.unwrap()
 
 
 class TlsListener(SocketListener):
