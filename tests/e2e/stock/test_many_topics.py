@@ -119,8 +119,8 @@ def test_listener(client: pulsar.Client, topic: str) -> None:
     heard: queue.Queue[bytes] = queue.Queue()
 
     def listen(consumer: Any, message: Any) -> None:
-        heard.put(message.data())
         consumer.acknowledge(message)
+        heard.put(message.data())  # last: who has heard them all may close the consumer
 
     consumer = client.subscribe(topic, "s", message_listener=listen)
     values = payloads(100)
@@ -149,8 +149,8 @@ def test_listeners_of_a_shared_subscription(client: pulsar.Client, other_client:
 
     def listener(name: str) -> Any:
         def listen(consumer: Any, message: Any) -> None:
-            heard.put((name, message.data()))
             consumer.acknowledge(message)
+            heard.put((name, message.data()))
 
         return listen
 
