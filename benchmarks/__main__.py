@@ -30,7 +30,7 @@ MEASURES: dict[str, Run] = {
     "cold-start": cold_start.run,
 }
 
-MICROS = ("micro_codec", "micro_append", "micro_cursor")
+MICROS = ("micro_codec", "micro_append", "micro_cursor", "micro_metrics")
 """Parts on their own: each prints its own table, or JSON."""
 NAMES = (*MEASURES, *MICROS)
 
