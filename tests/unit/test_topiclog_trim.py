@@ -49,5 +49,6 @@ def test_rule(slowest: Position | None, retention_ms: int, retention_bytes: int,
     )
 
 
-def test_all_ledgers_of_a_terminated_topic_may_go() -> None:
-    assert ledgers_to_drop(LEDGERS[:3], slowest=None, now_ms=NOW, retention_ms=0, retention_bytes=0) == 3
+def test_the_last_ledger_of_a_terminated_topic_stays() -> None:
+    assert ledgers_to_drop(LEDGERS[:3], slowest=None, now_ms=NOW, retention_ms=0, retention_bytes=0) == 2
+    assert ledgers_to_drop([], slowest=None, now_ms=NOW, retention_ms=0, retention_bytes=0) == 0

@@ -8,6 +8,8 @@ size.
 | time -1, size s | the newest ledgers up to about s bytes |
 | both set | what satisfies both |
 | -1, -1 | everything |
+
+The last ledger always stays, sealed or not: who ends a topic and then reads it finds its last messages.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def ledgers_to_drop(
 ) -> int:
     """How many ledgers at the head may go. `slowest`: lowest mark-delete of the durable cursors, None without any."""
     remaining = sum(info.bytes for info in ledgers)
-    for count, info in enumerate(ledgers):
+    for count, info in enumerate(ledgers[:-1]):
         if not info.sealed:
             return count
         if slowest is not None and slowest < info.end:
@@ -38,4 +40,4 @@ def ledgers_to_drop(
         if not (is_expired or is_over_size):
             return count
         remaining -= info.bytes
-    return len(ledgers)
+    return max(len(ledgers) - 1, 0)
