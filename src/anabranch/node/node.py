@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 BLOCKING_THREADS = 4
 PASSWORD_THREADS = 1  # guessing passwords may cost an attacker's time, not more than one core of ours
+STOP_SECONDS = 8.0  # for closing all topics; after that the next start recovers as after a crash
 CLOSE_SECONDS = 1.0  # how long a client may take to read its last frames
 
 
@@ -171,7 +172,11 @@ class Node:
     async def _shut(self, server: BrokerServer, topics: Topics) -> None:
         """First the topics (their clients are told on the open connections), then the connections."""
         server.stop_accepting()
-        await topics.stop()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await topics.stop()
+        except TimeoutError:
+            log.error("some topics did not close in time; opening them again recovers what is missing")
         await server.close_connections(self._clock, CLOSE_SECONDS)
 
     async def __aexit__(
