@@ -52,8 +52,9 @@ def exercise(acks: AckState, base: int) -> Callable[[], None]:
 def test_a_million_holes_are_as_fast_as_a_few() -> None:
     few, many = with_holes(2000), with_holes(1_000_000)
     assert many.holes >= 1_000_000
-    ratio = fastest(exercise(many, 1_000_000)) / fastest(exercise(few, 2000))
-    assert ratio < 25, "holes grew five-hundredfold"
+    dense, sparse = exercise(many, 1_000_000), exercise(few, 2000)
+    # Three tries in turns: a busy machine may disturb one side of one of them, a cost that grows with the holes all.
+    assert min(fastest(dense) / fastest(sparse) for _ in range(3)) < 5
 
 
 def test_a_million_holes_in_one_run_are_skipped_at_once() -> None:
@@ -70,7 +71,7 @@ def test_a_million_holes_in_one_run_are_skipped_at_once() -> None:
 
         return work
 
-    assert fastest(ask(acks)) / fastest(ask(small)) < 25
+    assert min(fastest(ask(acks)) / fastest(ask(small)) for _ in range(3)) < 5
     acks.ack(Position(1, 0))
     assert (acks.mark_delete, acks.holes) == (Position(1, 2_000_000), 0)
 

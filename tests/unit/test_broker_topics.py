@@ -8,10 +8,13 @@ import pytest
 
 from anabranch.broker.errors import NamespaceNotFound, TopicFenced, TopicNotFound
 from anabranch.broker.memorytopic import MemoryTopic
+from anabranch.broker.producer import Publish
 from anabranch.broker.topic import Topic
 from anabranch.model.errors import Error, NotAllowed, NotReady
 from anabranch.model.names import TopicName
+from anabranch.model.position import Position
 from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.entry import build_entry
 from anabranch.storage.port import StorageError
 from tests.broker_parts import peer_of
 from tests.broker_world import NAME, BrokerWorld
@@ -103,6 +106,20 @@ async def test_sequences_behind_a_hole_are_not_counted() -> None:
     await world.crash()
     world.ledgers.corrupt.add((at[2].ledger, at[2].entry))
     assert (await world.topic()).last_sequence("filler") == 1
+
+
+async def test_rollback_starts_so_many_seconds_ago() -> None:
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    producer = world.producer("filler")
+    for sequence in range(4):  # one every ten seconds
+        payload = build_entry(b"x", producer_name="filler", sequence_id=sequence, publish_time=world.clock.now_ms())
+        topic.publish(Publish(producer, sequence, 0, sequence, 1, payload, True))
+        await world.settle(lambda: producer.is_idle)
+        world.clock.advance(10)
+    last = topic.log.last_position
+    _, consumer = await world.subscribe(topic, "new", rollback_seconds=25, from_earliest=False)
+    assert peer_of(consumer).messages() == [Position(last.ledger, last.entry - 1), last]
 
 
 async def test_idle_topics_are_closed_and_come_back() -> None:
