@@ -4,14 +4,17 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.anabranch-setup
 WORKERS ?= 2
 KILLS ?= 30
+ROUNDS ?= 30
 FRAMES ?= 100000
 REQUESTS ?= 20000
+FAULT_ROUNDS ?= 5
+SEEDS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast lint format bench soak demo clean
+.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster soak demo clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## virtual environment in .venv with everything needed (done once)
 
@@ -19,10 +22,16 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@VENV=$(VENV) scripts/setup.sh
 
 test: $(STAMP)  ## all tests but the soaks
-	$(PY) -m pytest -q -n $(WORKERS) --dist loadgroup -m "not soak" tests
+	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile -m "not soak" tests
 
 test-fast: $(STAMP)  ## unit and property tests only
 	$(PY) -m pytest -q -n $(WORKERS) -m "not slow and not soak" tests/unit tests/property
+
+simulate: $(STAMP)  ## scalable topics under seeded faults, SEEDS=10000 of them; a failure prints its seed and a trace
+	ANABRANCH_SEEDS=$(SEEDS) $(PY) -m pytest -q -n $(WORKERS) tests/simulation/test_controller_*.py
+
+services: $(STAMP)  ## the real ZooKeeper, etcd, Oxia and pulsar-admin for tests: got and built once, tried, listed
+	@$(PY) -m scripts.services
 
 lint: $(STAMP)  ## ruff and strict mypy
 	$(VENV)/bin/ruff check .
@@ -36,11 +45,20 @@ format: $(STAMP)  ## let ruff fix and format the sources
 bench: $(STAMP)  ## benchmarks: a table for people, JSON in bench-results/
 	$(PY) -m benchmarks
 
-soak: $(STAMP)  ## crash soak (KILLS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes
+bench-metadata: $(STAMP)  ## the metadata stores against their peers, on real servers: one table, JSON in bench-results/
+	$(PY) -m benchmarks.metadata
+
+bench-cluster: $(STAMP)  ## takeover, planned moves, two brokers against one, 10,000 topics: one table, JSON in bench-results/
+	$(PY) -m benchmarks.cluster
+
+soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; metadata stores under faults (FAULT_ROUNDS=5)
 	$(PY) -m tests.soak.crash_soak --kills $(KILLS)
+	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS)
+	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS) --metadata zk
 	$(PY) -m tests.soak.fuzz --frames $(FRAMES)
 	$(PY) -m tests.soak.fuzz_rest --requests $(REQUESTS)
 	$(PY) -m tests.soak.fuzz_auth --attempts $(REQUESTS)
+	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/test_metadata_faults*.py tests/e2e/test_metadata_backends.py
 
 demo: $(STAMP)  ## broker, keyed traffic, kill -9 in the middle, audit
 	@$(PY) -m scripts.demo

@@ -16,12 +16,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
 from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Append, StorageError
+from anabranch.storage.port import StorageError, StoredEntry
 from anabranch.storage.settings import StorageSettings
 
 
@@ -35,10 +36,10 @@ class Pipeline:
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         store.on_group_end = self._refill
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        self._done += len(appends)
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
+        self._done += len(entries)
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
         if not self._finished.done():
             self._finished.set_exception(error)
 

@@ -67,9 +67,9 @@ async def scrape(url: str) -> dict[str, float]:
     }
 
 
-async def measure(topics: int) -> list[dict[str, float]]:
+async def measure(topics: int, place: Path | None = None) -> list[dict[str, float]]:
     default = NodeSettings()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=place) as directory:
         settings = replace(
             default,
             storage=replace(default.storage, dir=Path(directory), sync="none"),

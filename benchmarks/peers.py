@@ -126,6 +126,13 @@ class ReceiptHandler:
     def buffer(self) -> memoryview:
         return self._decoder.buffer()
 
+    @property
+    def block_bytes(self) -> int:
+        return 0
+
+    def received_block(self, block: bytes) -> None:
+        raise AssertionError("not asked for")
+
     def received(self, count: int) -> None:
         out: list[Buffer] = []
         for one in self._decoder.received(count):

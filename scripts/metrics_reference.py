@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.exposition import Family
-from anabranch.broker.metrics import BROKER, NAMESPACE, OWN, SUBSCRIPTION, TOPIC, VERSION, WRITE_LATENCY
+from anabranch.broker.metrics import BROKER, NAMESPACE, OWN, SCHEMAS, SUBSCRIPTION, TOPIC, VERSION, WRITE_LATENCY
 
 HEAD = """\
 # Reference: metrics
@@ -12,8 +12,8 @@ HEAD = """\
 
 * Names are Pulsar's where Pulsar has them, so its dashboards find them; types are what the values are (Pulsar calls
   almost everything a gauge). Every `pulsar_` series has the label `cluster`.
-* Rates are over the last minute of looks: the first scrape after a topic is loaded says 0, scrapes every 10 to 60
-  seconds give a rolling minute. Counters begin at 0 when a topic is loaded; `rate()` and `increase()` of Prometheus
+* Rates are over the last minute; the broker looks at its counters every 10 seconds, however often it is scraped.
+  Counters begin at 0 when a topic is loaded; `rate()` and `increase()` of Prometheus
   know how to take that.
 * Backlogs count entries (batches), as Pulsar's do.
 * Publish latencies are sampled: one publish of a topic at a time, from its arrival to its receipt. Buckets are not
@@ -28,7 +28,7 @@ HEAD = """\
 GROUPS: tuple[tuple[str, str, tuple[Family, ...]], ...] = (
     ("The broker", "`cluster`", (VERSION, *BROKER)),
     ("The broker, under our own names", "none", tuple(OWN.values())),
-    ("Namespaces", "`cluster`, `namespace`", NAMESPACE),
+    ("Namespaces", "`cluster`, `namespace`", (*NAMESPACE, *SCHEMAS)),
     ("Topics", "`cluster`, `namespace`, `topic`", (*TOPIC, *WRITE_LATENCY)),
     ("Subscriptions", "`cluster`, `namespace`, `topic`, `subscription`", SUBSCRIPTION),
 )

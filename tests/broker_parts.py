@@ -12,6 +12,7 @@ from anabranch.broker.delayed import DelayedEntries
 from anabranch.broker.dispatch import Dispatcher, ReadForward, Want
 from anabranch.broker.dispatch_keyed import KeyedDispatcher
 from anabranch.broker.dispatch_shared import SharedDispatcher
+from anabranch.broker.producer import Producer
 from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol.commands import BaseCommand, position_of, read_command
 from anabranch.protocol.frames import FrameDecoder
@@ -96,7 +97,7 @@ def make_consumer(
     return consumer
 
 
-def peer_of(consumer: Consumer) -> RecordingPeer:
+def peer_of(consumer: Consumer | Producer) -> RecordingPeer:
     assert isinstance(consumer.peer, RecordingPeer)
     return consumer.peer
 

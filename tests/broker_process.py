@@ -19,7 +19,11 @@ from pathlib import Path
 from types import TracebackType
 
 HOST = "127.0.0.1"
-_PORTS = range(12_000, 32_000)
+_WORKERS = 16
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+_PORTS = range(12_000 + _WORKER, 32_000, _WORKERS)
+"""A broker that is down keeps its number: no other test process may take it meanwhile."""
+_given: set[int] = set()
 _ports = random.Random(os.urandom(8))
 
 
@@ -27,12 +31,15 @@ def free_port() -> int:
     """A loopback port nobody listens on right now, outside the ephemeral range."""
     for _ in range(200):
         port = _ports.choice(_PORTS)
+        if port in _given and len(_given) < len(_PORTS) // 2:
+            continue
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
+            _given.add(port)
             return port
     raise RuntimeError("no free port found")
 
@@ -45,15 +52,22 @@ class BrokerProcess:
     """One data directory and one pair of ports; the process behind them may come and go."""
 
     def __init__(
-        self, data: Path, *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+        self,
+        data: Path,
+        *,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        name: str | None = None,
     ) -> None:
+        """`name` tells brokers that share a data directory apart."""
         self.data = data
         self.port = free_port()
         self.http_port = free_port()
-        self.log_path = data.with_name(data.name + ".log")
+        self.log_path = data.with_name(f"{data.name}.log" if name is None else f"{data.name}-{name}.log")
         self.started_in_s = 0.0  # how long the last start took until both ports answered
         self._arguments = tuple(arguments)
         self._environment = dict(environment or {})
+        self._began = 0.0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -74,20 +88,24 @@ class BrokerProcess:
 
     def start(self, *, ready_within_s: float = 20.0) -> BrokerProcess:
         """Start it and return once both ports accept connections."""
-        began = time.monotonic()
         self.launch()
+        self.wait_ready(ready_within_s)
+        return self
+
+    def wait_ready(self, within_s: float = 20.0) -> None:
+        """Until both ports of a process that was launched accept connections."""
         try:
             for port in (self.port, self.http_port):
-                self._wait_listening(port, began + ready_within_s)
+                self._wait_listening(port, self._began + within_s)
         except BaseException:
             self.kill9()
             raise
-        self.started_in_s = time.monotonic() - began
-        return self
+        self.started_in_s = time.monotonic() - self._began
 
     def launch(self) -> None:
         """Start it without waiting for anything."""
         assert self._process is None, "already started"
+        self._began = time.monotonic()
         command = [sys.executable, "-m", "anabranch", "standalone", "--data", str(self.data), "--host", HOST]
         command += ["--port", str(self.port), "--http-port", str(self.http_port), *self._arguments]
         with self.log_path.open("ab") as log:
@@ -118,6 +136,27 @@ class BrokerProcess:
         self._process = None
         if code != 0:
             raise BrokerFailed(f"broker ended with exit code {code} after SIGTERM\n{self.log_tail()}")
+
+    def terminate(self) -> None:
+        """SIGTERM without waiting for the end."""
+        self._running().send_signal(signal.SIGTERM)
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its sockets and files and does nothing. Returns once it stands still."""
+        self._running().send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def thaw(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
+    def wait_exit(self, *, within_s: float = 30.0) -> int:
+        """The exit code of a process that ends by itself."""
+        try:
+            code = self._running().wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise BrokerFailed(f"broker did not end within {within_s} s\n{self.log_tail()}") from None
+        self._process = None
+        return code
 
     def restart(self) -> BrokerProcess:
         """Clean stop and start on the same ports and data."""

@@ -22,7 +22,7 @@ from anabranch.node.records import MetadataRecords
 from anabranch.protocol.entry import build_entry, publish_time_of
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.memory import MemoryLedgers
-from anabranch.storage.port import Entry, StorageError
+from anabranch.storage.port import StorageError, StoredEntry
 from anabranch.storage.topiclog import TopicLog
 from tests.broker_parts import RecordingPeer
 from tests.topic_world import ManualClock
@@ -39,13 +39,13 @@ class SlowLedgers(MemoryLedgers):
     def take_over(self, before: MemoryLedgers) -> None:
         self._durable = before.crashed()._durable
 
-    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
+    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         await asyncio.sleep(0)
         if self.fail_reads is not None and self.fail_ledger in (None, ledger_id):
             raise self.fail_reads
         return await super().read(ledger_id, first, end, entries_max, bytes_max)
 
-    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
+    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[StoredEntry] | None:
         if ledger_id in self.uncached:
             return None
         return super().read_cached(ledger_id, first, entries_max, bytes_max)
@@ -74,12 +74,16 @@ class BrokerWorld:
         if self.ledgers.refusal is not None:
             raise self.ledgers.refusal
 
-    async def _open_log(self, key: str) -> TopicLog:
+    async def _open_log(self, name: TopicName) -> TopicLog:
         if self.fail_open is not None:
             raise self.fail_open
         records = MetadataRecords(self.store)
         opened = await TopicLog.open(
-            key, ledgers=self.ledgers, metadata=records, ids=LedgerIds(records), clock=self.clock
+            self.catalog.topic_key(name),
+            ledgers=self.ledgers,
+            metadata=records,
+            ids=LedgerIds(records),
+            clock=self.clock,
         )
         self.opened.append(opened)
         return opened

@@ -16,12 +16,13 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
 from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Append, Payload, StorageError
+from anabranch.storage.port import Payload, StorageError, StoredEntry
 from anabranch.storage.settings import StorageSettings
 
 LEDGERS = 3
@@ -80,11 +81,11 @@ class Talker:
         store.on_group_end = self.group_end
         store.on_fenced = self.fenced
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        self._lines += [f"acked {append.writer.ledger_id} {append.entry_id}" for append in appends]
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
+        self._lines += [f"acked {entry.position.ledger} {entry.position.entry}" for entry in entries]
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
-        self._lines.append(f"failed {error.code} {append.writer.ledger_id} {append.entry_id}")
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
+        self._lines.append(f"failed {error.code} {entry.position.ledger} {entry.position.entry}")
 
     def group_end(self) -> None:
         if self._lines:
@@ -125,12 +126,12 @@ class Filler:
         self._outcome: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
         self._ledger = 0
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        for append in appends:
-            say(f"acked {append.writer.ledger_id} {append.entry_id}")
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
+        for entry in entries:
+            say(f"acked {entry.position.ledger} {entry.position.entry}")
         self._outcome.set_result(None)
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
         self._outcome.set_result(error)
 
     async def fill(self, entries_max: int) -> StorageError | None:

@@ -104,7 +104,9 @@ class TopicWorld:
         self.ledgers = MemoryLedgers(publish_time_of=publish_time_of, auto=auto)
         self.receipts = Receipts()
 
-    async def open(self, settings: TopicLogSettings | None = None, *, create: bool = True) -> TopicLog:
+    async def open(
+        self, settings: TopicLogSettings | None = None, *, create: bool = True, tenure: int | None = None
+    ) -> TopicLog:
         await self.metadata.open()
         return await TopicLog.open(
             "t/n/topic",
@@ -114,6 +116,7 @@ class TopicWorld:
             clock=self.clock,
             settings=settings,
             create=create,
+            tenure=tenure,
         )
 
     def crash(self, *, auto: bool | None = None) -> None:

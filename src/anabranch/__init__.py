@@ -1,12 +1,56 @@
-"""Anabranch: a durable message broker in Python that stock Pulsar clients use unchanged.
+"""Anabranch: a durable message broker in Python that stock Pulsar clients use unchanged, and its own client.
 
-Importing the package is cheap on purpose: it loads nothing but the error root.
+Importing the package is cheap on purpose: it loads nothing but the error root. The client's names (`connect`, `Client`,
+`Batching` …) are loaded when they are first used.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from anabranch.model.errors import Error
+
+if TYPE_CHECKING:
+    from anabranch import blocking
+    from anabranch.client import (
+        Backoff,
+        Batching,
+        Client,
+        ConnectionPolicy,
+        Message,
+        MessageId,
+        Producer,
+        QueueConsumer,
+        StreamConsumer,
+        connect,
+    )
 
 __version__ = "0.1.0.dev0"
 
-__all__ = ["Error", "__version__"]
+__all__ = [
+    "Backoff",
+    "Batching",
+    "Client",
+    "ConnectionPolicy",
+    "Error",
+    "Message",
+    "MessageId",
+    "Producer",
+    "QueueConsumer",
+    "StreamConsumer",
+    "__version__",
+    "blocking",
+    "connect",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
+    import importlib
+
+    if name == "blocking":
+        return importlib.import_module("anabranch.blocking")
+    value = getattr(importlib.import_module("anabranch.client"), name)
+    globals()[name] = value
+    return value

@@ -104,8 +104,9 @@ def test_data_directory_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_unknown_metadata_store(tmp_path: Path) -> None:
-    arguments = ("--data", str(tmp_path), "--port", "0", "--http-port", "0", "--metadata", "zk://h")
-    assert "this release has memory: and sqlite:///DIR" in one_line(run("standalone", *arguments), 1)
+    arguments = ("--data", str(tmp_path), "--port", "0", "--http-port", "0", "--metadata", "mysql://u:secret@h/db")
+    line = one_line(run("standalone", *arguments), 1)
+    assert "no metadata store for 'mysql://h/db'; this release has memory: and sqlite:///DIR" in line
 
 
 def test_every_complaint_about_settings_at_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from anabranch.rest.openapi import BODIES, QUERY
+from anabranch.rest.openapi_results import RESULTS
 from tests.broker_process import BrokerProcess
 
 CALLS = 600
@@ -69,7 +70,7 @@ def test_the_document_is_whole(document: Any) -> None:
 
 def test_the_tables_of_the_description_name_routes(document: Any) -> None:
     paths = [(verb.upper(), path) for path, verb, _ in operations(document)]
-    for verb, end in (*QUERY, *BODIES):
+    for verb, end in (*QUERY, *BODIES, *RESULTS):
         assert any(method == verb and path.endswith(end) for method, path in paths), (verb, end)
 
 

@@ -18,7 +18,7 @@ from tests.broker_process import BrokerProcess
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PYTHON_IS_RUN = ("README.md", "testing.md")  # testing.md: by test_testing_fixture.py
+PYTHON_IS_RUN = ("README.md", "sdk.md", "testing.md")  # by test_sdk.py, by test_testing_fixture.py
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
@@ -84,12 +84,15 @@ def test_the_page_holds_only_what_is_checked(page: Path) -> None:
     assert [link for link in _LINK.findall(text) if not (page.parent / link).exists()] == []
 
 
-def test_every_promise_names_a_test_that_exists() -> None:
-    text = (ROOT / "docs" / "guarantees.md").read_text()
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
-    assert len(named) >= 10
-    for file, function in named:
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    for file, function in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text()):
         assert (ROOT / file).is_file(), file
         assert not function or re.search(rf"(def|class) {function}\b", (ROOT / file).read_text()), f"{file}::{function}"
+
+
+def test_every_promise_names_a_test() -> None:
+    text = (ROOT / "docs" / "guarantees.md").read_text()
+    assert len(re.findall(r"`tests/[\w/]+\.py", text)) >= 10
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
     assert [row for row in rows if "`tests/" not in row] == [], "a promise without a test"

@@ -205,6 +205,6 @@ async def test_urls(tmp_path: Path) -> None:
     assert (tmp_path / "x y%20" / "metadata.db").exists()
     async with open_store(f"sqlite:///{tmp_path}/x y%20", clock) as store:
         assert await store.get("/a") is not None
-    for url in ("zk://h:2181", "sqlite:", "sqlite:///", "nonsense", ""):
+    for url in ("redis://h:6379", "sqlite:", "sqlite:///", "nonsense", ""):
         with pytest.raises(UnknownStore, match="this release has memory: and sqlite:///DIR"):
             open_store(url, clock)

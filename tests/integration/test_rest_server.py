@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from anabranch.broker.authorization import Grants
+from anabranch.broker.brokers_admin import BrokersAdmin
 from anabranch.broker.cursor_admin import CursorAdmin
 from anabranch.broker.namespace_admin import NamespaceAdmin
+from anabranch.broker.publish_admin import PublishAdmin
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.services import Services
 from anabranch.broker.stats import StatsOptions
@@ -253,7 +255,12 @@ class TopicsInMemory:
         self.policies = NamespaceAdmin(no_services)  # tests of its own: test_policies_rest
         self.care = TopicAdmin(no_services)
         self.cursors = CursorAdmin(no_services)
+        self.brokers = BrokersAdmin(no_services)  # tests of its own: test_rest_brokers
+        self.publishing = PublishAdmin(no_services)  # tests of its own: test_rest_publish
         self.schemas = SchemaAdmin(no_services)  # tests of its own: test_schemas_rest
+
+    async def check_served(self, topic: str) -> None:
+        """Everything is here."""
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
         return {"brokerUrl": "pulsar://127.0.0.1:1", "httpUrl": "http://127.0.0.1:2", "nativeUrl": topic}
@@ -277,6 +284,9 @@ class TopicsInMemory:
 
     async def update_partitions(self, topic: str, count: int) -> None:
         self.partitioned[topic] = count
+
+    async def create_missed_partitions(self, topic: str) -> None:
+        assert topic in self.partitioned
 
     async def delete_partitions(self, topic: str, force: bool) -> None:
         del self.partitioned[topic]

@@ -555,8 +555,13 @@ class Echo:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._room = bytearray(5_000)
 
+    block_bytes = 0
+
     def buffer(self) -> memoryview:
         return memoryview(self._room)
+
+    def received_block(self, block: bytes) -> None:
+        raise AssertionError("not asked for")
 
     def received(self, count: int) -> None:
         self.received_bytes += count

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Append, Payload, StorageError, StorageFull
+from anabranch.storage.port import Payload, StorageError, StorageFull, StoredEntry
 from anabranch.storage.settings import StorageSettings
 from tests.storage_sim import SimBlocking, SimClock, SimDisk
 
@@ -46,10 +47,10 @@ class Owner:
         if self.ledger > 1:
             self.writer = self.store.create(self.ledger)
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        self.acked += [(append.writer.ledger_id, append.entry_id, bytes(append.payload)) for append in appends]
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
+        self.acked += [(*entry.position, bytes(entry.payload)) for entry in entries]
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
         self.errors.append(error)
 
     async def check(self, store: EmbeddedLedgers) -> None:

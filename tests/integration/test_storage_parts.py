@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Append, CorruptEntry, Fenced, LedgerWriter, Payload, StorageError
+from anabranch.storage.port import CorruptEntry, Fenced, LedgerWriter, Payload, StorageError, StoredEntry
 from anabranch.storage.record import LEDGER_MAGIC, LOG_MAGIC, NewerFormat, encode_file_head
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.volume import BadVolume
@@ -30,10 +30,10 @@ class Sink:
         self.told: list[tuple[int, int]] = []
         self.failed: list[StorageError] = []
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        self.told += [(append.writer.ledger_id, append.entry_id) for append in appends]
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
+        self.told += [entry.position for entry in entries]
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
         self.failed.append(error)
 
 
@@ -124,7 +124,7 @@ async def test_reads_respect_their_bounds_and_cross_from_file_to_memory() -> Non
         assert await store.read(1, 200, 300, 10, 10) == []
         got: list[int] = []
         while len(got) < 200:
-            got += [entry.entry_id for entry in await store.read(1, len(got), 200, 33, 1 << 20)]
+            got += [entry.position.entry for entry in await store.read(1, len(got), 200, 33, 1 << 20)]
         assert got == list(range(200))
 
 
@@ -284,13 +284,13 @@ async def test_a_corrupt_entry_is_named_and_its_neighbours_are_read() -> None:
     node = world.disk.names["/data/ledgers/01/1.ledger"]
     node.data[node.data.index(payload_of(7)) + 20] ^= 1
     async with World(world.disk).store as store:
-        assert [entry.entry_id for entry in await store.read(1, 0, 30, 100, 1 << 20)] == list(range(7))
+        assert [entry.position.entry for entry in await store.read(1, 0, 30, 100, 1 << 20)] == list(range(7))
         with pytest.raises(
             CorruptEntry, match=r"checksum mismatch in /data/ledgers/01/1.ledger at offset 1012 "
         ) as caught:
             await store.read(1, 7, 30, 100, 1 << 20)
         assert (caught.value.ledger, caught.value.entry) == (1, 7)
-        assert [entry.entry_id for entry in await store.read(1, 8, 30, 100, 1 << 20)] == list(range(8, 30))
+        assert [entry.position.entry for entry in await store.read(1, 8, 30, 100, 1 << 20)] == list(range(8, 30))
         assert await store.messages_before(1, 30) == messages_in(30)
 
 

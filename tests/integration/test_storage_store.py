@@ -14,7 +14,7 @@ from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
 from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Append, LedgerNotFound, LedgerWriter, Payload, StorageError
+from anabranch.storage.port import LedgerNotFound, LedgerWriter, Payload, StorageError, StoredEntry
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.volume import VolumeBusy
 
@@ -33,12 +33,12 @@ class Sink:
         self.failed: list[tuple[int, int, StorageError]] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        self.told += [(append.writer.ledger_id, append.entry_id) for append in appends]
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
+        self.told += [entry.position for entry in entries]
         self._wake()
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
-        self.failed.append((append.writer.ledger_id, append.entry_id, error))
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
+        self.failed.append((*entry.position, error))
         self._wake()
 
     def _wake(self) -> None:
@@ -76,7 +76,7 @@ async def read_all(store: EmbeddedLedgers, ledger_id: int, entries: int) -> list
     while len(found) < entries:
         part = await store.read(ledger_id, len(found), entries, 1000, 1 << 20)
         assert part
-        found += [(entry.entry_id, entry.messages, bytes(entry.payload)) for entry in part]
+        found += [(entry.position.entry, entry.messages, bytes(entry.payload)) for entry in part]
     return found
 
 
@@ -127,3 +127,39 @@ async def test_second_process_on_the_same_broker_is_refused(tmp_path: Path) -> N
                 pass
         async with open_store(tmp_path, broker_id="other") as other:
             assert other.volume_id
+
+
+async def test_what_is_settled_can_be_read_by_another_broker_of_the_volume(tmp_path: Path) -> None:
+    async with (
+        open_store(tmp_path, broker_id="one", write_behind_ms=3_600_000) as one,
+        open_store(tmp_path, broker_id="two") as two,
+    ):
+        writers = {ledger: one.create(ledger) for ledger in (1, 2)}
+        for writer in writers.values():
+            await fill(writer, Sink(), 50)
+        with pytest.raises(LedgerNotFound):
+            await two.read(1, 0, 50, 1000, 1 << 20)  # durable, but only in the log of the other
+        await asyncio.gather(one.settle(), one.settle())
+        for ledger in writers:
+            assert len(await read_all(two, ledger, 50)) == 50
+        await one.settle()  # nothing to do
+
+
+async def test_a_log_that_a_peer_recovers_is_waited_for(tmp_path: Path) -> None:
+    async with open_store(tmp_path):
+        with pytest.raises(VolumeBusy):
+            async with open_store(tmp_path):
+                pass
+        patient = EmbeddedLedgers(
+            StorageSettings(dir=tmp_path),
+            RealDisk(),
+            ThreadBlocking(1),
+            SystemClock(),
+            publish_time_of,
+            busy_seconds=30,
+        )
+        opening = asyncio.create_task(patient.__aenter__())
+        await asyncio.wait([opening], timeout=0.2)
+        assert not opening.done()
+    await asyncio.wait_for(opening, 30)
+    await patient.close()

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.consumer import Consumer, SubscriptionType
+from anabranch.broker.consumer import RUN_BYTES, Consumer, SubscriptionType
 from anabranch.broker.dispatch_keyed import KeyedDispatcher
 from anabranch.broker.dispatch_shared import SharedDispatcher
 from anabranch.broker.dispatch_single import SingleDispatcher
 from anabranch.model.position import Position
-from tests.broker_parts import ListLog, Shell, keyed, make_consumer, numbers, peer_of, shared
+from anabranch.runtime.net import Buffer
+from anabranch.storage.port import StoredEntry
+from tests.broker_parts import (
+    ListLog,
+    RecordingPeer,
+    Shell,
+    keyed,
+    make_consumer,
+    numbers,
+    peer_of,
+    shared,
+)
 
 STEPS = st.lists(
     st.tuples(
@@ -245,3 +256,57 @@ def test_failover_delivers_in_order_to_the_active_consumer_only(
         assert run == sorted(set(run))
         skipped = set(range(run[0], run[-1])) - set(run) if run else set()
         assert all(log.cursor.is_acked(Position(7, entry)) for entry in skipped)
+
+
+class NarrowPeer(RecordingPeer):
+    """Has room for so many bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.sent: list[bytes] = []
+
+    def send(self, *buffers: Buffer) -> None:
+        self.sent += (bytes(buffer) for buffer in buffers)
+        self.room -= sum(map(len, buffers))
+        self.has_room = self.room > 0
+
+
+@QUICK
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 90_000), st.booleans()), max_size=30),
+    st.sampled_from(list(SubscriptionType)),
+    st.integers(0, 60),
+    st.sampled_from((0, 7)),
+)
+def test_a_run_is_delivered_as_one_by_one(
+    sizes: list[tuple[int, int, bool]], kind: SubscriptionType, permits: int, unacked_max: int
+) -> None:
+    """Twins: one consumer takes the run, the other single entries while it is ready. Room is not the limit here: a run
+    looks at it less often."""
+    entries = []
+    ledger, number = 7, 0
+    for messages, size, is_next_ledger in sizes:
+        ledger, number = (ledger + 1, 0) if is_next_ledger else (ledger, number + 1)
+        entries.append(StoredEntry(Position(ledger, number), messages, bytes(size)))
+    peers = NarrowPeer(1 << 40), NarrowPeer(1 << 40)
+    run, single = (make_consumer(kind, peer=peer, permits=permits, unacked_max=unacked_max) for peer in peers)
+    left = deque(entries)
+    run.deliver_run(left)
+    rest = deque(entries)
+    while rest and single.is_ready:
+        single.deliver(rest.popleft(), 0, None)
+    assert left == rest
+    assert b"".join(peers[0].sent) == b"".join(peers[1].sent)
+    for name in ("permits", "pending", "unacked_messages", "messages_out", "bytes_out", "lost_track"):
+        assert getattr(run, name) == getattr(single, name)
+    assert list(run.pending) == list(single.pending)
+
+
+def test_a_run_stops_soon_after_the_socket_is_full() -> None:
+    peer = NarrowPeer(200_000)
+    consumer = make_consumer(SubscriptionType.EXCLUSIVE, peer=peer, permits=1_000)
+    left = deque(StoredEntry(Position(7, number), 1, bytes(10_000)) for number in range(100))
+    consumer.deliver_run(left)
+    assert 200_000 <= sum(map(len, peer.sent)) < 200_000 + RUN_BYTES + 20_000
+    assert len(left) == 100 - consumer.messages_out

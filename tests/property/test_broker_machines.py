@@ -138,3 +138,17 @@ def test_ring_moves_only_what_it_must(labels: set[str], newcomer: str) -> None:
         old, new = before.owner(slot), after.owner(slot)
         assert new in (old, newcomer)
         assert new is not None
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=6), min_size=2, max_size=8))
+def test_a_changed_ring_is_as_good_as_a_new_one(generations: list[set[str]]) -> None:
+    kept: HashRing[str] = HashRing()
+    for labels in generations:
+        fresh: HashRing[str] = HashRing()
+        members = [(label * 40, label) for label in labels]
+        fresh.reset(sorted(members))
+        kept.reset(members)
+        assert [kept.owner(slot) for slot in range(0, RING_SIZE, 11)] == [
+            fresh.owner(slot) for slot in range(0, RING_SIZE, 11)
+        ]

@@ -41,6 +41,28 @@ def decoded(chunks: Iterable[bytes], scratch_bytes: int = 16_384) -> Seen:
     return frames, None
 
 
+def decoded_in_blocks(chunks: Iterable[bytes], scratch_bytes: int) -> Seen:
+    """As `decoded`, with chunks handed over as blocks wherever the decoder could have asked for one."""
+    decoder = FrameDecoder(LIMIT, bytearray(scratch_bytes))
+    frames: list[tuple[bytes, bytes | None]] = []
+    try:
+        for chunk in chunks:
+            rest = chunk
+            while rest:
+                if decoder._own is None:
+                    count, found = len(rest), decoder.received_block(rest)
+                else:
+                    room = decoder.buffer()
+                    count = min(len(room), len(rest))
+                    room[:count] = rest[:count]
+                    found = decoder.received(count)
+                rest = rest[count:]
+                frames += ((bytes(one.command), None if one.payload is None else bytes(one.payload)) for one in found)
+    except ProtocolError as error:
+        return frames, type(error)
+    return frames, None
+
+
 def cut(data: bytes, cuts: Iterable[int]) -> list[bytes]:
     edges = [0, *sorted({at % (len(data) + 1) for at in cuts}), len(data)]
     return [data[low:high] for low, high in pairwise(edges)]
@@ -62,6 +84,7 @@ def test_any_chunking_decodes_alike(
     wanted = [(command, (payload + bytes(padding)) or None) for command, payload, padding in messages]
     data = b"".join(sized(command, payload or b"") for command, payload in wanted)
     assert decoded(cut(data, cuts), scratch_bytes) == (wanted, None)
+    assert decoded_in_blocks(cut(data, cuts), scratch_bytes) == (wanted, None)
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 200_000), max_size=12), st.sampled_from((16, 256, 16_384)))
@@ -69,6 +92,7 @@ def test_any_chunking_of_bad_bytes_fails_alike(seed: int, cuts: list[int], scrat
     data = b"".join(mutated_frames(seed, 4))
     whole = decoded([data])
     assert decoded(cut(data, cuts), scratch_bytes) == whole
+    assert decoded_in_blocks(cut(data, cuts), scratch_bytes) == whole
     assert decoded([data[at : at + 1] for at in range(len(data))], scratch_bytes) == whole
 
 

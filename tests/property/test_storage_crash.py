@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Append, CorruptEntry, LedgerWriter, Payload, StorageError, StorageFull
+from anabranch.storage.port import CorruptEntry, LedgerWriter, Payload, StorageError, StorageFull, StoredEntry
 from anabranch.storage.settings import StorageSettings
 from tests.storage_sim import SimBlocking, SimClock, SimDisk
 
@@ -59,14 +59,14 @@ class Load:
         self.deleted: set[int] = set()
         self.next_ledger = 1
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        for append in appends:
-            key = append.writer.ledger_id, append.entry_id
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
+        for entry in entries:
+            key = entry.position
             assert key[1] == 0 or (key[0], key[1] - 1) in self.acked, "told in order, without holes"
             self.acked.add(key)
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
-        assert (append.writer.ledger_id, append.entry_id) not in self.acked
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
+        assert entry.position not in self.acked
 
     def store(self) -> EmbeddedLedgers:
         return EmbeddedLedgers(SETTINGS, self.disk, SimBlocking(), self.clock, publish_time_of)

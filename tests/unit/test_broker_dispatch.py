@@ -197,6 +197,23 @@ def test_subscription_at_its_unacked_limit_stops_reading() -> None:
     assert dispatcher.wants() is None
 
 
+def test_keyed_subscription_at_its_unacked_limit_stops_and_goes_on() -> None:
+    log = ListLog(9)
+    dispatcher = keyed(log, unacked_max=3)
+    shell = Shell(dispatcher, log)
+    members = [shell.join(make_consumer(KEY_SHARED, number, permits=10)) for number in (1, 2)]
+    shell.pump()
+    assert sum(one.unacked_messages for one in members) == 3
+    assert dispatcher.wants() is None
+    for _ in range(9):
+        held = [(one, position) for one in members for position in list(one.pending)]
+        for one, position in held:
+            shell.ack(one, position)
+        shell.pump()
+        assert sum(one.unacked_messages for one in members) <= 3
+    assert sum(one.messages_out for one in members) == 9
+
+
 def test_failed_replay_read_is_asked_for_again() -> None:
     log = ListLog(2)
     shell = Shell(shared(log), log)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from anabranch.broker.dedup import Sequences
@@ -222,3 +224,35 @@ async def test_echo_is_answered_when_deduplication_is_switched_off_meanwhile() -
     publisher.sequences = None
     world.ledgers.commit()
     assert receipts(producer) == [(0, True), (0, False)]
+
+
+@pytest.mark.parametrize("is_deduplicated", [False, True])
+@pytest.mark.parametrize("run", [1, 2, 3, 7, 20])
+async def test_a_run_is_as_good_as_one_by_one(run: int, is_deduplicated: bool) -> None:
+    """The window is narrow, so that runs end inside it, at its border and behind it."""
+    world = PublishWorld(auto=False)
+    publisher = await world.start(Sequences() if is_deduplicated else None)
+    producer = make_producer(peer := RecordingPeer(), window=Window(30, 8))
+    for start in range(0, 20, run):
+        publisher.publish_run(producer, [send(producer, number) for number in range(start, min(start + run, 20))])
+    assert peer.held_bytes == 60
+    assert producer.window.messages == 8
+    while not producer.is_idle:
+        world.ledgers.commit()
+    assert receipts(producer) == [(number, True) for number in range(20)]
+    assert (peer.held_bytes, producer.window.bytes, producer.window.messages) == (0, 0, 0)
+    assert (publisher.messages_in, publisher.bytes_in) == (20, 60)
+
+
+async def test_a_refused_run_fails_as_a_whole_and_in_order() -> None:
+    world = PublishWorld(auto=False)
+    publisher, producer = await world.start(), make_producer(peer := RecordingPeer())
+    publisher.publish(send(producer, 0))
+    world.ledgers.refusal = StorageError("no room")
+    publisher.publish_run(producer, [send(producer, 1), send(producer, 2)])
+    assert world.failures == []  # behind what is in flight
+    world.ledgers.commit()
+    await asyncio.sleep(0)
+    assert receipts(producer) == [(0, True)]
+    assert len(world.failures) == 2
+    assert (peer.held_bytes, producer.window.bytes) == (0, 0)

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from anabranch.broker import selectors
 from anabranch.broker.errors import ConsumerAssignFailed
 from anabranch.broker.selectors import RING_SIZE, HashRing, RoundRobin, StickyRanges, failover_active
 
@@ -110,3 +111,20 @@ def test_a_plain_topic_keeps_who_came_first() -> None:
 def test_partitions_are_spread_by_name_over_the_best_level() -> None:
     members = [("c", 0), ("a", 0), ("b", 0), ("best-not", 1)]
     assert [active(members, partition) for partition in range(4)] == ["a", "b", "c", "a"]
+
+
+def test_members_on_the_same_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first label by name owns it, whoever comes or goes first."""
+    monkeypatch.setattr(selectors, "_points_of", lambda label: {7, 9} if label == "b" else {7})
+    shared: HashRing[str] = HashRing()
+    for labels, owners in (
+        (["b"], "bb"),
+        (["b", "a"], "ab"),
+        (["b", "a", "c"], "ab"),
+        (["c", "b"], "bb"),
+        (["c"], "cc"),
+    ):
+        shared.reset([(label, label) for label in labels])
+        assert [shared.owner(7), shared.owner(9)] == list(owners)
+    shared.reset([])
+    assert shared.owner(7) is None

@@ -8,6 +8,8 @@ import pytest
 
 from anabranch.broker.errors import NamespaceNotFound, TopicFenced, TopicNotFound
 from anabranch.broker.memorytopic import MemoryTopic
+from anabranch.broker.placement import Address, ServedElsewhere
+from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Publish
 from anabranch.broker.topic import Topic
 from anabranch.model.errors import Error, NotAllowed, NotReady
@@ -251,3 +253,95 @@ async def test_a_stopping_broker_says_so() -> None:
         await world.topics.get(NAME, create=True)
     assert producer.closed
     assert len(world.topics) == 0
+
+
+# -- topics that live elsewhere
+
+HEIR = Address("pulsar://heir:1", "http://heir:2")
+
+
+async def test_what_is_not_ours_is_neither_opened_nor_created() -> None:
+    world = await BrokerWorld().start()
+    elsewhere = {OTHER}
+
+    def check_here(name: TopicName) -> None:
+        if name in elsewhere:
+            raise ServedElsewhere(name, HEIR)
+
+    world.topics._check_here = check_here
+    for attempt in (world.topics.get(OTHER, create=True), world.topics.create(OTHER)):
+        with pytest.raises(ServedElsewhere) as caught:
+            await attempt
+        assert caught.value.address == HEIR
+    assert not await world.catalog.exists(OTHER)
+    await world.topic()
+    elsewhere.add(NAME)
+    with pytest.raises(ServedElsewhere):
+        await world.topics.get(NAME, create=False)
+
+
+async def test_a_topic_that_is_given_away_while_it_opens_is_closed_again() -> None:
+    world = await BrokerWorld().start()
+    calls = 0
+
+    def check_here(name: TopicName) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise ServedElsewhere(name, HEIR)
+
+    world.topics._check_here = check_here
+    with pytest.raises(ServedElsewhere):
+        await world.topics.get(NAME, create=True)
+    assert world.topics.loaded(NAME) is None
+
+
+async def test_hand_over_closes_what_moves_and_tells_its_clients_later() -> None:
+    world = await BrokerWorld().start()
+    moving, staying = await world.topic(), await world.topic(OTHER)
+    producer = world.producer("p")
+    await moving.add_producer(producer, None)
+    _, consumer = await world.subscribe(moving)
+    stays = world.producer("q")
+    await staying.add_producer(stays, None)
+    await world.publish(moving, 0, producer=producer)
+    farewells = await world.topics.hand_over(lambda name: name == NAME, lambda name: HEIR)
+    assert (world.topics.loaded(NAME), world.topics.loaded(OTHER)) == (None, staying)
+    assert producer.closed and not stays.closed
+    assert peer_of(producer).bodies(BaseCommand.CLOSE_PRODUCER) == []
+    assert peer_of(consumer).bodies(BaseCommand.CLOSE_CONSUMER) == []
+    for farewell in farewells:
+        farewell.say()
+        farewell.say()  # only once
+    (told,) = peer_of(producer).bodies(BaseCommand.CLOSE_PRODUCER)
+    assert (told.producer_id, told.assignedBrokerServiceUrl) == (producer.producer_id, "pulsar://heir:1")
+    (told,) = peer_of(consumer).bodies(BaseCommand.CLOSE_CONSUMER)
+    assert (told.consumer_id, told.assignedBrokerServiceUrl) == (consumer.consumer_id, "pulsar://heir:1")
+    assert peer_of(stays).frames() == []
+    assert (await world.topic()).log.total_messages == 1  # durable: whoever opens it finds it
+
+
+async def test_the_policies_that_were_set_last_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first change is still being applied when the second one is made, by another broker perhaps."""
+    world = await BrokerWorld().start()
+    topic = await world.topic()
+    entered, go_on = asyncio.Event(), asyncio.Event()
+    apply = Topic.apply
+
+    async def slow(self: Topic, policies: Policies) -> None:
+        if not entered.is_set():
+            entered.set()
+            await go_on.wait()
+        await apply(self, policies)
+
+    monkeypatch.setattr(Topic, "apply", slow)
+    await world.catalog.set_deduplication("public/default", True)
+    first = asyncio.ensure_future(world.topics.apply_policies("public/default"))
+    await entered.wait()
+    await world.catalog.set_deduplication("public/default", False)
+    second = asyncio.ensure_future(world.topics.apply_policies("public/default"))
+    for _ in range(50):
+        await asyncio.sleep(0)  # the second one gets as far as it can
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert not topic.deduplicates

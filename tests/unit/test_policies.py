@@ -10,6 +10,7 @@ import pytest
 from anabranch.broker import bundles
 from anabranch.broker.catalog import NamespacePolicies
 from anabranch.broker.consumer import SubscriptionType
+from anabranch.broker.dedup import Sequences
 from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions, TooManyTopics
 from anabranch.broker.inactive import REVISIT_SECONDS, WAKE_MAX, Visits, is_doomed, is_eligible, needs_patrol
 from anabranch.broker.limits import check_consumer, check_producer, check_subscription
@@ -268,6 +269,20 @@ async def test_retention_goes_back_to_the_brokers() -> None:
     await governed(world)
     await topic.sweep()
     assert topic.log.total_messages == 0
+
+
+async def test_snapshots_of_sequences_by_time() -> None:
+    world = await BrokerWorld().start()
+    topic = await governed(world, deduplicationEnabled=True, deduplicationSnapshotIntervalSeconds=60)
+    producer = world.producer("p")
+    positions = await world.publish(topic, 1, 2, 3, producer=producer)
+    world.clock.advance(59)
+    await topic.sweep()
+    assert Sequences.load(topic.log.state("dedup"))[0].last("p") == -1
+    world.clock.advance(1)
+    await topic.sweep()
+    sequences, upto = Sequences.load(topic.log.state("dedup"))
+    assert sequences.last("p") == 3 and upto == positions[-1]
 
 
 async def test_sleeping_topics_are_woken_for_what_time_does() -> None:

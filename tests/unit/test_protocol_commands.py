@@ -7,6 +7,8 @@ import threading
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anabranch.model import errors as model_errors
 from anabranch.model.position import EARLIEST, LATEST, Position
@@ -14,6 +16,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol import replies
 from anabranch.protocol.commands import (
     CommandReader,
+    MessageHeads,
     frame,
     frame_with_payload,
     message_header,
@@ -120,6 +123,15 @@ def test_receipt_of_a_duplicate() -> None:
     _, receipt = parsed(receipt_frame(1, 2, -1, -1))
     assert position_of(receipt.message_id) == EARLIEST
     assert not receipt.HasField("credit_bytes")
+
+
+@given(
+    st.integers(0, 2**40), st.integers(0, 2**63 - 1), st.lists(st.integers(0, 2**40), max_size=20), st.integers(-1, 300)
+)
+def test_message_heads_are_message_headers(consumer: int, ledger: int, entries: list[int], partition: int) -> None:
+    heads = MessageHeads(consumer, ledger, partition)
+    for entry in [*entries, 0, 1, 127, 128, 16_383, 16_384, 2**21 - 1, 2**21, 5]:
+        assert heads.head(entry, 11_000) == message_header(11_000, consumer, ledger, entry, partition)
 
 
 @pytest.mark.parametrize("partition", [2, -1])

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from anabranch.protocol.errors import BadFrame, FrameTooLarge, ProtocolError
-from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, MESSAGE_BYTES_MAX, Frame, FrameDecoder
+from anabranch.protocol.frames import BLOCK_BYTES, FRAME_OVERHEAD_MAX, MESSAGE_BYTES_MAX, Frame, FrameDecoder
 from tests.fuzzing import sized
 
 LIMIT = MESSAGE_BYTES_MAX + FRAME_OVERHEAD_MAX
@@ -166,3 +166,35 @@ def test_an_idle_connection_holds_little() -> None:
     finally:
         tracemalloc.stop()
     assert held < 1000 * 1000
+
+
+def test_blocks_are_asked_for_while_large_frames_come_in_quickly() -> None:
+    decoder = FrameDecoder(1 << 20, bytearray(512 * 1024))
+    large, small = sized(b"c", bytes(10_000)), sized(b"c", bytes(100))
+
+    def receive(data: bytes) -> list[bool]:
+        if decoder.block_bytes:
+            return [frame.owned for frame in decoder.received_block(data)]
+        decoder.buffer()[: len(data)] = data
+        return [frame.owned for frame in decoder.received(len(data))]
+
+    assert receive(large * 3) == [False] * 3
+    assert decoder.block_bytes == 0  # not many
+    assert receive(large * 25) == [False] * 25
+    assert decoder.block_bytes == BLOCK_BYTES
+    assert receive(large * 25) == [True] * 25  # a full block is given away
+    assert receive(large * 15) == [False] * 15  # a half empty one is not
+    assert decoder.block_bytes == BLOCK_BYTES
+    assert receive(small * 1_500) == [False] * 1_500
+    assert decoder.block_bytes == 0  # small ones are cheaper to copy
+
+
+def test_a_frame_over_the_border_of_two_blocks_belongs_to_its_reader() -> None:
+    decoder = FrameDecoder(1 << 20, bytearray(512 * 1024))
+    data = sized(b"c", bytes(range(250)) * 40) * 30
+    decoder.buffer()[: len(data)] = data
+    assert len(list(decoder.received(len(data)))) == 30
+    first, second = data[:205_000], data[205_000:]
+    kept = [*decoder.received_block(first), *decoder.received_block(second)]
+    assert [bytes(frame.payload or b"") for frame in kept] == [bytes(range(250)) * 40] * 30
+    assert kept[20].owned

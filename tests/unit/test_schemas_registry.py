@@ -13,6 +13,7 @@ from anabranch.broker.catalog import Catalog
 from anabranch.broker.errors import IncompatibleSchema, NamespaceNotFound, SchemaNotFound, TooManySchemas
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.schema_compat import SchemaTooLarge
+from anabranch.broker.schema_counts import NAMESPACES_MAX, OTHERS, Counts, SchemaCounts
 from anabranch.broker.schema_policy import AUTO_UPDATE, AUTO_UPDATE_STRATEGY, STRATEGY, VALIDATION, SchemaPolicy
 from anabranch.broker.schema_settings import SchemaSettings
 from anabranch.broker.schemas import SchemaRegistry, schema_name, version_bytes
@@ -423,3 +424,27 @@ async def test_the_same_schema_comes_back_in_the_middle_of_a_deletion(moment: tu
         else:  # it came before: gone like the rest
             assert history == []
             assert await world.keys() == []
+
+
+async def test_what_was_asked_is_counted_by_namespace(world: World) -> None:
+    await world.policy(schema_compatibility_strategy="BACKWARD")
+    registry = world.registry
+    with pytest.raises(SchemaNotFound):
+        await registry.get(TOPIC)
+    await registry.register(TOPIC, avro("a"))
+    await registry.register(TOPIC, avro("a"))  # known: nothing to compare
+    await registry.register(TOPIC, avro("a", b=1))
+    with pytest.raises(IncompatibleSchema):
+        await registry.register(TOPIC, avro("a", "b", "c"))
+    await registry.get(TOPIC)
+    await registry.delete(TOPIC)
+    assert registry.counts.by_namespace == {
+        NAMESPACE: Counts(got=1, got_failed=1, put=3, put_failed=1, deleted=1, compatible=1, incompatible=1)
+    }
+
+
+def test_counts_are_kept_for_a_bounded_number_of_namespaces() -> None:
+    counts = SchemaCounts()
+    for number in range(NAMESPACES_MAX + 5):
+        counts.of(f"t/n{number}").got += 1
+    assert len(counts.by_namespace) == NAMESPACES_MAX + 1 and counts.by_namespace[OTHERS].got == 5

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from anabranch.broker import tokens
 from anabranch.broker.authentication import Credentials, Unauthenticated
+from anabranch.broker.token_files import FollowingTokenMethod, KeyFile
 from anabranch.broker.tokens import ALGORITHMS, HMAC_BYTES, BadKey, TokenKey, TokenMethod, TokenReader
 from anabranch.model.errors import BadRequest
 from anabranch.node.tokens import create_key_pair, create_secret_key, create_token, validate_token
@@ -266,3 +267,37 @@ def test_secrets_are_new_and_long_enough(algorithm: str) -> None:
     raw, text = create_secret_key(algorithm, as_base64=False), create_secret_key(algorithm, as_base64=True)
     assert len(raw) == HMAC_BYTES[algorithm] == len(base64.b64decode(text))
     assert raw != create_secret_key(algorithm, as_base64=False)
+
+
+async def test_a_key_file_is_read_again_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place, other = tmp_path / "secret.key", bytes(reversed(SECRET))
+    place.write_bytes(SECRET)
+    file = KeyFile(str(place), tokens.secret_keys)
+    method = FollowingTokenMethod(TokenReader(file.keys), "sub", file)
+
+    async def role(secret: bytes) -> str:
+        return (await method.identify(Credentials("token", by_hand({"sub": "me"}, secret)), NOW)).role
+
+    def exchange(content: bytes) -> None:
+        fresh = tmp_path / "fresh"
+        fresh.write_bytes(content)
+        fresh.rename(place)
+
+    assert await role(SECRET) == "me"
+    with pytest.raises(Unauthenticated):
+        await role(other)
+    exchange(other)
+    assert await role(other) == "me"
+    with pytest.raises(Unauthenticated):
+        await role(SECRET)
+    exchange(b"short")
+    assert await role(other) == "me" and "last good one" in caplog.text
+    place.unlink()
+    assert await role(other) == "me"
+    exchange(SECRET)
+    assert await role(SECRET) == "me"
+
+
+def test_a_key_given_in_place_never_changes() -> None:
+    file = KeyFile("data:;base64," + base64.b64encode(SECRET).decode(), tokens.secret_keys)
+    assert not file.follow() and file.keys[0].key == SECRET

@@ -11,7 +11,7 @@ from anabranch.storage.record import HEADER_BYTES
 def batch(ledger: int, size: int, offset: int = 32) -> Batch:
     made = Batch(ledger, offset, 0)
     made.end = offset + size
-    made.appends = cast(Any, [None])
+    made.entries = cast(Any, [None])
     made.pieces = [bytes(size)]
     return made
 
@@ -104,13 +104,13 @@ def test_a_failed_group_leaves_its_place_to_the_next() -> None:
 
 def test_small_records_are_joined_and_large_ones_are_not() -> None:
     small = Batch(1, 0, 0)
-    small.appends = cast(Any, [None, None])
+    small.entries = cast(Any, [None, None])
     small.pieces = [b"a", b"b", b"c", b"d"]
     small.end = 4
     small.compact()
     assert small.pieces == [b"abcd"]
     large = Batch(1, 0, 0)
-    large.appends = cast(Any, [None])
+    large.entries = cast(Any, [None])
     large.pieces = [bytes(40), bytes(5000)]
     large.end = 5040
     large.compact()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from anabranch.storage.ledgerfile import LEDGER_START
 from anabranch.storage.record import HEADER_BYTES, LEDGER_MAGIC, encode_file_head, encode_header
-from anabranch.storage.scan import Walk
+from anabranch.storage.scan import Walk, sound_run
 from tests.storage_sim import SimDisk
 
 LEDGER = 9
@@ -49,6 +49,42 @@ def test_one_flipped_byte_costs_one_entry(place: float, flip: int, block_bytes: 
     wrong = [entry for entry, payload in found if payload != PAYLOADS[entry]]
     assert len(wrong) == 1
     assert dict(found)[wrong[0]] is None
+
+
+@given(
+    first=st.integers(0, 19), count=st.integers(0, 25), bytes_max=st.integers(0, 3000), size=st.integers(0, 5000),
+    flip=st.none() | st.integers(0, 4000),
+)  # fmt: skip
+def test_a_run_is_what_a_walk_finds_up_to_the_first_doubt(
+    first: int, count: int, bytes_max: int, size: int, flip: int | None
+) -> None:
+    data = ledger_bytes(PAYLOADS)
+    if flip is not None and flip < len(data):
+        data[flip] ^= 1
+    offset = LEDGER_START + sum(HEADER_BYTES + len(payload) for payload in PAYLOADS[:first])
+    found, after = sound_run(memoryview(data)[offset : offset + size], offset, LEDGER, first, first + count, bytes_max)
+    expected: list[tuple[int, int, bytes]] = []
+    room, place = bytes_max, offset
+    for number in range(first, min(first + count, 20)):
+        end = place + HEADER_BYTES + len(PAYLOADS[number])
+        room -= len(PAYLOADS[number])
+        if end > offset + size or (room < 0 and expected) or (flip is not None and place <= flip < end):
+            break
+        expected.append((number, number + 1, PAYLOADS[number]))
+        place = end
+    assert [(entry.position.entry, entry.messages, bytes(entry.payload)) for entry in found] == expected
+    assert after == place
+
+
+def test_a_flipped_length_of_the_last_entry_costs_that_entry_only() -> None:
+    data = ledger_bytes(PAYLOADS)
+    place = len(data) - len(PAYLOADS[-1]) - HEADER_BYTES + 4
+    for flip in range(1, 256):
+        for byte in range(4):
+            damaged = bytearray(data)
+            damaged[place + byte] ^= flip
+            found = walk(damaged, count_tail=True)
+            assert found == [*enumerate(PAYLOADS[:-1]), (19, None)], (flip, byte)
 
 
 @given(size=st.integers(LEDGER_START, 4000))

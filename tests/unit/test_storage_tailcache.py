@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.storage.gate import Gate
 from anabranch.storage.group import Batch
 from anabranch.storage.index import SparseIndex
-from anabranch.storage.port import Append, StorageError
+from anabranch.storage.port import StorageError, StoredEntry
 from anabranch.storage.tailcache import ENTRY_OVERHEAD_BYTES, TailCache
 from anabranch.storage.writer import OpenLedger
 
@@ -13,9 +13,9 @@ COST = 1_000
 
 
 class Nobody:
-    def appended(self, appends: object) -> None: ...
+    def appended(self, entries: object, contexts: object) -> None: ...
 
-    def append_failed(self, append: Append, error: StorageError) -> None: ...
+    def append_failed(self, entry: StoredEntry, context: object, error: StorageError) -> None: ...
 
 
 def ledger(ledger_id: int) -> OpenLedger:

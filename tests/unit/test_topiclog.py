@@ -9,7 +9,7 @@ import pytest
 from anabranch.metadata.port import ANY, StoreUnavailable
 from anabranch.model.errors import AlreadyExists, Error, NotFound
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.storage.port import Fenced, StorageError, StorageFull
+from anabranch.storage.port import Fenced, StorageError, StorageFull, Superseded
 from anabranch.storage.topiclog import StoredEntry, TopicLog, TopicLogSettings, TopicTerminated
 from tests.topic_world import Receipts, TopicWorld, read_all
 
@@ -289,6 +289,73 @@ async def test_without_metadata_a_dead_ledger_fails_appends_until_it_is_back(wor
     moody.is_down = False
     await world.fill(topic, 1)
     await topic.close()
+
+
+async def test_without_metadata_cursors_are_still_kept(world: TopicWorld) -> None:
+    moody = Moody(world)
+    world.records = moody  # type: ignore[assignment]  # the same port, another class
+    topic = await world.open(TopicLogSettings(retention_ms=-1, retention_bytes=-1, state_bytes_max=64))
+    cursor = await topic.create_cursor("s", EARLIEST, {})
+    positions = await world.fill(topic, 200)
+    moody.is_down = True
+    for position in positions[:150:2]:
+        cursor.ack(position, 0)
+        await topic.flush_state()  # far more than asks for a fresh ledger
+    acknowledged = cursor.state.holes
+    assert len(topic.stats().state_ledgers) == 1
+    world.crash()
+    moody.is_down = False
+    topic = await world.open(TopicLogSettings(retention_ms=-1, retention_bytes=-1, state_bytes_max=64))
+    cursor = topic.cursors["s"]
+    assert cursor.state.holes == acknowledged
+    before = topic.stats().state_ledgers
+    for position in positions[1:150:2]:
+        cursor.ack(position, 0)
+        await topic.flush_state()
+    await world.settle()
+    assert topic.stats().state_ledgers != before, "no fresh ledger although there is metadata"
+    await topic.close()
+
+
+async def test_state_that_was_lost_waits_for_metadata(world: TopicWorld) -> None:
+    """Once a write of state has failed, the old ledger cannot be gone on with."""
+    moody = Moody(world)
+    world.records = moody  # type: ignore[assignment]  # the same port, another class
+    topic = await world.open(KEEP)
+    cursor = await topic.create_cursor("s", EARLIEST, {})
+    positions = await world.fill(topic, 4)
+    moody.is_down, world.ledgers.fail_groups = True, StorageFull("no room")
+    cursor.ack(positions[0], 0)
+    with pytest.raises(StorageFull):
+        await topic.flush_state()
+    world.ledgers.fail_groups = None
+    with pytest.raises(StoreUnavailable):
+        await topic.flush_state()
+    moody.is_down = False
+    await topic.flush_state()
+    world.crash()
+    assert (await world.open(KEEP)).cursors["s"].mark_delete == positions[0]
+
+
+async def test_a_holder_that_was_replaced_cannot_open_it_any_more(world: TopicWorld) -> None:
+    """Opening would seal the ledger that the present holder is writing to: what it confirms later would be lost."""
+    holder = await world.open(KEEP, tenure=7)
+    await world.fill(holder, 2)
+    before = await world.metadata.get(KEY)
+    with pytest.raises(Superseded):
+        await world.open(KEEP, tenure=6)
+    assert await world.metadata.get(KEY) == before, "nothing was touched"
+    await world.fill(holder, 1, first=2)
+    await holder.close()
+    again = await world.open(KEEP, tenure=7)
+    assert await read_all(again) == [b"0", b"1", b"2"]
+    await again.close()
+    await (await world.open(KEEP)).close()  # alone, without a cluster: nobody else can be there
+    with pytest.raises(Superseded):
+        await world.open(KEEP, tenure=6)
+    later = await world.open(KEEP, tenure=9)
+    assert await read_all(later) == [b"0", b"1", b"2"]
+    await later.close()
 
 
 async def test_a_stale_owner_is_fenced_by_the_epoch(world: TopicWorld) -> None:

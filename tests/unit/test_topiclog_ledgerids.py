@@ -39,3 +39,12 @@ async def test_a_block_costs_one_metadata_write() -> None:
     before = await world.metadata.get("/ledgers/next-id")
     await asyncio.gather(*(ids.allocate() for _ in range(99)))
     assert await world.metadata.get("/ledgers/next-id") == before
+
+
+async def test_ids_whose_files_are_on_the_volume_are_not_given_again() -> None:
+    """By a store that is fresh, or a restored copy that is behind."""
+    world = TopicWorld()
+    await world.metadata.open()
+    assert await LedgerIds(world.records, block=10, floor=500).allocate() == 501
+    assert await LedgerIds(world.records, block=10, floor=500).allocate() == 511
+    assert await LedgerIds(world.records, block=10, floor=800).allocate() == 801

@@ -17,10 +17,12 @@ from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 
 from anabranch.admin.errors import AdminError, BadUrl, Refused, Unreachable
+from anabranch.admin.redirect import Place, default_port, redirected
 from anabranch.model.names import TopicName, encode_component, parse_namespace
 
 DEFAULT_URL = "http://localhost:8080"
 TIMEOUT_SECONDS = 60.0
+REDIRECTS_MAX = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ component = encode_component
 
 
 class AdminClient:
-    """One keep-alive connection, opened when first used. Not for use by two threads at once."""
+    """Keep-alive connections, opened when first used. Not for use by two threads at once."""
 
     def __init__(
         self,
@@ -82,17 +84,15 @@ class AdminClient:
         self._headers = {"Accept": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._http: http.client.HTTPConnection
-        if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=trust_file)
-            self._http = http.client.HTTPSConnection(
-                parts.hostname, port or 443, timeout=timeout_seconds, context=context
-            )
-        else:
-            self._http = http.client.HTTPConnection(parts.hostname, port or 80, timeout=timeout_seconds)
+        self._timeout = timeout_seconds
+        self._tls = ssl.create_default_context(cafile=trust_file) if parts.scheme == "https" else None
+        self._start = Place(parts.scheme, parts.hostname, port or default_port(parts.scheme))
+        self._open: dict[Place, http.client.HTTPConnection] = {}
 
     def close(self) -> None:
-        self._http.close()
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -126,23 +126,45 @@ class AdminClient:
             headers["Content-Type"] = "application/json"
         elif method in ("PUT", "POST"):
             headers["Content-Type"] = "application/json"
-        answer = self._exchange(method, target, data, headers)
+        answer = self._follow(method, target, data, headers)
         if answer.status >= 300:
             raise refusal(answer)
         return answer
 
-    def _exchange(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> Answer:
+    def _follow(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> Answer:
+        """Of a cluster any broker may be asked; it names the one that serves the topic, who gets the same request."""
+        at = self._start
+        for _ in range(REDIRECTS_MAX):
+            answer = self._exchange(at, method, target, data, headers)
+            if answer.status not in (307, 308):
+                return answer
+            at, target = redirected(at, answer.headers.get("location", ""), has_secret="Authorization" in headers)
+        raise Unreachable(f"{self.url}: brokers send us round in circles")
+
+    def _connection(self, at: Place) -> http.client.HTTPConnection:
+        """Kept open, one for each broker."""
+        if at not in self._open:
+            if at.scheme == "https":
+                tls = self._tls = self._tls or ssl.create_default_context()
+                self._open[at] = http.client.HTTPSConnection(at.host, at.port, timeout=self._timeout, context=tls)
+            else:
+                self._open[at] = http.client.HTTPConnection(at.host, at.port, timeout=self._timeout)
+        return self._open[at]
+
+    def _exchange(self, at: Place, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> Answer:
+        connection = self._connection(at)
+        url = self.url if at == self._start else str(at)
         try:
-            self._http.request(method, target, data, dict(headers))
-            response = self._http.getresponse()
+            connection.request(method, target, data, dict(headers))
+            response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, response.read(), found)
         except ssl.SSLError as error:
-            self._http.close()
-            raise Unreachable(f"TLS with {self.url} failed: {error.reason or error}") from error
+            connection.close()
+            raise Unreachable(f"TLS with {url} failed: {error.reason or error}") from error
         except (OSError, http.client.HTTPException) as error:
-            self._http.close()
-            raise Unreachable(f"no answer from {self.url}: {_words(error)}") from error
+            connection.close()
+            raise Unreachable(f"no answer from {url}: {_words(error)}") from error
 
 
 def refusal(answer: Answer) -> AdminError:

@@ -35,6 +35,13 @@ class Unreachable(AdminError):
     hint = "is the broker running? Its address is given with --admin-url or ANABRANCH_ADMIN_URL"
 
 
+class StrangePlace(AdminError):
+    """A broker sends us to a place where our credentials should not go."""
+
+    code = "redirect-refused"
+    hint = "if that broker is yours, give its address with --admin-url"
+
+
 class Refused(AdminError):
     """The broker answered, and the answer is no."""
 

@@ -3,45 +3,87 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from anabranch.broker.authorization import Grants
+from anabranch.broker.brokers_admin import BrokersAdmin
 from anabranch.broker.cursor_admin import CursorAdmin
 from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.lookup_commands import loaded_non_persistent
 from anabranch.broker.metrics import Metrics
 from anabranch.broker.namespace_admin import NamespaceAdmin
+from anabranch.broker.placement import ServedElsewhere, check_here
+from anabranch.broker.publish_admin import PublishAdmin
+from anabranch.broker.reach import Reach
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.broker.stats import StatsOptions, internal_stats, merged, topic_stats
-from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.broker.topic_admin import TopicAdmin
-from anabranch.model.errors import AlreadyExists, NotAllowed
+from anabranch.model.errors import AlreadyExists, NotAllowed, NotFound
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import EARLIEST, Position
 
 
 class BrokerAdmin:
-    """Implements `rest.face.BrokerFace`."""
+    """Implements `rest.face.BrokerFace`. What concerns topics of several brokers is done by each of them."""
+
+    ERRANDS = frozenset({"create_part", "delete_part", "check_deletable", "part_stats", "non_persistent", "is_loaded"})
 
     def __init__(
-        self, services: Callable[[], Services], server: BrokerServer, check_storage: Callable[[], None]
+        self,
+        services: Callable[[], Services],
+        server: BrokerServer,
+        check_storage: Callable[[], None],
+        brokers: BrokersAdmin | None = None,
     ) -> None:
         self._services = services
         self._server = server
         self._check_storage = check_storage
         self._metrics: Metrics | None = None  # remembers what was seen at the last look
+        self.brokers = brokers or BrokersAdmin(services)
+        self.publishing = PublishAdmin(services)
         self.schemas = SchemaAdmin(services)
         self.policies = NamespaceAdmin(services)
         self.care = TopicAdmin(services)
         self.cursors = CursorAdmin(services)
+        self.reach = Reach(services, "admin", self, self.ERRANDS)
+
+    async def errand(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """What another broker of the cluster asks of this one; NotFound for what is no errand."""
+        groups = {
+            "admin": self.reach,
+            "brokers": self.brokers.reach,
+            "care": self.care.reach,
+            "cursors": self.cursors.reach,
+            "policies": self.policies.reach,
+        }
+        group, _, call = name.partition(".")
+        if group not in groups:
+            raise NotFound(f"no errand {name}")
+        return await groups[group].do(call, arguments)
+
+    async def check_served(self, topic: str) -> None:
+        """Raises ServedElsewhere for a topic of another broker; a parent of partitions is everybody's."""
+        services, name = self._services(), TopicName.parse(topic)
+        if services.cluster is None or services.cluster.is_here(name):
+            return
+        if name.partition_index < 0 and await services.catalog.partitions(name):
+            return
+        await services.cluster.wait_placed(name)
+        if not services.cluster.is_here(name):
+            raise ServedElsewhere(name, services.cluster.whereabouts(name))
 
     # -- lookup
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
-        TopicName.parse(topic)
-        address = self._services().address
+        name, services = TopicName.parse(topic), self._services()
+        await services.placement.wait_placed(name)
+        address = services.placement.whereabouts(name)
+        if address is None:
+            raise ServedElsewhere(name, None)
         found = {"brokerUrl": address.service_url, "nativeUrl": address.service_url, "httpUrl": address.http_url}
         if address.service_url_tls is not None:
             found["brokerUrlTls"] = address.service_url_tls
@@ -68,6 +110,7 @@ class BrokerAdmin:
         services, name = self._services(), TopicName.parse(topic)
         if await services.catalog.partitions(name):
             raise NotAllowed(f"{name} is partitioned: delete it with its partitions")
+        self._mine(topic)
         loaded = services.topics.loaded(name)
         if force or loaded is None or loaded.is_idle:
             await self._forget_schema(name)
@@ -98,46 +141,66 @@ class BrokerAdmin:
 
     async def _carry_subscriptions(self, name: TopicName, indexes: range) -> None:
         """New partitions have every subscription of the old ones, from their first message on."""
-        topics = self._services().topics
         if not name.is_persistent:
             return
-        carried: dict[str, Mapping[str, str]] = {}
-        for index in range(indexes.start):
-            if await self._services().catalog.exists(name.partition(index)):
-                old = await topics.get(name.partition(index), create=False)
-                for one in old.subscriptions.values():
-                    if isinstance(one, Subscription) and one.is_durable:
-                        carried[one.name] = dict(one.cursor.properties)
-        for index in indexes if carried else ():
-            new = await topics.get(name.partition(index), create=False)
-            assert isinstance(new, Topic)
-            for subscription, properties in carried.items():
-                await new.create_subscription(subscription, new.resolve(EARLIEST), properties)
+        catalog, cursors = self._services().catalog, self.cursors.reach
+        old = [name.partition(index) for index in range(indexes.start) if await catalog.exists(name.partition(index))]
+        carried: dict[str, dict[str, str]] = {}
+        for known in await cursors.each(old, "durable"):
+            carried.update(known)
+        new, start = [name.partition(index) for index in indexes], [EARLIEST.ledger, EARLIEST.entry]
+        for subscription, properties in carried.items():
+            await cursors.each(new, "make", name=subscription, position=start, properties=properties)
 
     async def _make_partitions(self, name: TopicName, indexes: range) -> None:
         if name.is_persistent:
-            for index in indexes:
-                await self._services().topics.create(name.partition(index))
+            await self.reach.each([name.partition(index) for index in indexes], "create_part")
+
+    async def create_part(self, topic: str) -> None:
+        await self._services().topics.create(TopicName.parse(topic))
+
+    async def create_missed_partitions(self, topic: str) -> None:
+        name = TopicName.parse(topic)
+        count = await self._services().catalog.partitions(name)
+        if not count:
+            raise TopicNotFound(f"Partitioned Topic {name} not found")
+        await self._make_partitions(name, range(count))
 
     async def delete_partitions(self, topic: str, force: bool) -> None:
         services, name = self._services(), TopicName.parse(topic)
         count = await services.catalog.partitions(name)
         if not count:
             raise TopicNotFound(f"no such partitioned topic: {name}")
-        if not force:
-            for index in range(count):
-                loaded = services.topics.loaded(name.partition(index))
-                if loaded is not None and not loaded.is_idle:
-                    raise NotAllowed(f"{name} has connected producers or consumers")
-        parts = [services.topics.loaded(name.partition(index)) for index in range(count)]
-        produced = any(part is not None and part.producers for part in parts)
-        await services.schemas.forget_topic(name, may_return=produced)
-        for index in range(count):
-            partition = name.partition(index)
-            if services.topics.loaded(partition) is not None or await services.catalog.exists(partition):
-                await services.topics.delete(partition, force=force)
+        parts = [name.partition(index) for index in range(count)]
+        produced = await self.reach.each(parts, "check_deletable", force=force)  # all, before the first one goes
+        await services.schemas.forget_topic(name, may_return=any(produced))
+        await self.reach.each(parts, "delete_part", force=force)
         await services.catalog.delete_partitioned(name)
         await self._forget_grants(name)
+
+    async def check_deletable(self, topic: str, force: bool) -> bool:
+        """Raises NotAllowed; otherwise: has it producers (that will be back)?"""
+        services, name = self._services(), self._mine(topic)
+        found = services.topics.loaded(name)
+        if found is None and not force and await services.catalog.exists(name):
+            found = await services.topics.get(name, create=False)
+        if not force and isinstance(found, Topic):
+            found.check_unused()
+        elif not force and found is not None and not found.is_idle:
+            raise NotAllowed(f"{name} has connected producers or consumers")
+        return found is not None and bool(found.producers)
+
+    async def delete_part(self, topic: str, force: bool) -> None:
+        """One partition, if it is there."""
+        services, name = self._services(), self._mine(topic)
+        if services.topics.loaded(name) is not None or await services.catalog.exists(name):
+            await services.topics.delete(name, force=force)
+
+    def _mine(self, topic: str) -> TopicName:
+        """Raises ServedElsewhere: what is not loaded here may be loaded there."""
+        name = TopicName.parse(topic)
+        check_here(self._services().placement, name)
+        return name
 
     async def list_topics(self, namespace: str, domain: str, include_partitioned: bool) -> list[str]:
         services = self._services()
@@ -145,11 +208,18 @@ class BrokerAdmin:
         if domain == Domain.PERSISTENT:
             names = [str(name) for name in await services.catalog.topics(namespace)]
         else:
-            loaded = (topic.name for topic in services.topics)
-            names = [str(n) for n in loaded if n.domain is Domain.NON_PERSISTENT and n.namespace_path == namespace]
+            names = await self._non_persistent_everywhere(namespace)
         if include_partitioned:
             names += await self.list_partitioned(namespace, domain)
         return sorted(set(names))
+
+    async def _non_persistent_everywhere(self, namespace: str) -> list[str]:
+        found = await self.reach.everywhere("non_persistent", {"namespace": namespace}, absent_ok=True)
+        return [name for some in found for name in some]
+
+    async def non_persistent(self, namespace: str) -> list[str]:
+        """Loaded on this broker."""
+        return loaded_non_persistent(self._services(), namespace)
 
     async def list_partitioned(self, namespace: str, domain: str) -> list[str]:
         services = self._services()
@@ -167,28 +237,37 @@ class BrokerAdmin:
 
     async def topic_stats(self, topic: str, options: StatsOptions) -> dict[str, Any]:
         services, name = self._services(), TopicName.parse(topic)
-        if await services.catalog.partitions(name):
-            raise TopicNotFound(f"{name} is partitioned: ask for its partitioned stats")
-        found = await services.topics.get(name, create=False)
-        return await topic_stats(found, services.clock.now_ms(), services.address.broker_id, options)
+        found = services.topics.loaded(name)  # what dashboards ask for again and again costs no look into metadata
+        if found is None:
+            if await services.catalog.partitions(name):
+                raise TopicNotFound(f"{name} is partitioned: ask for its partitioned stats")
+            found = await services.topics.get(name, create=False)
+        book = services.topics.sampler.look(found)
+        return await topic_stats(found, book, services.clock.now_ms(), services.address.broker_id, options)
 
     async def partitioned_stats(self, topic: str, options: StatsOptions) -> dict[str, Any]:
         services, name = self._services(), TopicName.parse(topic)
         count = await services.catalog.partitions(name)
         if not count:
             raise TopicNotFound(f"Partitioned Topic {name} not found")
-        parts = {str(name.partition(i)): await self.topic_stats(str(name.partition(i)), options) for i in range(count)}
+        parts = [name.partition(index) for index in range(count)]
+        figures = await self.reach.each(parts, "part_stats", options=asdict(options))
         return {
-            **merged(list(parts.values())),
+            **merged(figures),
             "metadata": {"partitions": count, "deleted": False},
-            "partitions": parts,
+            "partitions": dict(zip(map(str, parts), figures, strict=True)),
         }
+
+    async def part_stats(self, topic: str, options: Mapping[str, bool]) -> dict[str, Any]:
+        return await self.topic_stats(topic, StatsOptions(**options))
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
         return internal_stats(await self._existing(topic))
 
     async def terminate_topic(self, topic: str) -> Position:
-        return await (await self._existing(topic)).terminate()
+        found = await self._existing(topic)
+        last = await found.terminate()
+        return Position(found.log.after(last).ledger, -1) if last == EARLIEST else last
 
     # -- tenants and namespaces
 
@@ -228,7 +307,12 @@ class BrokerAdmin:
         services, name = self._services(), TopicName.parse(topic)
         if services.topics.loaded(name) is not None or await services.catalog.exists(name):
             return True
-        return await services.catalog.partitions(name.base) > max(name.partition_index, 0)
+        if await services.catalog.partitions(name.base) > max(name.partition_index, 0):
+            return True
+        return not name.is_persistent and bool(await self.reach.at_owner(name, "is_loaded"))
+
+    async def is_loaded(self, topic: str) -> bool:
+        return self._services().topics.loaded(self._mine(topic)) is not None
 
     async def change_grants(self, namespace: str, change: Callable[[Grants], Grants]) -> None:
         """Counts at once: what was opened by a grant that is gone is closed."""
@@ -245,6 +329,8 @@ class BrokerAdmin:
 
     def health(self) -> None:
         self._check_storage()
+        if (fleet := self._services().fleet) is not None:
+            fleet.check_valid()
 
     def metrics(self) -> AsyncIterator[bytes]:
         services = self._services()
@@ -252,6 +338,8 @@ class BrokerAdmin:
             settings = services.settings
             self._metrics = Metrics(
                 services.clock,
+                services.topics.sampler,
+                services.schemas.counts,
                 per_topic=settings.metrics_topics,
                 topics_max=settings.metrics_topics_max,
                 version=SERVER_VERSION,

@@ -134,7 +134,7 @@ class Catalog:
     async def policies(self, namespace: str) -> NamespacePolicies:
         found = await self._store.get(f"/namespaces/{namespace}")
         if found is None:
-            raise NamespaceNotFound(f"no such namespace: {namespace!r}")
+            raise NamespaceNotFound(f"Namespace does not exist: {namespace}")
         return NamespacePolicies.load(found.value)
 
     async def effective(self, namespace: str) -> Policies:
@@ -151,7 +151,7 @@ class Catalog:
         for _ in range(CAS_TRIES):
             found = await self._store.get(f"/namespaces/{namespace}")
             if found is None:
-                raise NamespaceNotFound(f"no such namespace: {namespace!r}")
+                raise NamespaceNotFound(f"Namespace does not exist: {namespace}")
             changed = change(NamespacePolicies.load(found.value))
             try:
                 await self._store.put(f"/namespaces/{namespace}", changed.dump(), expected=found.version)
@@ -330,7 +330,7 @@ class Catalog:
         if not topic.is_persistent:
             return 0
         if not (auto_create and holds.auto_create_topics):
-            raise TopicNotFound(f"topic {topic} does not exist")
+            raise TopicNotFound(f"Topic {topic} not found")
         if holds.auto_create_partitions:
             try:
                 await self.create_partitioned(topic, holds.auto_create_partitions)
@@ -351,7 +351,7 @@ class Catalog:
                 raise TopicNotFound(f"{topic.base} has only {count} partitions")
             return False
         if not (create and holds.auto_create_topics):
-            raise TopicNotFound(f"topic {topic} does not exist")
+            raise TopicNotFound(f"Topic {topic} not found")
         if index < 0 and await self.partitions(topic) > 0:
             raise NotAllowed(f"{topic} is partitioned: use one of its partitions")
         if topic.is_persistent:

@@ -23,6 +23,9 @@ class CompactedAcks:
     def ack_set(self, p: Position) -> tuple[int, ...] | None:
         return self._cursor.ack_set(p)
 
+    def is_untouched_from(self, p: Position) -> bool:
+        return False  # entries of the view know which messages are left: they go one by one
+
     def first_unacked(self) -> Position:
         view, mark = self._log.compacted, self._cursor.mark_delete
         start = Position(max(mark.ledger, 0), mark.entry + 1)

@@ -32,7 +32,7 @@ from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import give_way
 from anabranch.storage.acks import words_of
 from anabranch.storage.compacted import CompactedRow, encode_entry
-from anabranch.storage.port import Append, LedgerWriter, StorageError
+from anabranch.storage.port import LedgerWriter, StorageError
 from anabranch.storage.topiclog import StoredEntry, TopicLog
 
 log = logging.getLogger(__name__)
@@ -206,12 +206,12 @@ class _Window:
     error: StorageError | None = None
     room: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        self.bytes -= sum(one.context for one in appends)
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[int]) -> None:
+        self.bytes -= sum(contexts)
         self.room.set()
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
-        self.bytes -= append.context
+    def append_failed(self, entry: StoredEntry, context: int, error: StorageError) -> None:
+        self.bytes -= context
         self.error = error
         self.room.set()
 

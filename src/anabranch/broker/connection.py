@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from anabranch.broker.authentication import Identity
@@ -73,6 +73,7 @@ class Connection:
         self._keepalive = Keepalive()
         self._handlers: dict[BaseType, Handler] = {}
         self._parts: list[CommandSet] = []
+        self._gatherers: list[CommandSet] = []  # those that want to know when a step has ended
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushing = False
@@ -92,6 +93,8 @@ class Connection:
         """Who handles the commands of this connection."""
         for part in parts:
             self._parts.append(part)
+            if type(part).step_ended is not CommandSet.step_ended:
+                self._gatherers.append(part)
             for kind, handler in part.handlers().items():
                 is_decided = kind in COMMAND_NEEDS or not self._services.guard.authorizes
                 self._handlers[kind] = handler if is_decided else self._undecided
@@ -106,22 +109,36 @@ class Connection:
     def buffer(self) -> memoryview:
         return self._decoder.buffer()[: self._read_bytes]
 
+    @property
+    def block_bytes(self) -> int:
+        return min(self._decoder.block_bytes, self._read_bytes)
+
     def received(self, count: int) -> None:
+        self._handle(self._decoder.received(count), count)
+
+    def received_block(self, block: bytes) -> None:
+        self._handle(self._decoder.received_block(block), len(block))
+
+    def _handle(self, found: Iterator[Frame], count: int) -> None:
         self._keepalive.heard()
         if self._probes:
             self._answer_probes()
         frames = 0
         try:
-            for frame in self._decoder.received(count):
-                frames += 1
-                kind, body = read_command(frame.command)
-                handler = self._handlers.get(kind)
-                if handler is not None and self.protocol_version:
-                    handler(body, frame)
-                else:
-                    self._other(kind, body)
-                if not self.is_open or self._is_closing:
-                    return
+            try:
+                for frame in found:
+                    frames += 1
+                    kind, body = read_command(frame.command)
+                    handler = self._handlers.get(kind)
+                    if handler is not None and self.protocol_version:
+                        handler(body, frame)
+                    else:
+                        self._other(kind, body)
+                    if not self.is_open or self._is_closing:
+                        return
+            finally:
+                for part in self._gatherers:
+                    part.step_ended()
         except ProtocolError as error:
             log.warning("protocol error, connection closed", extra={"peer": self.address, "reason": error.reason})
             self._flush()
@@ -364,6 +381,9 @@ class CommandSet:
 
     def handlers(self) -> dict[BaseType, Handler]:
         return {}
+
+    def step_ended(self) -> None:
+        """All commands that came with one read of the socket have been handled."""
 
     def writable(self) -> None:
         """The socket's queue has room again."""

@@ -3,12 +3,12 @@ HTTP is a skin over it. Where Pulsar allows it, a partitioned topic's name means
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.broker.errors import NothingToDo, NotOfThisKind, TopicNotFound
+from anabranch.broker.reach import Reach
 from anabranch.broker.services import Services
-from anabranch.broker.topic import Topic
 from anabranch.broker.topic_admin import TopicShelf, subscription_of
 from anabranch.model.errors import AlreadyExists, BadRequest, NotAllowed
 from anabranch.model.names import TopicName, check_subscription_name
@@ -19,35 +19,65 @@ SCAN_STEP = 1_000
 
 
 class CursorAdmin:
-    """Implements `rest.topic_face.CursorFace`."""
+    """Implements `rest.topic_face.CursorFace`. A parent's calls are made for each partition by the broker it is at."""
+
+    ERRANDS = frozenset(
+        {"names", "check", "make", "durable", "delete", "properties", "set_properties", "skip_all", "reset_to_time"}
+        | {"expire"}
+    )
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
         self._shelf = TopicShelf(services)
+        self.reach = Reach(services, "cursors", self, self.ERRANDS, once=frozenset({"make", "delete"}))
 
-    async def _both(self, topic: str, name: str) -> list[tuple[Topic, Any]]:
-        """The subscription on the topic or on every partition; all of them must have it."""
-        return [(one, subscription_of(one, name)) for one in await self._shelf.all(topic)]
+    async def _parts(self, topic: str, name: str) -> list[TopicName]:
+        """The partitions of a parent, each of which must have the subscription: nothing is done by halves."""
+        parts = await self._shelf.parts(topic)
+        await self.reach.each(parts, "check", name=name)
+        return parts
+
+    async def check(self, topic: str, name: str) -> None:
+        """Raises SubscriptionNotFound."""
+        await self._shelf.subscription(topic, name)
 
     # -- there or not
 
     async def names(self, topic: str) -> list[str]:
+        if parts := await self._shelf.parts(topic):
+            return sorted({known for some in await self.reach.each(parts, "names") for known in some})
         name = TopicName.parse(topic)
         if not name.is_persistent:
             return sorted((await self._services().topics.get(name, create=False)).subscriptions)
-        return sorted({known for one in await self._shelf.all(topic) for known in one.subscriptions})
+        return sorted((await self._shelf.one(topic)).subscriptions)
 
     async def create(self, topic: str, name: str, position: Position, properties: Mapping[str, str]) -> None:
         """On a missing topic that may be created, too."""
         check_subscription_name(name)
-        topics = await self._for_creation(topic)
-        if all(name in one.subscriptions for one in topics):
+        await self._ready(topic)
+        place, said = [position.ledger, position.entry], dict(properties)
+        if parts := await self._shelf.parts(topic):
+            made = await self.reach.each(parts, "make", name=name, position=place, properties=said)
+        else:
+            made = [await self.make(topic, name, place, said)]
+        if not any(made):
             raise AlreadyExists("Subscription already exists for topic")
-        for one in topics:
-            if name not in one.subscriptions:
-                await one.create_subscription(name, one.resolve(position), properties)
 
-    async def _for_creation(self, topic: str) -> list[Topic]:
+    async def make(self, topic: str, name: str, position: Sequence[int], properties: Mapping[str, str]) -> bool:
+        """False: it is there."""
+        one = await self._shelf.one(topic)
+        if name in one.subscriptions:
+            return False
+        await one.create_subscription(name, one.resolve(Position(*position)), properties)
+        return True
+
+    async def durable(self, topic: str) -> dict[str, dict[str, str]]:
+        """Durable subscriptions of one topic, with their properties."""
+        one = await self._shelf.one(topic)
+        return {sub.name: dict(sub.cursor.properties) for sub in one.subscriptions.values() if sub.is_durable}
+
+    async def _ready(self, topic: str) -> None:
+        """The topic is there, created if it may be."""
         parsed = TopicName.parse(topic)
         if not parsed.is_persistent:
             raise BadRequest("subscriptions of non-persistent topics are made by their consumers only")
@@ -57,26 +87,34 @@ class CursorAdmin:
                 await services.topics.get(parsed, create=True)
         except TopicNotFound as error:
             raise NotAllowed(f"Topic {parsed} not found, and it may not be created") from error
-        return await self._shelf.all(topic)
 
     async def delete(self, topic: str, name: str, force: bool) -> None:
+        if await self._shelf.parts(topic) and TopicName.parse(topic).is_persistent:
+            await self.reach.each(await self._parts(topic, name), "delete", name=name, force=force)
+            return
         parsed = TopicName.parse(topic)
         if not parsed.is_persistent:
             await (await self._services().topics.get(parsed, create=False)).unsubscribe(name, force=force)
             return
-        for one, _ in await self._both(topic, name):
-            await one.unsubscribe(name, force=force)
+        found, _ = await self._shelf.subscription(topic, name)
+        await found.unsubscribe(name, force=force)
 
     # -- properties
 
     async def properties(self, topic: str, name: str) -> dict[str, str]:
-        found: dict[str, str] = (await self._both(topic, name))[0][1].cursor.properties
-        return found
+        if parts := await self._parts(topic, name):
+            found: dict[str, str] = (await self.reach.each(parts[:1], "properties", name=name))[0]
+            return found
+        _, one = await self._shelf.subscription(topic, name)
+        return dict(one.cursor.properties)
 
     async def set_properties(self, topic: str, name: str, properties: Mapping[str, str]) -> None:
-        for _, one in await self._both(topic, name):
-            one.cursor.properties = properties
-            await one.flush()
+        if parts := await self._parts(topic, name):
+            await self.reach.each(parts, "set_properties", name=name, properties=dict(properties))
+            return
+        _, one = await self._shelf.subscription(topic, name)
+        one.cursor.properties = properties
+        await one.flush()
 
     # -- moving
 
@@ -98,14 +136,20 @@ class CursorAdmin:
     async def skip_all(self, topic: str, name: str) -> None:
         if not TopicName.parse(topic).is_persistent:
             raise NotOfThisKind("a non-persistent topic keeps nothing that could be skipped")
-        for found, one in await self._both(topic, name):
-            one.pass_over(found.log.last_position)
-            await one.flush()
+        if parts := await self._parts(topic, name):
+            await self.reach.each(parts, "skip_all", name=name)
+            return
+        found, one = await self._shelf.subscription(topic, name)
+        one.pass_over(found.log.last_position)
+        await one.flush()
 
     async def reset_to_time(self, topic: str, name: str, publish_ms: int) -> None:
         """The first message published at or after comes next. Consumers are cut and come back."""
-        for found, one in await self._both(topic, name):
-            await one.seek(await found.log.position_at_time(max(publish_ms, 0)))
+        if parts := await self._parts(topic, name):
+            await self.reach.each(parts, "reset_to_time", name=name, publish_ms=publish_ms)
+            return
+        found, one = await self._shelf.subscription(topic, name)
+        await one.seek(await found.log.position_at_time(max(publish_ms, 0)))
 
     async def reset_to(self, topic: str, name: str, position: Position, excluded: bool) -> None:
         found, one = await self._shelf.subscription(topic, name)
@@ -117,16 +161,23 @@ class CursorAdmin:
     async def expire_older(self, topic: str, name: str | None, seconds: int) -> None:
         """None: every subscription. NothingToDo when nothing was old enough."""
         before_ms = self._services().clock.now_ms() - seconds * 1000
-        expired = 0
-        for found in await self._shelf.all(topic):
-            first_kept = await found.log.position_at_time(before_ms)
-            last = Position(first_kept.ledger, first_kept.entry - 1)
-            chosen = list(found.subscriptions.values()) if name is None else [subscription_of(found, name)]
-            for one in chosen:
-                expired += one.expire_up_to(last)
-                await one.flush()
+        if parts := await self._shelf.parts(topic):
+            expired = sum(await self.reach.each(parts, "expire", name=name, before_ms=before_ms))
+        else:
+            expired = await self.expire(topic, name, before_ms)
         if not expired and name is not None:
             raise NothingToDo(f"Expire message by timestamp not issued on topic {topic} for subscription {name}")
+
+    async def expire(self, topic: str, name: str | None, before_ms: int) -> int:
+        """How many entries of one topic."""
+        found, expired = await self._shelf.one(topic), 0
+        first_kept = await found.log.position_at_time(before_ms)
+        last = Position(first_kept.ledger, first_kept.entry - 1)
+        chosen = list(found.subscriptions.values()) if name is None else [subscription_of(found, name)]
+        for one in chosen:
+            expired += one.expire_up_to(last)
+            await one.flush()
+        return expired
 
     async def expire_up_to(self, topic: str, name: str, position: Position) -> None:
         found, one = await self._shelf.subscription(topic, name)
@@ -165,4 +216,7 @@ class CursorAdmin:
         return answer
 
     async def replicated(self, topic: str, name: str) -> dict[str, bool]:
-        return {str(found.name): False for found, _ in await self._both(topic, name)}
+        names = await self._parts(topic, name)
+        if not names:
+            names = [(await self._shelf.subscription(topic, name))[0].name]
+        return {str(one): False for one in names}

@@ -44,6 +44,9 @@ class Acks(Protocol):
 
     def first_unacked(self) -> Position: ...
 
+    def is_untouched_from(self, p: Position) -> bool:
+        """Is nothing at or behind `p` acknowledged, not even partly? No is always a safe answer."""
+
 
 class Dispatcher(Protocol):
     consumers: list[Consumer]
@@ -79,6 +82,17 @@ def after(position: Position) -> Position:
     return Position(position.ledger, position.entry + 1)
 
 
+UNLIMITED = 1 << 62
+
+
+def room_left(unacked_max: int, consumers: Iterable[Consumer]) -> int:
+    """Messages that a subscription may still give out before too many are unacknowledged. Asks every consumer: to be
+    done once per step and counted down from there, not once per entry."""
+    if unacked_max <= 0:
+        return UNLIMITED
+    return unacked_max - sum(consumer.unacked_messages for consumer in consumers)
+
+
 class EntryBuffer:
     """Entries that were read but found no room. Bounded by one read, because nothing is read while it holds any."""
 
@@ -102,6 +116,11 @@ class EntryBuffer:
 
     def pop(self) -> StoredEntry:
         return self._entries.popleft()
+
+    @property
+    def entries(self) -> deque[StoredEntry]:
+        """For who takes many at once, from the left."""
+        return self._entries
 
     def clear(self) -> None:
         self._entries.clear()

@@ -15,7 +15,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.broker.consumer import Consumer
-from anabranch.broker.dispatch import Acks, ReadForward, ReadThese, Want, after
+from anabranch.broker.dispatch import Acks, ReadForward, ReadThese, Want, after, room_left
 from anabranch.broker.errors import ConsumerBusy
 from anabranch.broker.selectors import HashRing, StickyRanges
 from anabranch.model.position import Position
@@ -50,6 +50,7 @@ class KeyedDispatcher:
         self._stashed = 0
         self._retry: set[int] = set()  # slots worth another look
         self._holders: dict[int, tuple[Consumer, int]] = {}  # slot -> who holds how many unacked entries of it
+        self._room = 0  # messages that may still go out, as of this step
         self._hungry: set[Consumer] = set()  # owners that had no room when one of their slots was looked at
 
     # -- members
@@ -91,10 +92,15 @@ class KeyedDispatcher:
 
     @property
     def is_blocked(self) -> bool:
-        return 0 < self.unacked_max <= sum(consumer.unacked_messages for consumer in self.consumers)
+        return room_left(self.unacked_max, self.consumers) <= 0
+
+    @property
+    def replay_count(self) -> int:
+        return self._stashed
 
     def wants(self) -> Want | None:
-        if self.is_blocked or not any(consumer.is_ready for consumer in self.consumers):
+        self._room = room_left(self.unacked_max, self.consumers)
+        if self._room <= 0 or not any(consumer.is_ready for consumer in self.consumers):
             return None
         for consumer in [c for c in self._hungry if c.is_ready]:
             self._hungry.discard(consumer)
@@ -118,7 +124,7 @@ class KeyedDispatcher:
         holder = self._holders.get(slot)
         if holder is not None and holder[0] is not owner and not self._allow_out_of_order:
             return None  # rule 1: retried when the holder has settled its last one
-        if self.is_blocked:
+        if self._room <= 0:
             self._retry.add(slot)  # nothing is read while it lasts, so this is looked at right after
             return None
         if not owner.is_ready:
@@ -129,6 +135,7 @@ class KeyedDispatcher:
     # -- delivering
 
     def offer(self, want: Want, entries: Sequence[StoredEntry]) -> None:
+        self._room = room_left(self.unacked_max, self.consumers)
         if isinstance(want, ReadThese):
             self._offer_again(want, entries)
         elif entries:
@@ -192,7 +199,9 @@ class KeyedDispatcher:
         count = holder[1] if holder is not None and holder[0] is taker else 0
         self._holders[slot] = (taker, count + 1)
         position = entry.position
+        held = taker.unacked_messages
         taker.deliver(entry, self.redeliveries.get(position, 0), self._acks.ack_set(position), slot)
+        self._room -= taker.unacked_messages - held
 
     def _put_aside(self, slot: int, position: Position) -> None:
         positions = self._stash.setdefault(slot, [])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.delayed import DelayedEntries
-from anabranch.broker.dispatch import Acks, EntryBuffer, ReadForward, ReadThese, Want, after
+from anabranch.broker.dispatch import Acks, EntryBuffer, ReadForward, ReadThese, Want, after, room_left
 from anabranch.broker.selectors import RoundRobin
 from anabranch.model.position import Position
 from anabranch.storage.topiclog import StoredEntry
@@ -77,7 +77,11 @@ class SharedDispatcher:
     @property
     def is_blocked(self) -> bool:
         """The whole subscription holds too many unacknowledged messages."""
-        return 0 < self.unacked_max <= sum(consumer.unacked_messages for consumer in self.consumers)
+        return room_left(self.unacked_max, self.consumers) <= 0
+
+    @property
+    def replay_count(self) -> int:
+        return len(self._replay)
 
     def wants(self) -> Want | None:
         if self._buffer or self.is_blocked or not any(consumer.is_ready for consumer in self.consumers):
@@ -105,6 +109,9 @@ class SharedDispatcher:
 
     def drain(self) -> None:
         buffer, acks = self._buffer, self._acks
+        if not buffer:
+            return
+        room = room_left(self.unacked_max, self.consumers)
         while buffer:
             entry = buffer.head
             position = entry.position
@@ -117,11 +124,13 @@ class SharedDispatcher:
                 self.delayed.add(deliver_at, position)
                 buffer.pop()
                 continue
-            consumer = None if self.is_blocked else self._turns.pick(lambda candidate: candidate.is_ready)
+            consumer = None if room <= 0 else self._turns.pick(lambda candidate: candidate.is_ready)
             if consumer is None:
                 return
             buffer.pop()
+            held = consumer.unacked_messages
             consumer.deliver(entry, self.redeliveries.get(position, 0), acks.ack_set(position))
+            room -= consumer.unacked_messages - held
 
     def rewind(self) -> None:
         self.generation += 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from anabranch.broker.consumer import SubscriptionType
+from anabranch.broker.consumer import ConsumerSpec, SubscriptionType
 from anabranch.broker.entryfacts import deliver_at_of
 from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions
+from anabranch.broker.peer import Peer
 from anabranch.broker.policies import Policies
+from anabranch.broker.rates import SubscribeRates
 from anabranch.model.errors import NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
@@ -33,6 +35,13 @@ def check_subscription(policies: Policies, kind: SubscriptionType | None, known:
         raise TooManySubscriptions(
             f"Exceed the maximum number of subscriptions of the topic {topic}: {policies.subscriptions_max}"
         )
+
+
+def check_subscribe_rate(rates: SubscribeRates, peer: Peer, spec: ConsumerSpec, now: float) -> None:
+    """A consumer that comes back under its name is the same one, whatever connection it comes on."""
+    host = peer.address.rpartition(":")[0]
+    if not rates.admits(f"{host}/{spec.name}/{spec.consumer_id}", now):
+        raise NotAllowed("Subscribe limited by subscribe rate limit per consumer.")
 
 
 def too_long_delay(policies: Policies, payload: Payload, now_ms: int) -> bool:

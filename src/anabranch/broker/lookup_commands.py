@@ -9,6 +9,8 @@ import crc32c
 
 from anabranch.broker.authorization import Resource
 from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.broker.fleet import ask_others
+from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.services import Services
 from anabranch.model.errors import Error
 from anabranch.model.names import Domain, TopicName, parse_namespace
@@ -40,8 +42,13 @@ class LookupCommands(CommandSet):
         except Error as error:
             self._connection.send(replies.lookup_failed(body.request_id, server_error(error), error.reason))
             return
-        address = self._services.address
-        frame = replies.lookup_connect(body.request_id, address.service_url, url_tls=address.service_url_tls)
+        await self._services.placement.wait_placed(name)
+        address = self._services.placement.whereabouts(name)
+        if address is None:
+            missing = ServedElsewhere(name, None)
+            frame = replies.lookup_failed(body.request_id, server_error(missing), missing.reason)
+        else:
+            frame = replies.lookup_connect(body.request_id, address.service_url, url_tls=address.service_url_tls)
         self._connection.send(frame)
 
     def _partitions(self, body: Any, frame: Frame) -> None:
@@ -70,14 +77,22 @@ class LookupCommands(CommandSet):
             names += map(str, await self._services.catalog.topics(body.namespace))
             names += await self._partitions_of(body.namespace, "persistent")
         if body.mode in (body.NON_PERSISTENT, body.ALL):
-            loaded = (topic.name for topic in self._services.topics if topic.name.domain is Domain.NON_PERSISTENT)
-            names += [str(name) for name in loaded if name.namespace_path == body.namespace]
+            names += await self._non_persistent(body.namespace)
         found = sorted(set(names))
         digest = topics_hash(found)
         if body.HasField("topics_hash") and body.topics_hash == digest:
             self._connection.send(replies.topics_of_namespace(body.request_id, [], topics_hash=digest, changed=False))
         else:
             self._connection.send(replies.topics_of_namespace(body.request_id, found, topics_hash=digest))
+
+    async def _non_persistent(self, namespace: str) -> list[str]:
+        """They are known only where they are loaded: every broker is asked."""
+        names, fleet = loaded_non_persistent(self._services, namespace), self._services.fleet
+        if fleet is not None:
+            asked = {"namespace": namespace}
+            for some in await ask_others(fleet, "admin.non_persistent", asked, absent_ok=True):
+                names += some
+        return names
 
     async def _partitions_of(self, namespace: str, domain: str) -> list[str]:
         """Partitions count as topics from the moment the partitioned topic exists."""
@@ -87,6 +102,12 @@ class LookupCommands(CommandSet):
             for topic in await catalog.partitioned_topics(namespace, domain)
             for index in range(await catalog.partitions(topic))
         ]
+
+
+def loaded_non_persistent(services: Services, namespace: str) -> list[str]:
+    """On this broker."""
+    loaded = (topic.name for topic in services.topics if topic.name.domain is Domain.NON_PERSISTENT)
+    return [str(name) for name in loaded if name.namespace_path == namespace]
 
 
 def topics_hash(names: list[str]) -> str:

@@ -11,10 +11,13 @@ from anabranch.broker.access import AccessTable, Admission
 from anabranch.broker.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
 from anabranch.broker.entryfacts import slot_of
 from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
-from anabranch.broker.limits import check_consumer, check_producer, check_subscription
+from anabranch.broker.farewell import Farewell, tell_consumer, tell_producer
+from anabranch.broker.limits import check_consumer, check_producer, check_subscribe_rate, check_subscription
 from anabranch.broker.peer import Peer
 from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.publish_gate import PublishGate
+from anabranch.broker.rates import NO_LIMIT, Rate, SubscribeRates
 from anabranch.broker.selectors import HashRing, RoundRobin, StickyRanges, failover_active
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Ack
@@ -129,6 +132,10 @@ class MemorySubscription:
         return False
 
     @property
+    def replay_count(self) -> int:
+        return 0
+
+    @property
     def delayed_count(self) -> int:
         return 0
 
@@ -151,11 +158,26 @@ class MemoryTopic:
         self._access: AccessTable[Producer] = AccessTable()
         self._next = 0
         self._fenced = False
+        self._gate: PublishGate | None = None
+        self._subscribe_rates = SubscribeRates()
         self.policies = Policies.of({}, settings)
 
     async def apply(self, policies: Policies) -> None:
-        """Limits of producers and consumers and types; nothing is stored, so the rest has no meaning."""
+        """Limits of producers and consumers, types and rates; nothing is stored, so the rest has no meaning."""
         self.policies = policies
+        self._subscribe_rates.change(policies.subscribe_rate)
+        self._set_publish_rate(policies.publish_rate)
+
+    def _set_publish_rate(self, rate: Rate) -> None:
+        gate = self._gate
+        if rate != (NO_LIMIT if gate is None else gate.rate):
+            self._gate = PublishGate(rate, self._clock, self._release) if rate.is_limited else None
+            if gate is not None:
+                gate.close()
+
+    @property
+    def publish_rate_limited_times(self) -> int:
+        return 0 if self._gate is None else self._gate.times
 
     @property
     def partition(self) -> int:
@@ -198,6 +220,7 @@ class MemoryTopic:
 
     def remove_producer(self, producer: Producer) -> None:
         producer.closed = True
+        producer.drop_held()
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
         self.used_at = self._clock.monotonic()
@@ -210,21 +233,38 @@ class MemoryTopic:
                 )
             )
 
-    def _close_producer(self, producer: Producer, reason: Error) -> None:
+    def _close_producer(self, producer: Producer, reason: Error, farewell: Farewell | None = None) -> None:
         producer.closed = True
+        producer.drop_held()
         if producer.is_ready:
-            producer.peer.send(replies.close_producer(producer.producer_id))
+            tell_producer(farewell, producer.peer, producer.producer_id)
         else:
             producer.peer.send(replies.error(producer.request_id, server_error(reason), reason.reason))
         producer.peer.producer_closed(producer.producer_id)
         self.producers.pop(producer.name, None)
 
+    def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
+        for publish in publishes:
+            self.publish(publish)
+
     def publish(self, publish: Publish) -> None:
+        publish.producer.peer.held(publish.size)
+        if self._gate is None and not publish.producer.held:
+            self._hand_out(publish)
+        else:
+            publish.producer.held.append(publish)
+            self._release(publish.producer)
+
+    def _release(self, producer: Producer) -> None:
+        held, gate = producer.held, self._gate
+        while held and not producer.closed and (gate is None or gate.admits(held[0])):
+            self._hand_out(held.popleft())
+
+    def _hand_out(self, publish: Publish) -> None:
         position = Position(0, self._next)
         self._next += 1
         producer = publish.producer
-        producer.peer.held(publish.size)
-        producer.submitted(publish)
+        producer.submitted(publish.size, publish.messages)
         self.messages_in += publish.messages
         self.bytes_in += publish.size
         entry = StoredEntry(position, publish.messages, publish.payload)
@@ -235,6 +275,7 @@ class MemoryTopic:
     async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[MemorySubscription, Consumer]:
         self._check_open()
         check_subscription(self.policies, request.spec.type, None, self.name)
+        check_subscribe_rate(self._subscribe_rates, peer, request.spec, self._clock.monotonic())
         existing = self.subscriptions.get(request.name)
         if existing is not None and request.spec.type is SubscriptionType.EXCLUSIVE:
             await settle_exclusive(existing.consumers, peer, lambda old: self.detach(existing, old))
@@ -273,14 +314,16 @@ class MemoryTopic:
     async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
         return (Position(0, self._next - 1) if self._next else EARLIEST), -1
 
-    async def close(self, *, tell_clients: bool = True) -> None:
+    async def close(self, *, tell_clients: bool = True, farewell: Farewell | None = None) -> None:
         self._fenced = True
+        if self._gate is not None:
+            self._gate.stop()
         for producer in list(self.producers.values()):
             if tell_clients:
-                self._close_producer(producer, TopicFenced(f"{self.name} is being closed"))
+                self._close_producer(producer, TopicFenced(f"{self.name} is being closed"), farewell)
         for subscription in self.subscriptions.values():
             for consumer in list(subscription.consumers):
-                consumer.peer.send(replies.close_consumer(consumer.consumer_id))
+                tell_consumer(farewell, consumer.peer, consumer.consumer_id)
                 consumer.peer.consumer_closed(consumer.consumer_id)
                 subscription.detach(consumer)
 

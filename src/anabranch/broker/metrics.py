@@ -8,21 +8,18 @@ many topics have series of their own; what is left out is summed up by namespace
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from anabranch.broker import latency
-from anabranch.broker.consumer import Consumer, Departed
 from anabranch.broker.exposition import Family, Row, counter, escaped, gauge, labels, samples, single
 from anabranch.broker.memorytopic import MemorySubscription
-from anabranch.broker.meter import Meter
 from anabranch.broker.policies import LOCAL_CLUSTER
+from anabranch.broker.sampling import Breath, Sampler
+from anabranch.broker.schema_counts import SchemaCounts
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.broker.topics import AnyTopic
-from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 
-PAUSE_SECONDS = 0.005  # work between two breaths of the event loop
 ROWS_PER_PIECE = 500
 
 TOPIC = (
@@ -40,6 +37,18 @@ TOPIC = (
     gauge("pulsar_storage_size", "Bytes stored"),
 )
 NAMESPACE = (gauge("pulsar_topics_count", "Loaded topics"),)
+SCHEMAS = (
+    counter("pulsar_schema_compatible_total", "Schemas that went with those before them"),
+    counter("pulsar_schema_incompatible_total", "Schemas that were refused for what came before them"),
+    *(
+        family
+        for name, what in (("get", "asked for"), ("put", "registered"), ("del", "deleted"))
+        for family in (
+            counter(f"pulsar_schema_{name}_ops_total", f"Schemas {what}"),
+            counter(f"pulsar_schema_{name}_ops_failed_total", f"Schemas that could not be {what}"),
+        )
+    ),
+)
 WRITE_LATENCY = (
     *(
         gauge(f"pulsar_storage_write_latency_{name}", f"Sampled publishes by how long they took in ms: {name}")
@@ -91,63 +100,42 @@ OWN = {
     )
 }
 VERSION = gauge("pulsar_version_info", "Always 1; the labels tell the version")
-FAMILIES: tuple[Family, ...] = (VERSION, *BROKER, *OWN.values(), *NAMESPACE, *TOPIC, *WRITE_LATENCY, *SUBSCRIPTION)
+FAMILIES: tuple[Family, ...] = (
+    VERSION,
+    *BROKER,
+    *OWN.values(),
+    *NAMESPACE,
+    *SCHEMAS,
+    *TOPIC,
+    *WRITE_LATENCY,
+    *SUBSCRIPTION,
+)
 
 _MESSAGES, _BYTES, _AVERAGE, _BACKLOG, _STORED = 7, 8, 9, 10, 11  # places in TOPIC
-_OUT = 4  # counters of a subscription: messages out, bytes out, acknowledged, redelivered
-
-
-@dataclass(slots=True)
-class _Book:
-    """What is remembered of one topic between two looks."""
-
-    meter: Meter = field(default_factory=Meter)
-    outs: dict[str, Meter] = field(default_factory=dict)  # by subscription
-
-
-def _sent(subscription: Subscription | MemorySubscription) -> list[int]:
-    """Messages out, bytes out, acknowledged, redelivered: of all consumers there are or were."""
-    totals = [0] * _OUT
-    everybody: list[Consumer | Departed] = [subscription.departed, *subscription.consumers]
-    for one in everybody:
-        totals[0] += one.messages_out
-        totals[1] += one.bytes_out
-        totals[2] += one.messages_acked
-        totals[3] += one.messages_redelivered
-    return totals
-
-
-class _Breath:
-    """Gives the loop back when a few milliseconds have been worked."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._until = clock.monotonic() + PAUSE_SECONDS
-
-    async def take(self) -> None:
-        if self._clock.monotonic() >= self._until:
-            await self._clock.sleep(0)
-            self._until = self._clock.monotonic() + PAUSE_SECONDS
+_RATES = 4  # of a subscription: messages out, bytes out, acknowledged, redelivered
 
 
 class Metrics:
-    def __init__(self, clock: Clock, *, per_topic: bool, topics_max: int, version: str) -> None:
+    def __init__(
+        self, clock: Clock, sampler: Sampler, schemas: SchemaCounts, *, per_topic: bool, topics_max: int, version: str
+    ) -> None:
         self._clock = clock
+        self._sampler = sampler
+        self._schemas = schemas
         self._topics_max = topics_max if per_topic else 0
         self._version = version
-        self._books: dict[TopicName, _Book] = {}
 
     async def page(self, topics: Sequence[AnyTopic], own: Callable[[], dict[str, float]]) -> AsyncIterator[bytes]:
         """The page in pieces; `own` tells the figures that only the caller knows."""
-        breath = _Breath(self._clock)
+        breath = Breath(self._clock)
         gathered = _Gathered()
         for topic in topics:
             self._gather(topic, gathered)
             await breath.take()
-        self._forget(topics)
         yield self._of_broker(gathered, own()).encode()
         for group, rows in (
             (NAMESPACE, _namespace_rows(gathered.counts)),
+            (SCHEMAS, _schema_rows(self._schemas)),
             (TOPIC, [*gathered.topics, *_rest_rows(gathered.rest)]),
             (WRITE_LATENCY, gathered.latencies),
             (SUBSCRIPTION, gathered.subscriptions),
@@ -175,27 +163,20 @@ class Metrics:
         return text + "".join(single(OWN[name], figures[name]) for name in OWN if name in figures)
 
     def _gather(self, topic: AnyTopic, into: _Gathered) -> None:
-        now = self._clock.monotonic()
-        book = self._books.get(topic.name) or self._books.setdefault(topic.name, _Book())
+        book = self._sampler.look(topic)
         has_rows = len(into.topics) < self._topics_max
         where = f'{into.cluster},namespace="{escaped(topic.name.namespace_path)}",topic="{escaped(str(topic.name))}"'
         consumers = backlog = 0
-        out = [0] * _OUT
         for name, subscription in topic.subscriptions.items():
-            meter = book.outs.get(name) or book.outs.setdefault(name, Meter())
-            totals = _sent(subscription)
-            for index, value in enumerate(totals):
-                out[index] += value
+            one = book.subscriptions[name]
             behind = subscription.cursor.backlog_entries if isinstance(subscription, Subscription) else 0
             backlog += behind
             consumers += len(subscription.consumers)
             if has_rows:
-                values = _subscription_values(subscription, behind, meter.rates(now, totals), totals)
+                values = _subscription_values(subscription, behind, one.rates[:_RATES], one.totals)
                 into.subscriptions.append((f'{where},subscription="{escaped(name)}"', values))
-        if len(book.outs) > len(topic.subscriptions):
-            book.outs = {name: one for name, one in book.outs.items() if name in topic.subscriptions}
         messages, size = topic.messages_in, topic.bytes_in
-        rate_in, throughput_in, rate_out, throughput_out = book.meter.rates(now, (messages, size, out[0], out[1]))
+        rate_in, throughput_in, rate_out, throughput_out = book.rates
         values = (
             len(topic.subscriptions),
             len(topic.producers),
@@ -216,11 +197,6 @@ class Metrics:
             took = topic.latencies if isinstance(topic, Topic) else None
             if took is not None and took.count:
                 into.latencies.append((where, (*took.buckets, took.count, round(took.sum_ms, 3))))
-
-    def _forget(self, topics: Sequence[AnyTopic]) -> None:
-        if len(self._books) > len(topics):
-            loaded = {topic.name for topic in topics}
-            self._books = {name: book for name, book in self._books.items() if name in loaded}
 
 
 class _Gathered:
@@ -267,6 +243,25 @@ def _subscription_values(
 
 def _namespace_rows(counts: Mapping[str, int]) -> list[Row]:
     return [(labels(cluster=LOCAL_CLUSTER, namespace=name), (count,)) for name, count in counts.items()]
+
+
+def _schema_rows(schemas: SchemaCounts) -> list[Row]:
+    return [
+        (
+            labels(cluster=LOCAL_CLUSTER, namespace=name),
+            (
+                one.compatible,
+                one.incompatible,
+                one.got,
+                one.got_failed,
+                one.put,
+                one.put_failed,
+                one.deleted,
+                one.deleted_failed,
+            ),
+        )
+        for name, one in schemas.by_namespace.items()
+    ]
 
 
 def _rest_rows(rest: Mapping[str, list[float]]) -> list[Row]:

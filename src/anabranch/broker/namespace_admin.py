@@ -11,12 +11,13 @@ from typing import Any
 
 from anabranch.broker import bundles
 from anabranch.broker.catalog import NamespacePolicies
-from anabranch.broker.errors import ConsumerBusy
+from anabranch.broker.errors import ConsumerBusy, TopicNotFound
 from anabranch.broker.policies import LOCAL_CLUSTER
 from anabranch.broker.policyrules import shown_record
+from anabranch.broker.reach import Reach
 from anabranch.broker.services import Services
 from anabranch.broker.topic import Topic
-from anabranch.model.errors import Error
+from anabranch.model.errors import BadRequest, Error, NotAllowed, NotFound
 from anabranch.model.names import TopicName
 from anabranch.model.position import LATEST
 
@@ -30,10 +31,13 @@ class ForeignCluster(Error):
 
 
 class NamespaceAdmin:
-    """Implements `rest.namespace_face.NamespaceFace`."""
+    """Implements `rest.namespace_face.NamespaceFace`. All topics of a namespace: each broker does its own."""
+
+    ERRANDS = frozenset({"unload_mine", "clear_topic", "is_subscription_used", "unsubscribe_topic"})
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
+        self.reach = Reach(services, "policies", self, self.ERRANDS)
 
     # -- clusters
 
@@ -111,34 +115,78 @@ class NamespaceAdmin:
         span = bundles.parse_range(bundle, bundles.boundaries_of(record))
         return lambda name: name.namespace_path == namespace and bundles.holds(span, str(name))
 
-    async def unload(self, namespace: str, bundle: str | None) -> None:
-        """Loaded topics are closed; their clients come back and open them again."""
-        inside, topics = await self._inside(namespace, bundle), self._services().topics
-        await asyncio.gather(*(topics.close(topic.name) for topic in topics if inside(topic.name)))
+    async def unload(self, namespace: str, bundle: str | None, destination: str | None = None) -> None:
+        """Loaded topics are closed; their clients come back and open them again. With a `destination` (a broker as
+        `brokers list` names it, or its id) they are served there afterwards, like everything of the same hashes."""
+        await self._inside(namespace, bundle)
+        if destination:
+            await self._move(namespace, bundle, destination)
+        await self.reach.everywhere("unload_mine", {"namespace": namespace, "bundle": bundle}, absent_ok=True)
+
+    async def _move(self, namespace: str, bundle: str | None, destination: str) -> None:
+        services = self._services()
+        if bundle is None:
+            raise BadRequest("a destination is for one bundle: unload the bundles one by one")
+        if services.fleet is None:
+            if destination != services.address.broker_id:
+                raise NotFound(f"Broker {destination} does not exist")
+            return
+        facts = await services.fleet.facts()
+        wanted = next((one for one in facts if destination in (one.id, one.address.broker_id)), None)
+        if wanted is None:
+            raise NotFound(f"Broker {destination} does not exist")
+        if wanted.is_draining:
+            raise NotAllowed(f"Broker {destination} is being drained")
+        span = bundles.parse_range(bundle, bundles.boundaries_of(await self.record(namespace)))
+        await services.fleet.move(span, wanted.id)
+
+    async def unload_mine(self, namespace: str, bundle: str | None) -> None:
+        """What this broker serves."""
+        inside, topics, here = await self._inside(namespace, bundle), self._services().topics, self._services().address
+        await asyncio.gather(*(topics.close(topic.name, here) for topic in topics if inside(topic.name)))
 
     # -- all topics of a namespace at once
 
-    async def _persistent(self, namespace: str, bundle: str | None) -> list[Topic]:
-        inside, services = await self._inside(namespace, bundle), self._services()
-        found = []
-        for name in await services.catalog.topics(namespace):
-            if inside(name):
-                topic = await services.topics.get(name, create=False)
-                assert isinstance(topic, Topic)
-                found.append(topic)
+    async def _persistent(self, namespace: str, bundle: str | None) -> list[TopicName]:
+        """Wherever they are served."""
+        inside = await self._inside(namespace, bundle)
+        return [name for name in await self._services().catalog.topics(namespace) if inside(name)]
+
+    async def _topic(self, topic: str) -> Topic | None:
+        """None: deleted meanwhile."""
+        try:
+            found = await self._services().topics.get(TopicName.parse(topic), create=False)
+        except TopicNotFound:
+            return None
+        assert isinstance(found, Topic)
         return found
 
     async def clear_backlog(self, namespace: str, bundle: str | None, subscription: str | None) -> None:
         """Subscriptions (or the one named, where it exists) go to the end."""
-        for topic in await self._persistent(namespace, bundle):
-            for one in list(topic.subscriptions.values()):
-                if one.is_durable and subscription in (None, one.name):
-                    await one.seek(topic.resolve(LATEST))
+        await self.reach.each(await self._persistent(namespace, bundle), "clear_topic", subscription=subscription)
+
+    async def clear_topic(self, topic: str, subscription: str | None) -> None:
+        found = await self._topic(topic)
+        if found is None:
+            return
+        for one in list(found.subscriptions.values()):
+            if one.is_durable and subscription in (None, one.name):
+                await one.seek(found.resolve(LATEST))
 
     async def unsubscribe(self, namespace: str, bundle: str | None, subscription: str) -> None:
-        """All or nothing: no topic loses it while another one has consumers on it."""
-        having = [t for t in await self._persistent(namespace, bundle) if subscription in t.subscriptions]
-        if any(topic.subscriptions[subscription].consumers for topic in having):
+        """No topic loses it while another one has consumers on it."""
+        names = await self._persistent(namespace, bundle)
+        if any(await self.reach.each(names, "is_subscription_used", subscription=subscription)):
             raise ConsumerBusy("Subscription has active connected consumers")
-        for topic in having:
-            await topic.unsubscribe(subscription, force=False)
+        await self.reach.each(names, "unsubscribe_topic", subscription=subscription)
+
+    async def is_subscription_used(self, topic: str, subscription: str) -> bool:
+        found = await self._topic(topic)
+        known = None if found is None else found.subscriptions.get(subscription)
+        return known is not None and bool(known.consumers)
+
+    async def unsubscribe_topic(self, topic: str, subscription: str) -> None:
+        """Where it exists."""
+        found = await self._topic(topic)
+        if found is not None and subscription in found.subscriptions:
+            await found.unsubscribe(subscription, force=False)

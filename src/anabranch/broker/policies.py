@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from anabranch.broker.consumer import SubscriptionType
+from anabranch.broker.rates import NO_LIMIT, Rate
 from anabranch.broker.settings import BrokerSettings
 
 LOCAL_CLUSTER = "standalone"
@@ -78,6 +79,11 @@ class Policies:
     subscription_types: frozenset[SubscriptionType] = frozenset(SubscriptionType)
     encryption_required: bool = False
     compaction_threshold_bytes: int = 0
+    publish_rate: Rate = NO_LIMIT
+    dispatch_rate: Rate = NO_LIMIT  # of a topic, all its subscriptions together
+    subscription_dispatch_rate: Rate = NO_LIMIT  # of each subscription
+    subscribe_rate: Rate = NO_LIMIT  # of each consumer, in "messages"
+    dedup_snapshot_seconds: int = 0  # besides the broker's every so many entries
     is_local: bool = True  # the namespace lives on this cluster
 
     @classmethod
@@ -122,8 +128,26 @@ class Policies:
             subscription_types=frozenset(kind for kind in SubscriptionType if not types or kind.label in types),
             encryption_required=bool(record.get("encryption_required")),
             compaction_threshold_bytes=number("compaction_threshold"),
+            publish_rate=_rate(record, "publishMaxMessageRate", "publishThrottlingRate"),
+            dispatch_rate=_rate(record, "topicDispatchRate", "dispatchThrottlingRate"),
+            subscription_dispatch_rate=_rate(record, "subscriptionDispatchRate", "dispatchThrottlingRate"),
+            subscribe_rate=_subscribe_rate(record),
+            dedup_snapshot_seconds=number("deduplicationSnapshotIntervalSeconds"),
             is_local=LOCAL_CLUSTER in (record.get("replication_clusters") or [LOCAL_CLUSTER]),
         )
+
+
+def _rate(record: Mapping[str, Any], key: str, name: str) -> Rate:
+    value = (record.get(key) or {}).get(LOCAL_CLUSTER) or {}
+    period = int(value.get("ratePeriodInSecond") or 1)
+    rate = Rate(max(0, int(value.get(f"{name}InMsg") or 0)), max(0, int(value.get(f"{name}InByte") or 0)))
+    return Rate(rate.messages, rate.bytes, float(max(1, period))) if rate.is_limited else NO_LIMIT
+
+
+def _subscribe_rate(record: Mapping[str, Any]) -> Rate:
+    value = (record.get("clusterSubscribeRate") or {}).get(LOCAL_CLUSTER) or {}
+    times = int(value.get("subscribeThrottlingRatePerConsumer") or 0)
+    return Rate(times, 0, float(max(1, int(value.get("ratePeriodInSecond") or 30)))) if times > 0 else NO_LIMIT
 
 
 def _retention(value: Mapping[str, Any] | None) -> Retention | None:

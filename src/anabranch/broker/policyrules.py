@@ -30,6 +30,7 @@ class Rule:
     removable: bool = True  # DELETE is served
     unset: Any = None  # what GET answers when nothing is set; None: an empty body
     also: tuple[str, ...] = ()  # keys written with it
+    empty_removes: bool = False  # an empty body takes it away, for want of a DELETE
     per_cluster: bool = False  # the record holds {cluster: value}
 
     def shown(self, record: Record) -> Any:
@@ -261,6 +262,7 @@ RULES: tuple[Rule, ...] = (
         limit("deduplicationSnapshotInterval"),
         "Seconds between snapshots of sequence ids",
         removable=False,
+        empty_removes=True,
     ),
     Rule("autoTopicCreation", "autoTopicCreationOverride", topic_creation, "May clients create topics, and which?"),
     Rule(
@@ -303,7 +305,7 @@ RULES: tuple[Rule, ...] = (
         "dispatchRate",
         "topicDispatchRate",
         dispatch_rate,
-        "Delivery rate of a topic (kept, not enforced)",
+        "Delivery rate of a topic, all its subscriptions together",
         also=("clusterDispatchRate",),
         per_cluster=True,
     ),
@@ -311,7 +313,7 @@ RULES: tuple[Rule, ...] = (
         "subscriptionDispatchRate",
         "subscriptionDispatchRate",
         dispatch_rate,
-        "Delivery rate of a subscription (kept, not enforced)",
+        "Delivery rate of each subscription",
         per_cluster=True,
     ),
     Rule(
@@ -321,9 +323,9 @@ RULES: tuple[Rule, ...] = (
         "Replication rate (kept, not enforced)",
         per_cluster=True,
     ),
-    Rule("publishRate", "publishMaxMessageRate", publish_rate, "Publish rate (kept, not enforced)", per_cluster=True),
+    Rule("publishRate", "publishMaxMessageRate", publish_rate, "Publish rate of a topic", per_cluster=True),
     Rule(
-        "subscribeRate", "clusterSubscribeRate", subscribe_rate, "Subscribe rate (kept, not enforced)", per_cluster=True
+        "subscribeRate", "clusterSubscribeRate", subscribe_rate, "How often a consumer may subscribe", per_cluster=True
     ),
     Rule("inactiveTopicPolicies", "inactive_topic_policies", inactive_topics, "When unused topics are deleted"),
     Rule(

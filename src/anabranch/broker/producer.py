@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from anabranch.broker.access import AccessMode
 from anabranch.broker.peer import Peer
@@ -17,29 +18,20 @@ from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.port import Payload
 
 
-class Publish:
-    """One SEND on its way."""
+class Publish(NamedTuple):
+    """One SEND on its way. A tuple, because one is made for every entry."""
 
-    __slots__ = ("highest", "is_last_chunk", "last_sequence", "messages", "payload", "producer", "sequence", "size")
+    producer: Producer
+    sequence: int
+    highest: int  # as the client sent it, echoed in the receipt
+    last_sequence: int  # last sequence id the entry covers, for deduplication
+    messages: int
+    payload: Payload
+    is_last_chunk: bool
 
-    def __init__(
-        self,
-        producer: Producer,
-        sequence: int,
-        highest: int,
-        last_sequence: int,
-        messages: int,
-        payload: Payload,
-        is_last_chunk: bool,
-    ) -> None:
-        self.producer = producer
-        self.sequence = sequence
-        self.highest = highest  # as the client sent it, echoed in the receipt
-        self.last_sequence = last_sequence  # last sequence id the entry covers, for deduplication
-        self.messages = messages
-        self.payload = payload
-        self.size = len(payload)
-        self.is_last_chunk = is_last_chunk
+    @property
+    def size(self) -> int:
+        return len(self.payload)
 
 
 class Deferred:
@@ -114,19 +106,19 @@ class Producer:
             call, self._on_idle = self._on_idle, None
             call()
 
-    def submitted(self, publish: Publish) -> None:
-        self._submitted += 1
+    def submitted(self, size: int, messages: int, count: int = 1) -> None:
+        self._submitted += count
         window = self.window  # what `window.take` does, without the call
-        window.bytes += publish.size
-        window.messages += publish.messages
+        window.bytes += size
+        window.messages += messages
 
     def completed(self, publishes: Sequence[Publish], ledger: int, entry: int) -> tuple[int, int]:
         """Durable, one behind the other from `entry` on: answer them, and whatever waited behind. Their bytes and
         messages."""
         size = messages = 0
-        for publish in publishes:
-            size += publish.size
-            messages += publish.messages
+        for _, _, _, _, count, payload, _ in publishes:
+            size += len(payload)
+            messages += count
         self.bytes_in += size
         self.messages_in += messages
         self.window.give(size, messages)
@@ -181,8 +173,8 @@ class Producer:
             return [self._receipt(publish, ledger, number) for number, publish in enumerate(publishes, entry)]
         receipt, producer_id, partition = commands.receipt_frame, self.producer_id, self.partition
         return [
-            receipt(producer_id, publish.sequence, ledger, number, partition, publish.highest)
-            for number, publish in enumerate(publishes, entry)
+            receipt(producer_id, sequence, ledger, number, partition, highest)
+            for number, (_, sequence, highest, _, _, _, _) in enumerate(publishes, entry)
         ]
 
     def _receipt(self, publish: Publish, ledger: int, entry: int) -> bytes:

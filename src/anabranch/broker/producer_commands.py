@@ -27,6 +27,9 @@ from anabranch.protocol.server_errors import ServerError
 
 PRODUCER_NAME_MAX = 1_024
 
+_checksum_ok = entry.checksum_ok
+_new = tuple.__new__
+
 
 @dataclass(slots=True)
 class Attached:
@@ -42,6 +45,8 @@ class ProducerCommands(CommandSet):
         self._opening: dict[int, asyncio.Task[Any]] = {}
         # Producers the broker closed itself: their clients do not know yet; what they still send is ignored a while.
         self._gone: dict[int, float] = {}
+        self._run: list[Publish] = []  # SENDs of one producer that came in this step
+        self._run_of: Attached | None = None
 
     def handlers(self) -> dict[BaseType, Handler]:
         return {
@@ -53,6 +58,7 @@ class ProducerCommands(CommandSet):
     # -- PRODUCER
 
     def _create(self, body: Any, frame: Frame) -> None:
+        self.step_ended()
         producer_id = body.producer_id
         attached = self._attached.get(producer_id)
         if attached is not None and not attached.producer.closed and body.epoch <= attached.producer.epoch:
@@ -157,27 +163,42 @@ class ProducerCommands(CommandSet):
         if not producer.is_ready:
             raise BadCommand("SEND of a producer that waits for exclusive access")
         sequence, highest, messages = body.sequence_id, body.highest_sequence_id, body.num_messages
-        problem = self._problem(body, view)
-        if problem is not None:
-            self._connection.send(replies.send_error(body.producer_id, max(sequence, highest), *problem))
+        try:
+            is_sound = _checksum_ok(view)
+        except BadEntry as error:
+            self._refuse(body, ServerError.ChecksumError, error.reason)
+            return
+        if not is_sound:
+            self._refuse(body, ServerError.ChecksumError, "checksum mismatch")
+            return
+        if body.txnid_most_bits or body.txnid_least_bits:
+            self._refuse(body, ServerError.NotAllowedError, "transactions are not supported")
             return
         payload = view if frame.owned else bytes(view)
-        if messages < 1:
-            messages = 1
-        last = highest_of(signed(sequence), signed(highest)) if highest else signed(sequence)
+        last = signed(sequence) if sequence >> 63 else sequence
+        if highest:
+            last = highest_of(last, signed(highest))
         last_chunk = not body.is_chunk or _is_last_chunk(payload)
-        attached.topic.publish(Publish(producer, sequence, highest, last, messages, payload, last_chunk))
+        # What Publish(…) does, for half its price.
+        publish: Publish = _new(
+            Publish, (producer, sequence, highest, last, messages if messages > 0 else 1, payload, last_chunk)
+        )
+        if self._run_of is not attached:
+            self.step_ended()
+            self._run_of = attached
+        self._run.append(publish)
 
-    def _problem(self, body: Any, payload: memoryview) -> tuple[ServerError, str] | None:
-        try:
-            sound = entry.checksum_ok(payload)
-        except BadEntry as error:
-            return ServerError.ChecksumError, error.reason
-        if not sound:
-            return ServerError.ChecksumError, "checksum mismatch"
-        if body.txnid_most_bits or body.txnid_least_bits:
-            return ServerError.NotAllowedError, "transactions are not supported"
-        return None
+    def step_ended(self) -> None:
+        """What one read of the socket brought for one producer goes to its topic at once: that is a lot cheaper."""
+        attached, self._run_of = self._run_of, None
+        if attached is not None:
+            run, self._run = self._run, []
+            if not attached.producer.closed:
+                attached.topic.publish_run(attached.producer, run)
+
+    def _refuse(self, body: Any, code: ServerError, reason: str) -> None:
+        last = max(body.sequence_id, body.highest_sequence_id)
+        self._connection.send(replies.send_error(body.producer_id, last, code, reason))
 
     def _check_gone(self, producer_id: int) -> None:
         until = self._gone.get(producer_id)
@@ -187,6 +208,7 @@ class ProducerCommands(CommandSet):
     # -- closing
 
     def _close(self, body: Any, frame: Frame) -> None:
+        self.step_ended()
         producer_id, request_id = body.producer_id, body.request_id
         opening = self._opening.get(producer_id)
         if opening is not None:
@@ -226,6 +248,7 @@ class ProducerCommands(CommandSet):
                 self.producer_closed(producer_id)
 
     def closed(self) -> None:
+        self.step_ended()
         attached, self._attached = list(self._attached.values()), {}
         for one in attached:
             one.topic.remove_producer(one.producer)

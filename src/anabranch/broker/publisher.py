@@ -9,21 +9,22 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from operator import attrgetter
+from operator import itemgetter
 
 from anabranch.broker.dedup import Sequences, Verdict
 from anabranch.broker.latency import Latencies
 from anabranch.broker.producer import Deferred, Producer, Publish
+from anabranch.broker.publish_gate import PublishGate
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol.server_errors import ServerError
-from anabranch.storage.port import StorageError
+from anabranch.storage.port import Payload, StorageError
 from anabranch.storage.topiclog import TopicLog
 
 log = logging.getLogger(__name__)
 
 NEVER = (1 << 62, 0.0)  # a sample that is never settled: nothing is measured
-_PRODUCER_OF: Callable[[Publish], Producer] = attrgetter("producer")
+_PRODUCER_OF: Callable[[Publish], Producer] = itemgetter(0)
 
 
 class Publisher:
@@ -53,29 +54,73 @@ class Publisher:
         self._sample: tuple[int, float] | None = None if now is not None else NEVER  # the append, when it was made
         self.latencies = Latencies()
         self.sequences = sequences
+        self.gate: PublishGate | None = None  # a rate is set: entries come by `publish_limited`
+        self._noted: Position | None = None  # everything up to here is in `sequences`
         self.messages_in = 0
         self.bytes_in = 0
 
     def publish(self, publish: Publish) -> None:
-        """Take one SEND; its bytes count against the connection from now until it is answered."""
-        producer, window = publish.producer, publish.producer.window
-        producer.peer.held(publish.size)
-        # What `window.is_open` says, without the call.
-        if producer.held or window.bytes >= window.bytes_max or window.messages >= window.messages_max:
+        self.publish_run(publish.producer, (publish,))
+
+    def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
+        """Take SENDs of one producer; their bytes count against the connection from now until they are answered."""
+        size = messages = 0
+        payloads: list[Payload] = []
+        counts: list[int] = []
+        for _, _, _, _, count, payload, _ in publishes:
+            size += len(payload)
+            messages += count
+            payloads.append(payload)
+            counts.append(count)
+        producer.peer.held(size)
+        window = producer.window
+        is_plain = (
+            self.sequences is None
+            and not producer.held
+            and window.bytes + size < window.bytes_max
+            and window.messages + messages < window.messages_max
+            and not self._log.is_terminated
+        )
+        if not is_plain:
+            for publish in publishes:
+                self._take(publish)
+            return
+        producer.submitted(size, messages, len(publishes))
+        try:
+            self._log.append_run(payloads, counts, self, publishes)
+        except StorageError as error:
+            for publish in publishes:
+                producer.failed(publish)
+                self._lost(publish, error)
+            return
+        self._appended += len(publishes)
+        if self._sample is None and self._now is not None:
+            self._sample = (self._appended, self._now())
+
+    def _take(self, publish: Publish) -> None:
+        """One by one, in order: appended, held until the window opens, or known already."""
+        producer = publish.producer
+        if producer.held or not producer.window.is_open:
             producer.held.append(publish)
         else:
-            self._submit(publish)
+            self._submit(publish, len(publish.payload))
 
-    def _submit(self, publish: Publish) -> None:
-        producer = publish.producer
+    def publish_limited(self, publish: Publish) -> None:
+        """As `publish`, where the rate may make it wait."""
+        publish.producer.peer.held(publish.size)
+        publish.producer.held.append(publish)
+        self.release(publish.producer)
+
+    def _submit(self, publish: Publish, size: int) -> None:
+        producer, messages, payload = publish.producer, publish.messages, publish.payload
         if self._log.is_terminated:
             producer.refuse(publish, ServerError.TopicTerminatedError, "topic is terminated")
             return
         if self.sequences is not None and not self._is_new(publish, self.sequences):
             return
-        producer.submitted(publish)
+        producer.submitted(size, messages)
         try:
-            self._log.append(publish.payload, publish.messages, self, publish)
+            self._log.append(payload, messages, self, publish)
         except StorageError as error:
             producer.failed(publish)
             self._lost(publish, error)
@@ -124,21 +169,24 @@ class Publisher:
             self.bytes_in += size
             self.messages_in += messages
             if producer.held:
-                self._release(producer)
+                self.release(producer)
 
     def _note_sequences(self, sequences: Sequences, publishes: Sequence[Publish], last: Position) -> None:
         for publish in publishes:
             if publish.is_last_chunk:
                 sequences.persist(publish.producer.name, publish.last_sequence)
+        self._noted = last
         self._since_snapshot += len(publishes)
         if self._since_snapshot >= self._snapshot_entries:
             self._since_snapshot = 0
             self._log.save_state_nowait("dedup", sequences.dump(last))
 
-    def _release(self, producer: Producer) -> None:
-        held = producer.held
-        while held and producer.window.is_open and not producer.closed:
-            self._submit(held.popleft())
+    def release(self, producer: Producer) -> None:
+        """Go on with what it holds, as far as its window and the topic's rate allow."""
+        held, gate = producer.held, self.gate
+        while held and producer.window.is_open and not producer.closed and (gate is None or gate.admits(held[0])):
+            publish = held.popleft()
+            self._submit(publish, len(publish.payload))
 
     def _answer_echoes(self) -> None:
         echoes = self._echoes
@@ -162,6 +210,12 @@ class Publisher:
         if self.sequences is not None:
             self.sequences.forget_pushed(publish.producer.name)
         self._on_failed(error)
+
+    def snapshot_settled(self) -> None:
+        """While it runs: what is new since the last snapshot, so that opening after a crash reads less back."""
+        if self.sequences is not None and self._since_snapshot and self._noted is not None:
+            self._since_snapshot = 0
+            self._log.save_state_nowait("dedup", self.sequences.dump(self._noted))
 
     def snapshot(self) -> None:
         """Before a clean close, so that opening reads nothing back."""

@@ -20,9 +20,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from anabranch.broker.catalog import Catalog
+from anabranch.broker.catalog import Catalog, NamespacePolicies
 from anabranch.broker.errors import IncompatibleSchema, SchemaNotFound, TooManySchemas
+from anabranch.broker.lastknown import LastKnown
 from anabranch.broker.schema_compat import check_size, check_valid, must_read_all, objection, reader_objection
+from anabranch.broker.schema_counts import SchemaCounts
 from anabranch.broker.schema_policy import SchemaPolicy
 from anabranch.broker.schema_settings import SchemaSettings
 from anabranch.metadata.port import ABSENT, ANY, Expected, KeyMissing, MetadataStore, Version, VersionMismatch
@@ -100,6 +102,11 @@ class SchemaRegistry:
         self._clock = clock
         self._settings = settings
         self._one_check = asyncio.Lock()
+        # Clients of loaded topics come back while the store is away. What was known can only be behind: versions keep
+        # their meaning. Whoever writes reads anew.
+        self._histories: LastKnown[tuple[History, Version | None]] = LastKnown(clock)
+        self._policies: LastKnown[NamespacePolicies] = LastKnown(clock)
+        self.counts = SchemaCounts()
 
     # -- what clients ask
 
@@ -133,10 +140,20 @@ class SchemaRegistry:
             return
         await self._check_valid(schema)
         existing = await self._compared(topic, strategy, history)
-        await self._decide(lambda: reader_objection(strategy, schema, existing))
+        await self._decide(topic, lambda: reader_objection(strategy, schema, existing))
 
     async def register(self, topic: TopicName, schema: Schema, *, by_administrator: bool = False) -> int:
         """The version of this schema; a new one where the namespace's policy allows it."""
+        counts = self.counts.of(topic.namespace_path)
+        try:
+            version = await self._register(topic, schema, by_administrator)
+        except Error:
+            counts.put_failed += 1
+            raise
+        counts.put += 1
+        return version
+
+    async def _register(self, topic: TopicName, schema: Schema, by_administrator: bool) -> int:
         known = await self.find(topic, schema)
         if known is not None:
             return known
@@ -144,7 +161,7 @@ class SchemaRegistry:
         digest = await self._digest(schema)
         written: str | None = None
         for _ in range(CAS_TRIES):
-            history, version = await self._history(topic)
+            history, version = await self._load_history(_key(topic))
             known = history.version_of(digest)
             try:
                 if known is None:
@@ -178,11 +195,14 @@ class SchemaRegistry:
 
     async def get(self, topic: TopicName, version: int | None = None) -> StoredSchema:
         """One live version, the latest unless told."""
+        counts = self.counts.of(topic.namespace_path)
         history, _ = await self._history(topic)
         wanted = [one for one in history.entries if version in (None, one.version)][-1:]
         found = await self._load(topic, replace(history, entries=tuple(wanted)))
         if not found:
+            counts.got_failed += 1
             raise SchemaNotFound("Schema not found")  # Pulsar's words, which tools look for
+        counts.got += 1
         return found[0]
 
     # -- what administrators ask
@@ -206,11 +226,18 @@ class SchemaRegistry:
 
     async def delete(self, topic: TopicName, *, force: bool = False) -> int:
         """The number that the deletion takes; with `force` the whole history goes and the answer is -1."""
-        return await self._delete(_key(topic), force)
+        counts = self.counts.of(topic.namespace_path)
+        try:
+            number = await self._delete(_key(topic), force)
+        except Error:
+            counts.deleted_failed += 1
+            raise
+        counts.deleted += 1
+        return number
 
     async def _delete(self, key: str, force: bool) -> int:
         for _ in range(CAS_TRIES):
-            history, version = await self._read(key)
+            history, version = await self._load_history(key)
             if force and version is None:
                 return -1
             if force and version is not None:
@@ -226,7 +253,7 @@ class SchemaRegistry:
     async def forget_topic(self, topic: TopicName, *, may_return: bool) -> None:
         """The topic is deleted. With `may_return` its producers will connect again and send what they have, under the
         old numbers: these must never mean something else, so numbers go on. Otherwise nothing is left."""
-        history, version = await self._history(topic)
+        history, version = await self._load_history(_key(topic))
         if version is None or (may_return and not history.entries):
             return
         await self.delete(topic, force=not may_return)
@@ -237,7 +264,8 @@ class SchemaRegistry:
             await self._delete(f"/schemas/{namespace}/{encoded}", force=True)
 
     async def policy(self, namespace: str) -> SchemaPolicy:
-        return SchemaPolicy.of((await self._catalog.policies(namespace)).other, self._settings)
+        record = await self._policies.recall(namespace, lambda: self._catalog.policies(namespace))
+        return SchemaPolicy.of(record.other, self._settings)
 
     # -- the store
 
@@ -245,6 +273,9 @@ class SchemaRegistry:
         return await self._read(_key(topic))
 
     async def _read(self, key: str) -> tuple[History, Version | None]:
+        return await self._histories.recall(key, lambda: self._load_history(key))
+
+    async def _load_history(self, key: str) -> tuple[History, Version | None]:
         found = await self._store.get(key)
         return (History(), None) if found is None else (History.load(found.value), found.version)
 
@@ -290,7 +321,7 @@ class SchemaRegistry:
     async def _check_follows(self, topic: TopicName, strategy: Strategy, schema: Schema, history: History) -> None:
         existing = await self._compared(topic, strategy, history)
         if existing:
-            await self._decide(lambda: objection(strategy, schema, existing))
+            await self._decide(topic, lambda: objection(strategy, schema, existing))
 
     async def _compared(self, topic: TopicName, strategy: Strategy, history: History) -> list[Schema]:
         """The versions that the strategy looks at, oldest first."""
@@ -298,9 +329,12 @@ class SchemaRegistry:
         entries = history.entries if looks_at_all else history.entries[-1:]
         return [one.schema for one in await self._load(topic, replace(history, entries=entries))]
 
-    async def _decide(self, question: Callable[[], str | None]) -> None:
-        reason = await self._beside(question)
-        if reason is not None:
+    async def _decide(self, topic: TopicName, question: Callable[[], str | None]) -> None:
+        counts, reason = self.counts.of(topic.namespace_path), await self._beside(question)
+        if reason is None:
+            counts.compatible += 1
+        else:
+            counts.incompatible += 1
             raise IncompatibleSchema(f"Incompatible schema: {reason}")
 
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
@@ -54,26 +54,56 @@ class SlotOwners(Protocol[T]):
 
 
 class HashRing(Generic[T]):
-    """Members are known by a stable label, so every broker builds the same ring from the same members."""
+    """Members are known by a stable label, so every broker builds the same ring from the same members. Only who came
+    or went is worked on: the thousandth consumer costs what the first one did."""
 
     def __init__(self) -> None:
         self._points: list[int] = []
-        self._owners: list[T] = []
+        self._owners: list[T] = []  # of the point at the same place
+        self._members: dict[str, T] = {}
+        # Labels that fell on the same point, ascending: the first one owns it, whatever the order of joining.
+        self._claims: dict[int, list[str]] = {}
 
     def reset(self, members: Sequence[tuple[str, T]]) -> None:
-        points: dict[int, T] = {}
-        # Sorted by label: on the rare equal point the same member wins whatever the order of joining.
-        for label, member in sorted(members, key=lambda pair: pair[0]):
-            for index in range(POINTS_PER_CONSUMER):
-                points.setdefault(murmur3_32(f"{label}#{index}".encode()) % RING_SIZE, member)
-        self._points = sorted(points)
-        self._owners = [points[point] for point in self._points]
+        wanted, known = dict(members), self._members
+        for label in [label for label, member in known.items() if wanted.get(label) is not member]:
+            self._leave(label)
+        for label, member in wanted.items():
+            if label not in known:
+                self._join(label, member)
+
+    def _join(self, label: str, member: T) -> None:
+        self._members[label] = member
+        for point in _points_of(label):
+            claims = self._claims.setdefault(point, [])
+            insort(claims, label)
+            place = bisect_left(self._points, point)
+            if len(claims) == 1:
+                self._points.insert(place, point)
+                self._owners.insert(place, member)
+            else:
+                self._owners[place] = self._members[claims[0]]
+
+    def _leave(self, label: str) -> None:
+        del self._members[label]
+        for point in _points_of(label):
+            claims = self._claims[point]
+            claims.remove(label)
+            place = bisect_left(self._points, point)
+            if claims:
+                self._owners[place] = self._members[claims[0]]
+            else:
+                del self._claims[point], self._points[place], self._owners[place]
 
     def owner(self, slot: int) -> T | None:
         if not self._points:
             return None
         index = bisect_left(self._points, slot)
         return self._owners[index if index < len(self._points) else 0]
+
+
+def _points_of(label: str) -> set[int]:
+    return {murmur3_32(f"{label}#{index}".encode()) % RING_SIZE for index in range(POINTS_PER_CONSUMER)}
 
 
 class StickyRanges(Generic[T]):

@@ -5,29 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from anabranch.broker.catalog import Catalog
+from anabranch.broker.fleet import Fleet
 from anabranch.broker.guard import Guard
 from anabranch.broker.names import NameGiver
+from anabranch.broker.placement import Address, EverythingHere, Placement
 from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topics import Topics
 from anabranch.runtime.clock import Clock
 
+__all__ = ["SERVER_VERSION", "Address", "Services"]
+
 SERVER_VERSION = "Anabranch 0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where clients reach this broker."""
-
-    service_url: str
-    http_url: str
-    service_url_tls: str | None = None
-    http_url_tls: str | None = None
-
-    @property
-    def broker_id(self) -> str:
-        """As Pulsar names a broker: host and HTTP port."""
-        return self.http_url.partition("://")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +29,9 @@ class Services:
     names: NameGiver
     address: Address
     guard: Guard = field(default_factory=Guard)  # lets everybody through unless security is configured
+    cluster: Placement | None = None  # None: this broker is alone
+    fleet: Fleet | None = None  # the same
+
+    @property
+    def placement(self) -> Placement:
+        return EverythingHere(self.address) if self.cluster is None else self.cluster

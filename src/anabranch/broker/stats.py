@@ -1,7 +1,8 @@
 """What a topic tells about itself, in the shape of Pulsar's stats JSON. Reads topics, changes nothing.
 
-Keys are Pulsar's. Rates are averages since a client connected; what is not measured here is shown as 0 (and listed in
-the documentation), because tools expect the key.
+Keys are Pulsar's. Rates of topics and subscriptions are over the last minute (`sampling`), those of a single client
+since it connected. What cannot be here (offloading, transactions, filters) is shown as 0, because tools expect the key;
+what is not measured has no key.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from anabranch.broker.consumer import Consumer, SubscriptionType
 from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
 from anabranch.broker.producer import Producer
 from anabranch.broker.quota import bytes_after
+from anabranch.broker.sampling import SubscriptionBook, TopicBook, sent
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.broker.topics import AnyTopic
@@ -27,12 +29,9 @@ _THROTTLED = {
     for by in ("Subscription", "Topic", "Broker")
     for what in ("Msg", "Bytes")
 }
-_DRAINING = {"drainingHashesCount": 0, "drainingHashesClearedTotal": 0, "drainingHashesUnackedMessages": 0}
 _ABSENT_IN_TOPIC = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
-    "msgChunkPublished": False,
-    "publishRateLimitedTimes": 0,
     "offloadedStorageSize": 0,
     "lastOffloadLedgerId": 0,
     "lastOffloadSuccessTimeStamp": 0,
@@ -41,6 +40,17 @@ _ABSENT_IN_TOPIC = {
     "abortedTxnCount": 0,
     "committedTxnCount": 0,
 }
+
+
+_LARGEST = {  # of partitions: what does not add up
+    "backlogQuotaLimitSize",
+    "backlogQuotaLimitTime",
+    "oldestBacklogMessageAgeSeconds",
+    *(f"lastCompaction{what}" for what in ("SucceedTimestamp", "FailedTimestamp", "DurationTimeInMills")),
+    *(f"last{what}Timestamp" for what in ("Expire", "ConsumedFlow", "Consumed", "Acked", "MarkDeleteAdvanced")),
+    "lastPublishTimeStamp",
+}
+_EARLIEST = {"earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog", "topicCreationTimeStamp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +65,23 @@ def when(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-async def topic_stats(topic: AnyTopic, now_ms: int, broker: str, options: StatsOptions) -> dict[str, Any]:
+async def topic_stats(
+    topic: AnyTopic, book: TopicBook, now_ms: int, broker: str, options: StatsOptions
+) -> dict[str, Any]:
     attached: list[Subscription | MemorySubscription] = list(topic.subscriptions.values())
-    subscriptions = {one.name: await _subscription(topic, one, now_ms, options) for one in attached}
+    books = book.subscriptions
+    subscriptions = {
+        one.name: await _subscription(topic, one, books.get(one.name) or SubscriptionBook(), now_ms, options)
+        for one in attached
+    }
     stored = topic.log.stats() if isinstance(topic, Topic) else None
     earliest = [one["earliestMsgPublishTimeInBacklog"] for one in subscriptions.values()]
     policies = topic.policies
     stats = {
-        "msgRateIn": sum(_rate(p.messages_in, p.connected_ms, now_ms) for p in topic.producers.values()),
-        "msgThroughputIn": sum(_rate(p.bytes_in, p.connected_ms, now_ms) for p in topic.producers.values()),
-        "msgRateOut": sum(s["msgRateOut"] for s in subscriptions.values()),
-        "msgThroughputOut": sum(s["msgThroughputOut"] for s in subscriptions.values()),
+        "msgRateIn": book.rates[0],
+        "msgThroughputIn": book.rates[1],
+        "msgRateOut": book.rates[2],
+        "msgThroughputOut": book.rates[3],
         "bytesInCounter": topic.bytes_in,
         "msgInCounter": topic.messages_in,
         "bytesOutCounter": sum(s["bytesOutCounter"] for s in subscriptions.values()),
@@ -75,7 +91,8 @@ async def topic_stats(topic: AnyTopic, now_ms: int, broker: str, options: StatsO
         "backlogSize": _largest_backlog(topic),
         "backlogQuotaLimitSize": policies.size_quota.limit if policies.size_quota is not None else -1,
         "backlogQuotaLimitTime": policies.age_quota.limit if policies.age_quota is not None else -1,
-        "oldestBacklogMessageAgeSeconds": -1,
+        "oldestBacklogMessageAgeSeconds": await _oldest_age(topic) if options.earliest_time else -1,
+        "publishRateLimitedTimes": topic.publish_rate_limited_times,
         "earliestMsgPublishTimeInBacklogs": min((at for at in earliest if at), default=0),
         "publishers": []
         if options.exclude_publishers
@@ -86,14 +103,13 @@ async def topic_stats(topic: AnyTopic, now_ms: int, broker: str, options: StatsO
         "nonContiguousDeletedMessagesRanges": sum(
             s["nonContiguousDeletedMessagesRanges"] for s in subscriptions.values()
         ),
-        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
-        "delayedMessageIndexSizeInBytes": 0,
         "compaction": _compaction(topic),
         "ownerBroker": broker,
+        "lastPublishTimeStamp": book.published_ms,
         **_ABSENT_IN_TOPIC,
     }
     if isinstance(topic, MemoryTopic):
-        return {**stats, "msgDropRate": 0.0}
+        return {**stats, "msgDropRate": sum(one["msgDropRate"] for one in subscriptions.values())}
     return {**stats, "deduplicationStatus": "Enabled" if topic.deduplicates else "Disabled"}
 
 
@@ -115,38 +131,40 @@ def _largest_backlog(topic: AnyTopic) -> int:
 
 
 async def _subscription(
-    topic: AnyTopic, subscription: Subscription | MemorySubscription, now_ms: int, options: StatsOptions
+    topic: AnyTopic,
+    subscription: Subscription | MemorySubscription,
+    book: SubscriptionBook,
+    now_ms: int,
+    options: StatsOptions,
 ) -> dict[str, Any]:
     consumers = [_consumer(consumer, now_ms) for consumer in subscription.consumers]
     active, kind = subscription.active_consumer, subscription.type
+    totals = sent(subscription)
     backlog = await subscription.backlog_messages()
     is_shared = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
     stats = {
-        "msgRateOut": sum(c["msgRateOut"] for c in consumers),
-        "msgThroughputOut": sum(c["msgThroughputOut"] for c in consumers),
-        "bytesOutCounter": sum(c["bytesOutCounter"] for c in consumers),
-        "msgOutCounter": sum(c["msgOutCounter"] for c in consumers),
-        "msgRateRedeliver": sum(c["msgRateRedeliver"] for c in consumers),
-        "messageAckRate": sum(c["messageAckRate"] for c in consumers),
-        "chunkedMessageRate": 0.0,
+        "msgRateOut": book.rates[0],
+        "msgThroughputOut": book.rates[1],
+        "bytesOutCounter": totals[1],
+        "msgOutCounter": totals[0],
+        "msgRateRedeliver": book.rates[3],
+        "messageAckRate": book.rates[2],
         "msgBacklog": backlog,
         "backlogSize": 0,
         "earliestMsgPublishTimeInBacklog": 0,
         "msgBacklogNoDelayed": max(backlog - subscription.delayed_count, 0),
         "blockedSubscriptionOnUnackedMsgs": bool(consumers) and is_shared and subscription.is_blocked,
         "msgDelayed": subscription.delayed_count,
-        "msgInReplay": 0,
+        "msgInReplay": subscription.replay_count,
         "unackedMessages": sum(c["unackedMessages"] for c in consumers),
-        "type": kind.label if kind is not None and consumers else "None",
+        "type": kind.label if kind is not None else "None",
         "msgRateExpired": 0.0,
         "msgExpired": 0,
         "totalMsgExpired": 0,
         "lastExpireTimestamp": 0,
-        "lastConsumedFlowTimestamp": 0,
-        "lastConsumedTimestamp": 0,
-        "lastAckedTimestamp": 0,
-        "lastMarkDeleteAdvancedTimestamp": 0,
-        "activeConsumerName": active.name if active is not None else "",
+        "lastConsumedTimestamp": book.out_ms,
+        "lastAckedTimestamp": book.acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": book.mark_ms,
         "consumers": [] if options.exclude_consumers else consumers,
         "isDurable": subscription.is_durable,
         "durable": subscription.is_durable,
@@ -155,20 +173,22 @@ async def _subscription(
         "allowOutOfOrderDelivery": False,
         "consumersAfterMarkDeletePosition": {},
         "nonContiguousDeletedMessagesRanges": 0,
-        "nonContiguousDeletedMessagesRangesSerializedSize": 0,
-        "delayedMessageIndexSizeInBytes": 0,
         "markDeletePosition": str(subscription.mark_delete),
         "subscriptionProperties": {},
-        **_DRAINING,
         **_FILTERS,
         **_THROTTLED,
     }
+    if active is not None:
+        stats["activeConsumerName"] = active.name
     if kind is SubscriptionType.KEY_SHARED and subscription.consumers:
         policy = subscription.consumers[0].spec.key_shared
         stats["keySharedMode"] = "STICKY" if policy.is_sticky else "AUTO_SPLIT"
         stats["allowOutOfOrderDelivery"] = policy.allow_out_of_order
-    if isinstance(subscription, Subscription) and isinstance(topic, Topic):
+    if isinstance(subscription, MemorySubscription):
+        stats["msgDropRate"] = book.rates[4]
+    elif isinstance(topic, Topic):
         stats |= {
+            "msgRateExpired": book.rates[4],
             "backlogSize": bytes_after(topic.log.chain, subscription.mark_delete)
             if options.subscription_backlog_size
             else -1,
@@ -178,8 +198,16 @@ async def _subscription(
             "lastExpireTimestamp": subscription.last_expired_ms,
             "nonContiguousDeletedMessagesRanges": subscription.cursor.state.holes,
             "subscriptionProperties": dict(subscription.cursor.properties),
+            "dispatchThrottledMsgEventsBySubscriptionLimit": subscription.throttled_times,
+            "dispatchThrottledMsgEventsByTopicLimit": topic.dispatch_throttled_times,
         }
     return stats
+
+
+async def _oldest_age(topic: AnyTopic) -> int:
+    """Seconds; -1 without a backlog."""
+    age_ms = await topic.oldest_age_ms() if isinstance(topic, Topic) else -1
+    return age_ms // 1000 if age_ms >= 0 else -1
 
 
 async def _earliest(topic: Topic, subscription: Subscription) -> int:
@@ -199,24 +227,14 @@ def _consumer(consumer: Consumer, now_ms: int) -> dict[str, Any]:
         "msgOutCounter": consumer.messages_out,
         "msgRateRedeliver": _rate(consumer.messages_redelivered, since, now_ms),
         "messageAckRate": _rate(consumer.messages_acked, since, now_ms),
-        "chunkedMessageRate": 0.0,
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages,
-        "avgMessagesPerEntry": 1,
         "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
         "address": consumer.peer.address,
         "connectedSince": when(since),
         "clientVersion": consumer.peer.client_version,
-        "lastAckedTimestamp": 0,
-        "lastConsumedTimestamp": 0,
-        "firstMessagesSentTimestamp": 0,
-        "lastConsumedFlowTimestamp": 0,
-        "firstConsumedFlowTimestamp": 0,
         "metadata": dict(consumer.spec.metadata),
-        "lastAckedTime": when(0),
-        "lastConsumedTime": when(0),
-        **_DRAINING,
     }
 
 
@@ -228,7 +246,6 @@ def _publisher(producer: Producer, now_ms: int) -> dict[str, Any]:
         "msgRateIn": _rate(producer.messages_in, producer.connected_ms, now_ms),
         "msgThroughputIn": _rate(producer.bytes_in, producer.connected_ms, now_ms),
         "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
-        "chunkedMessageRate": 0.0,
         "supportsPartialProducer": False,
         "address": producer.peer.address,
         "connectedSince": when(producer.connected_ms),
@@ -303,10 +320,16 @@ def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
                 total[key] = merged([value]) if isinstance(value, dict) else value
             elif isinstance(value, (bool, str)):
                 continue
+            elif key in _LARGEST:
+                total[key] = max(known, value)
+            elif key in _EARLIEST:
+                total[key] = min(known, value) if known and value else known or value
             elif isinstance(value, (int, float, list)):
                 total[key] = known + value
             elif isinstance(value, dict):
                 total[key] = merged([known, value])
+    if total.get("msgInCounter") and "averageMsgSize" in total:
+        total["averageMsgSize"] = total["bytesInCounter"] / total["msgInCounter"]
     for key in ("ownerBroker", "deduplicationStatus"):
         total.pop(key, None)
     return total

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
+from anabranch.broker.brake import Brake
 from anabranch.broker.compacted_acks import CompactedAcks
 from anabranch.broker.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
 from anabranch.broker.delayed import DelayedEntries
@@ -19,20 +19,21 @@ from anabranch.broker.dispatch_shared import SharedDispatcher
 from anabranch.broker.dispatch_single import SingleDispatcher
 from anabranch.broker.entryfacts import deliver_at_of, slot_of
 from anabranch.broker.errors import ConsumerBusy, TopicFenced
+from anabranch.broker.farewell import Farewell, tell_consumer
 from anabranch.broker.policies import Policies
+from anabranch.broker.rates import Rate, Throttle
 from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.subscription_reader import ReadableTopic, SubscriptionReader
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
 from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor import Cursor
-from anabranch.storage.port import LedgerNotFound
-from anabranch.storage.topiclog import StoredEntry, TopicLog
+from anabranch.storage.topiclog import StoredEntry
 
 log = logging.getLogger(__name__)
 
-READ_ENTRIES_MAX = 1_000
 ACK_WORDS_MAX = 1_024  # a batch of 65,536 messages
 READ_RETRY_SECONDS = 0.2
 UNKNOWN_SIZE = -1  # an entry that nobody here was given: the cursor counts again when asked
@@ -40,13 +41,6 @@ NEVER_MS = 1 << 62
 
 Ack = tuple[Position, tuple[int, ...], int]
 """Position, words of still unacknowledged indexes (may be empty), batch size when the client says it."""
-
-
-class ReadableTopic(Protocol):
-    log: TopicLog
-
-    def stable_position(self) -> Position:
-        """Last entry that may be delivered."""
 
 
 class Subscription:
@@ -80,11 +74,14 @@ class Subscription:
         self._delay_due_ms: int | None = None
         self._delayed = DelayedEntries(settings.delayed_max)
         self._delays = True
-        self._reads_compacted = False
+        self._reader = SubscriptionReader(topic, tasks, settings.read_bytes)
         self._unacked_max = settings.unacked_per_subscription_max
+        self._throttle: Throttle | None = None  # of this subscription alone
+        self._brake: Brake | None = None
 
-    def apply(self, policies: Policies) -> None:
-        """Counts for consumers that are attached, too."""
+    def apply(self, policies: Policies, shared: Throttle | None = None) -> None:
+        """Counts for consumers that are attached, too. `shared`: the limit of the whole topic."""
+        self._set_rates(policies.subscription_dispatch_rate, shared)
         self._unacked_max = policies.unacked_per_subscription_max
         if isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher):
             self._dispatcher.unacked_max = self._unacked_max
@@ -94,6 +91,47 @@ class Subscription:
             self._dispatcher.release(self._delayed.due(NEVER_MS))
         self._delays = policies.delays
         self.pump()
+
+    def _set_rates(self, own: Rate, shared: Throttle | None) -> None:
+        if not own.is_limited:
+            self._throttle = None
+        elif self._throttle is None or self._throttle.rate != own:
+            self._throttle = Throttle(own, self._clock.monotonic())
+        throttles = tuple(one for one in (self._throttle, shared) if one is not None)
+        if self._brake is not None:
+            if self._brake.throttles == throttles:
+                return
+            self._brake.close()
+        self._reader.limit(None, None)
+        self._brake = Brake(throttles, self._clock, self.pump) if throttles else None
+
+    @property
+    def throttled_times(self) -> int:
+        """How often delivery waited for this subscription's own rate."""
+        return 0 if self._throttle is None else self._throttle.times
+
+    def _may_read(self, brake: Brake) -> bool:
+        """Charge what was delivered; how large the next read may be."""
+        consumers, departed = self.consumers, self.departed
+        brake.charge(
+            departed.messages_out + sum(one.messages_out for one in consumers),
+            departed.bytes_out + sum(one.bytes_out for one in consumers),
+        )
+        allowed = brake.allowance()
+        if allowed is None:
+            return False
+        self._reader.limit(allowed.messages, allowed.bytes)
+        return True
+
+    def _within(self, want: Want, entries: list[StoredEntry]) -> list[StoredEntry]:
+        """As many entries as the rate has messages for (batches hold many); at least one."""
+        if isinstance(want, ReadForward):
+            messages = 0
+            for index, entry in enumerate(entries):
+                messages += entry.messages
+                if messages >= self._reader.entries_max:
+                    return entries[: index + 1]
+        return entries
 
     def _deliver_at(self, entry: StoredEntry) -> int:
         return deliver_at_of(entry) if self._delays else 0
@@ -121,6 +159,12 @@ class Subscription:
     def delayed_count(self) -> int:
         return len(self._delayed)
 
+    @property
+    def replay_count(self) -> int:
+        """Entries that wait to be delivered again, or for their key."""
+        dispatcher = self._dispatcher
+        return dispatcher.replay_count if isinstance(dispatcher, SharedDispatcher | KeyedDispatcher) else 0
+
     def attach(self, consumer: Consumer) -> None:
         """Let a consumer in, or say why not (ConsumerBusy, ConsumerAssignFailed)."""
         if self._fenced:
@@ -128,6 +172,7 @@ class Subscription:
         spec = consumer.spec
         if self._dispatcher is None or not self._dispatcher.consumers:
             self._delayed.clear()
+            self._reader.forget()
             self._dispatcher = self._make_dispatcher(spec)
             self.type = spec.type
         elif spec.type is not self.type:
@@ -141,7 +186,7 @@ class Subscription:
         settings = self._settings
         match spec.type:
             case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
-                self._reads_compacted = spec.read_compacted
+                self._reader.reads_compacted = spec.read_compacted
                 acks = CompactedAcks(self.cursor, self._topic.log) if spec.read_compacted else self.cursor
                 return SingleDispatcher(acks, spec.type, self._partition)
             case SubscriptionType.SHARED:
@@ -169,6 +214,8 @@ class Subscription:
             return
         before = self.active_consumer
         dispatcher.leave(consumer)
+        if not dispatcher.consumers:
+            self._reader.forget()
         self.departed.add(consumer)
         if self.type is SubscriptionType.FAILOVER:
             self._tell_active(before, None)
@@ -180,14 +227,15 @@ class Subscription:
             if (active is not before or consumer is joined) and consumer.peer.protocol_version >= 12:
                 consumer.peer.send(replies.active_consumer_change(consumer.consumer_id, consumer is active))
 
-    def close_consumers(self) -> None:
-        """Tell every consumer to come back later (to wherever lookup says then)."""
+    def close_consumers(self, farewell: Farewell | None = None) -> None:
+        """Tell every consumer to come back later (to wherever lookup says then, or the farewell)."""
         consumers, self._dispatcher = list(self.consumers), None
+        self._reader.forget()
         for consumer in consumers:
             consumer.closed = True
             self.departed.add(consumer)
             consumer.peer.consumer_closed(consumer.consumer_id)
-            consumer.peer.send(replies.close_consumer(consumer.consumer_id))
+            tell_consumer(farewell, consumer.peer, consumer.consumer_id)
 
     # -- delivery
 
@@ -201,17 +249,19 @@ class Subscription:
         if dispatcher is None or self._reading or self._pumping or self._fenced:
             return
         self._pumping = True
+        brake = self._brake
         try:
-            dispatcher.drain()
-            while (want := dispatcher.wants()) is not None:
-                entries = self._read_cached(want)
+            if brake is None or self._may_read(brake):
+                dispatcher.drain()
+            while (brake is None or self._may_read(brake)) and (want := dispatcher.wants()) is not None:
+                entries = self._reader.read_cached(want)
                 if entries is None:
                     self._reading = True
                     self._tasks.spawn(self._read_or_fault(dispatcher, want), f"read {self.name}")
                     break
                 if not entries and isinstance(want, ReadForward):
                     break
-                dispatcher.offer(want, entries)
+                dispatcher.offer(want, entries if brake is None else self._within(want, entries))
         except Exception:
             self._faulted()
         finally:
@@ -224,40 +274,17 @@ class Subscription:
         log.exception("dispatch failed, consumers closed", extra={"subscription": self.name})
         self.close_consumers()
 
-    def _read_cached(self, want: Want) -> list[StoredEntry] | None:
-        stable, topic_log = self._topic.stable_position(), self._topic.log
-        if isinstance(want, ReadForward):
-            if want.start > stable:
-                return []
-            if self._reads_compacted and topic_log.compacted is not None and want.start <= topic_log.compacted.horizon:
-                return None  # the view is read from disk
-            return topic_log.read_cached(want.start, READ_ENTRIES_MAX, self._settings.read_bytes, stable)
-        found: list[StoredEntry] = []
-        for position in want.positions:
-            entries = topic_log.read_cached(position, 1, self._settings.read_bytes, position)
-            if entries is None:
-                return None
-            found.extend(entry for entry in entries if entry.position == position)
-        return found
-
     async def _read(self, dispatcher: Dispatcher, want: Want) -> None:
         generation = dispatcher.generation
-        stable, topic_log = self._topic.stable_position(), self._topic.log
         try:
-            if isinstance(want, ReadForward):
-                entries = await self._read_forward(dispatcher, want.start, stable)
-            else:
-                entries = []
-                for position in want.positions:
-                    single = await topic_log.read(position, 1, self._settings.read_bytes, position)
-                    entries.extend(entry for entry in single if entry.position == position)
+            entries = await self._reader.read(dispatcher, want)
         except Error as error:
             log.error("read failed", extra={"subscription": self.name, "reason": error.reason})
             dispatcher.give_back(want)
             await self._clock.sleep(READ_RETRY_SECONDS)
         else:
             if dispatcher is self._dispatcher and generation == dispatcher.generation:
-                dispatcher.offer(want, entries)
+                dispatcher.offer(want, entries if self._brake is None else self._within(want, entries))
             # else rewound meanwhile: the entries will be met again on the way forward
         finally:
             self._reading = False
@@ -268,21 +295,6 @@ class Subscription:
             await self._read(dispatcher, want)
         except Exception:
             self._faulted()
-
-    async def _read_forward(self, dispatcher: Dispatcher, start: Position, stable: Position) -> list[StoredEntry]:
-        topic_log, generation = self._topic.log, dispatcher.generation
-        view = topic_log.compacted if self._reads_compacted else None
-        if view is not None and start <= view.horizon:
-            try:
-                entries = await view.read(start, READ_ENTRIES_MAX, self._settings.read_bytes)
-            except LedgerNotFound:
-                if topic_log.compacted is view:
-                    raise
-                return []  # a newer view has taken its place: the pump asks again
-            if not entries and generation == dispatcher.generation:
-                dispatcher.read_position = Position(view.horizon.ledger, view.horizon.entry + 1)  # on to the tail
-            return entries
-        return await topic_log.read(start, READ_ENTRIES_MAX, self._settings.read_bytes, stable)
 
     def _arm_delay(self) -> None:
         """Wake up when the next delayed message is due."""
@@ -315,7 +327,7 @@ class Subscription:
                 self._ack_one(consumer, position, words, batch_size)
         if self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             self.pump()
-        elif self._reads_compacted:
+        elif self._reader.reads_compacted:
             self._pass_removed(consumer)
 
     def _pass_removed(self, consumer: Consumer) -> None:
@@ -429,13 +441,15 @@ class Subscription:
         finally:
             self._fenced = False
 
-    def fence(self) -> None:
+    def fence(self, farewell: Farewell | None = None) -> None:
         """No consumer may come in any more; those attached are told to go."""
         self._fenced = True
-        self.close_consumers()
+        self.close_consumers(farewell)
         if self._delay_timer is not None:
             self._delay_timer.cancel()
             self._delay_timer = None
+        if self._brake is not None:
+            self._brake.close()
 
     def unfence(self) -> None:
         self._fenced = False

@@ -1,4 +1,4 @@
-"""JSON Web Tokens: reading keys, making tokens, checking them. Time is handed in; files are read once, at start.
+"""JSON Web Tokens: reading keys, making tokens, checking them. Time is handed in.
 
 Which algorithms count follows from the key, never from the token: a secret allows HS256/384/512 as far as it is long
 enough, an RSA key RS256/384/512, an EC key the one that belongs to its curve. PyJWT and cryptography do the
@@ -193,7 +193,7 @@ class TokenReader:
     """Checks signature and times with any of the keys given."""
 
     def __init__(self, keys: Sequence[TokenKey], *, skew_ms: int = 0, audience: str = "") -> None:
-        self._keys = tuple(keys)
+        self.keys = tuple(keys)
         self._skew_ms = skew_ms
         self._audience = audience
         self._signatures = _signatures()
@@ -220,7 +220,7 @@ class TokenReader:
     def _payload(self, token: bytes) -> bytes:
         from jwt.exceptions import PyJWTError
 
-        for key in self._keys:
+        for key in self.keys:
             try:
                 payload: bytes = self._signatures.decode(token, key.key, algorithms=list(key.algorithms))
             except (PyJWTError, ValueError, TypeError, RecursionError):

@@ -6,30 +6,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anabranch.broker.access import AccessTable, Admission
+from anabranch.broker.access import Admission
+from anabranch.broker.attendance import Attendance
 from anabranch.broker.compaction import CURSOR as COMPACTION_CURSOR
 from anabranch.broker.compaction import Compactor, Status
 from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
-from anabranch.broker.dedup import Sequences, highest_of
+from anabranch.broker.dedup import Sequences
 from anabranch.broker.entryfacts import batch_size_of
 from anabranch.broker.errors import (
     ConsumerBusy,
-    ProducerFenced,
     SubscriptionNotFound,
     TopicFenced,
     TopicTerminated,
 )
+from anabranch.broker.farewell import Farewell
 from anabranch.broker.inactive import is_doomed, is_eligible
 from anabranch.broker.latency import Latencies
-from anabranch.broker.limits import check_consumer, check_producer, check_subscription, too_long_delay
+from anabranch.broker.limits import (
+    check_consumer,
+    check_producer,
+    check_subscribe_rate,
+    check_subscription,
+    too_long_delay,
+)
 from anabranch.broker.peer import Peer
 from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.publish_gate import PublishGate
 from anabranch.broker.publisher import Publisher
 from anabranch.broker.quota import bytes_after
+from anabranch.broker.rates import NO_LIMIT, Rate, SubscribeRates, Throttle
+from anabranch.broker.sequence_recovery import recover_sequences
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.takeover import settle_exclusive, settle_name
@@ -37,19 +47,14 @@ from anabranch.broker.upkeep import Upkeep
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.protocol import entry as entries
-from anabranch.protocol import replies
-from anabranch.protocol.commands import signed
 from anabranch.protocol.errors import ProtocolError
-from anabranch.protocol.server_errors import refusal_code, server_error
+from anabranch.protocol.server_errors import refusal_code
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.topiclog import TopicLog
 
 log = logging.getLogger(__name__)
-
-REPLAY_ENTRIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +85,13 @@ class Topic:
         self.name = name
         self.log = topic_log
         self.subscriptions: dict[str, Subscription] = {}
-        self.producers: dict[str, Producer] = {}
         self.used_at = clock.monotonic()
         self._settings = settings
         self._clock = clock
         self._on_dirty = on_dirty
         self._check_writable = check_writable
         self._tasks = TaskOwner(str(name))
-        self._access: AccessTable[Producer] = AccessTable()
+        self._attendance = Attendance(str(name), topic_log, self._tasks, self.last_sequence)
         self._publisher = Publisher(
             topic_log,
             None,
@@ -97,6 +101,10 @@ class Topic:
             now=clock.monotonic,
         )
         self.policies = Policies.of({}, settings)
+        self._is_picky = False  # publishes are looked at one by one: a longest delay or a rate is set
+        self._dispatch_throttle: Throttle | None = None  # all subscriptions draw from it
+        self._subscribe_rates = SubscribeRates()
+        self._snapshot_at = clock.monotonic()
         self._upkeep = Upkeep(self, topic_log, clock)
         self.compactor = Compactor(str(name), topic_log, clock)
         self._stored = topic_log.settings  # how the log is kept where the namespace says nothing
@@ -108,8 +116,7 @@ class Topic:
 
     async def load(self, deduplicate: bool) -> None:
         """Bring back what outlives a restart: topic epoch, sequences, subscriptions."""
-        epoch = self.log.state("topic-epoch")
-        self._access.epoch = int(epoch) if epoch is not None else 0
+        self._attendance.load()
         for name, cursor in self.log.cursors.items():
             if name != COMPACTION_CURSOR:
                 self.subscriptions[name] = self._subscription(name, cursor)
@@ -124,11 +131,42 @@ class Topic:
         self.log.settings = (
             stored if kept is None else replace(stored, retention_ms=kept.time_ms, retention_bytes=kept.size_bytes)
         )
+        self._set_rates(policies)
         for subscription in self.subscriptions.values():
-            subscription.apply(policies)
+            subscription.apply(policies, self._dispatch_throttle)
         await self.set_deduplication(policies.deduplicate)
         if policies.compaction_threshold_bytes:
             await self.compactor.hold()
+        await self._upkeep.check_quota()
+
+    def _set_rates(self, policies: Policies) -> None:
+        self._set_publish_rate(policies.publish_rate)
+        self._is_picky = bool(policies.delay_ms_max) or self._publisher.gate is not None
+        self._subscribe_rates.change(policies.subscribe_rate)
+        wanted, known = policies.dispatch_rate, self._dispatch_throttle
+        if not wanted.is_limited:
+            self._dispatch_throttle = None
+        elif known is None or known.rate != wanted:
+            self._dispatch_throttle = Throttle(wanted, self._clock.monotonic())
+
+    def _set_publish_rate(self, rate: Rate) -> None:
+        publisher, gate = self._publisher, self._publisher.gate
+        if rate == (NO_LIMIT if gate is None else gate.rate):
+            return
+        publisher.gate = PublishGate(rate, self._clock, publisher.release) if rate.is_limited else None
+        if gate is not None:
+            gate.close()
+
+    def _stop_gate(self) -> None:
+        if self._publisher.gate is not None:
+            self._publisher.gate.stop()
+
+    async def oldest_age_ms(self) -> int:
+        """Age of the oldest message of any backlog; -1 without one."""
+        return await self._upkeep.oldest_age_ms()
+
+    async def check_quota(self) -> None:
+        """Now, not with the next sweep."""
         await self._upkeep.check_quota()
 
     async def set_deduplication(self, enabled: bool) -> None:
@@ -141,34 +179,7 @@ class Topic:
         elif self._publisher.sequences is None:
             if not saved:
                 await self.log.save_state("dedup", Sequences().dump(self.log.last_position))
-            self._publisher.sequences = await self._recover_sequences()
-
-    async def _recover_sequences(self) -> Sequences:
-        """The last snapshot, then whatever was written after it, up to the first hole.
-
-        A power cut can tear the last group: an entry that was never confirmed is missing, a later one is there. Were
-        the later one counted, the missing one would be taken for its duplicate when its producer sends it again.
-        """
-        sequences, upto = Sequences.load(self.log.state("dedup"))
-        position = self.log.after(upto) if upto != EARLIEST else self.log.first_position
-        while position <= (last := self.log.last_position):  # which grows while we read, when switched on in flight
-            found = await self.log.read(position, REPLAY_ENTRIES, self._settings.read_bytes, last)
-            if not found:
-                break
-            for stored in found:
-                if stored.position != position:
-                    log.warning("hole in the log, later sequences are not counted", extra={"topic": str(self.name)})
-                    return sequences
-                position = self.log.after(stored.position)
-                try:
-                    metadata = entries.metadata(stored.payload)
-                except ProtocolError:
-                    continue
-                chunks = metadata.num_chunks_from_msg
-                if chunks <= 1 or metadata.chunk_id == chunks - 1:
-                    highest = highest_of(signed(metadata.sequence_id), signed(metadata.highest_sequence_id))
-                    sequences.persist(metadata.producer_name, highest)
-        return sequences
+            self._publisher.sequences = await recover_sequences(self.log, self._settings.read_bytes)
 
     # -- state
 
@@ -177,12 +188,13 @@ class Topic:
         return self.name.partition_index
 
     @property
+    def producers(self) -> dict[str, Producer]:
+        return self._attendance.producers
+
+    @property
     def is_idle(self) -> bool:
-        return (
-            not self.producers
-            and not self._access.waiting
-            and not any(s.consumers for s in self.subscriptions.values())
-        )
+        is_quiet = not self.producers and not self._attendance.waiting
+        return is_quiet and not any(s.consumers for s in self.subscriptions.values())
 
     @property
     def is_eligible(self) -> bool:
@@ -200,7 +212,7 @@ class Topic:
 
     @property
     def waiting_producers(self) -> int:
-        return len(self._access.waiting)
+        return self._attendance.waiting
 
     @property
     def is_unused(self) -> bool:
@@ -214,6 +226,16 @@ class Topic:
     @property
     def bytes_in(self) -> int:
         return self._publisher.bytes_in
+
+    @property
+    def publish_rate_limited_times(self) -> int:
+        gate = self._publisher.gate
+        return 0 if gate is None else gate.times
+
+    @property
+    def dispatch_throttled_times(self) -> int:
+        throttle = self._dispatch_throttle
+        return 0 if throttle is None else throttle.times
 
     @property
     def latencies(self) -> Latencies:
@@ -248,85 +270,34 @@ class Topic:
         await settle_name(self.producers, producer, self.remove_producer)
         self._check_open()
         check_producer(self.policies, len(self.producers), self.name)
-        before = self._access.epoch
-        admission = self._access.admit(producer, producer.mode, known_epoch)
-        self.producers[producer.name] = producer
-        for fenced in admission.fence:
-            self._close_producer(fenced, ProducerFenced("another producer has taken the topic over"))
-        producer.is_ready = admission.ready
-        if self._access.epoch != before:
-            await self._save_epoch()
-            if producer.closed:  # meanwhile
-                if self._access.exclusive is not None:
-                    raise ProducerFenced("another producer has taken the topic over")
-                raise TopicFenced(f"{self.name} closed its producers")
-        return admission
-
-    async def _save_epoch(self) -> None:
-        await self.log.save_state("topic-epoch", str(self._access.epoch).encode())
+        return await self._attendance.add(producer, known_epoch)
 
     def remove_producer(self, producer: Producer) -> None:
-        producer.closed = True
-        producer.drop_held()
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
         self.used_at = self._clock.monotonic()
-        heir = self._access.leave(producer)
-        if heir is not None:
-            heir.is_ready = True
-            self._tasks.spawn(self._crown(heir), "exclusive producer")
-
-    async def _crown(self, heir: Producer) -> None:
-        try:
-            await self._save_epoch()
-        except Error as error:
-            log.warning("exclusive producer not let in", extra={"topic": str(self.name), "reason": error.reason})
-            heir.is_ready = False
-            self._close_producer(heir, error)
-            self.remove_producer(heir)
-            return
-        if not heir.closed:
-            credits = heir.grants_credits
-            heir.peer.send(
-                replies.producer_success(
-                    heir.request_id,
-                    heir.name,
-                    last_sequence_id=self.last_sequence(heir.name),
-                    schema_version=heir.schema_version,
-                    topic_epoch=self._access.epoch,
-                    credit_bytes=heir.window.bytes_max if credits else None,
-                    credit_messages=heir.window.messages_max if credits else None,
-                )
-            )
-
-    def _close_producer(self, producer: Producer, reason: Error) -> None:
-        """Who still waits for its turn has nothing to close: its request is answered with the reason instead."""
-        if producer.is_ready:
-            producer.peer.send(replies.close_producer(producer.producer_id))
-        else:
-            producer.peer.send(replies.error(producer.request_id, server_error(reason), reason.reason))
-        producer.peer.producer_closed(producer.producer_id)
-        producer.closed = True
-        producer.drop_held()
-        if self.producers.get(producer.name) is producer:
-            del self.producers[producer.name]
+        self._attendance.remove(producer)
 
     def close_producers(self) -> None:
-        waiting = [producer for producer in self._access.waiting if producer.name not in self.producers]
-        reason = TopicFenced(f"{self.name} closed its producers")
-        for producer in (*self.producers.values(), *waiting):
-            self._close_producer(producer, reason)
-        self._access.holders.clear()
-        self._access.waiting.clear()
-        self._access.exclusive = None
+        self._attendance.close_all()
 
     def publish(self, publish: Publish) -> None:
-        if self.policies.delay_ms_max and too_long_delay(self.policies, publish.payload, self._clock.now_ms()):
+        self.publish_run(publish.producer, (publish,))
+
+    def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
+        """SENDs of one producer, in their order."""
+        if self._is_picky:
+            for publish in publishes:
+                self._publish_picky(publish)
+        else:
+            self._publisher.publish_run(producer, publishes)
+
+    def _publish_picky(self, publish: Publish) -> None:
+        longest = self.policies.delay_ms_max
+        if longest and too_long_delay(self.policies, publish.payload, self._clock.now_ms()):
             publish.producer.peer.held(publish.size)
-            text = f"Exceeds max allowed delivery delay of {self.policies.delay_ms_max} milliseconds"
+            text = f"Exceeds max allowed delivery delay of {longest} milliseconds"
             publish.producer.refuse(publish, refusal_code(publish.producer.peer.client_version), text)
-            return
-        self._publisher.publish(publish)
+        else:
+            self._publisher.publish_limited(publish)
 
     def _persisted(self) -> None:
         self._failing = False
@@ -359,13 +330,14 @@ class Topic:
             clock=self._clock,
             tasks=self._tasks,
         )
-        made.apply(self.policies)
+        made.apply(self.policies, self._dispatch_throttle)
         return made
 
     async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[Subscription, Consumer]:
         self._check_open()
         spec = request.spec
         check_subscription(self.policies, spec.type, None, self.name)
+        check_subscribe_rate(self._subscribe_rates, peer, spec, self._clock.monotonic())
         subscription = await self._open_subscription(request)
         consumer = Consumer(peer, spec, self.policies.unacked_per_consumer_max, self._clock.now_ms())
         if spec.type is SubscriptionType.EXCLUSIVE:
@@ -453,10 +425,17 @@ class Topic:
                 await self._drop_cursor(name)
         self._abandoned = lonely
         await self._upkeep.run()
+        self._snapshot_sequences()
         threshold = self.policies.compaction_threshold_bytes
         if threshold and self._uncompacted_bytes() >= threshold and self.compactor.stats.status is not Status.RUNNING:
             self.compact()
         await self.log.trim()
+
+    def _snapshot_sequences(self) -> None:
+        seconds, now = self.policies.dedup_snapshot_seconds, self._clock.monotonic()
+        if seconds and now - self._snapshot_at >= seconds:
+            self._snapshot_at = now
+            self._publisher.snapshot_settled()
 
     def compact(self) -> None:
         """Begin; AlreadyRunning. How it goes is in `compactor.stats`."""
@@ -505,28 +484,35 @@ class Topic:
                 subscription.tell_end_of_topic()
         return last
 
-    async def close(self, *, tell_clients: bool = True) -> None:
-        """Everything durable, everybody told, the log given up."""
+    async def close(self, *, tell_clients: bool = True, farewell: Farewell | None = None) -> None:
+        """Everything durable, everybody told (or on the list of the farewell), the log given up."""
         self._fenced = True
         if tell_clients:
-            self.close_producers()
+            self._attendance.close_all(farewell)
         for subscription in self.subscriptions.values():
-            subscription.fence()
+            subscription.fence(farewell)
+        self._stop_gate()
         await self._tasks.close()
         self._upkeep.save()
         self._publisher.snapshot()
         await self.log.close()
 
+    def check_unused(self) -> None:
+        """Raises NotAllowed when a deletion without force is refused."""
+        if not self.is_idle:
+            raise NotAllowed(f"{self.name} has connected producers or consumers")
+        if any(s.is_durable for s in self.subscriptions.values()):
+            raise NotAllowed(f"{self.name} has subscriptions")
+
     async def delete(self, *, force: bool, when_fenced: Callable[[], Awaitable[None]] | None = None) -> None:
         """`when_fenced`: what must go while nobody can come in."""
-        if not force and not self.is_idle:
-            raise NotAllowed(f"{self.name} has connected producers or consumers")
-        if not force and any(s.is_durable for s in self.subscriptions.values()):
-            raise NotAllowed(f"{self.name} has subscriptions")
+        if not force:
+            self.check_unused()
         self._fenced = True
         self.close_producers()
         for subscription in self.subscriptions.values():
             subscription.fence()
+        self._stop_gate()
         await self._tasks.close()
         if when_fenced is not None:
             await when_fenced()

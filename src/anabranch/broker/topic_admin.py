@@ -3,12 +3,12 @@ Plain calls with full names; HTTP is a skin over it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from anabranch.broker.errors import NotOfThisKind, SubscriptionNotFound, TopicNotFound
 from anabranch.broker.quota import bytes_after
+from anabranch.broker.reach import Reach
 from anabranch.broker.services import Services
 from anabranch.broker.stats import internal_stats
 from anabranch.broker.subscription import Subscription
@@ -42,11 +42,10 @@ class TopicShelf:
         assert isinstance(found, Topic)
         return found
 
-    async def all(self, topic: str) -> list[Topic]:
-        """The topic, or every partition of it."""
+    async def parts(self, topic: str) -> list[TopicName]:
+        """The partitions of a topic, wherever they are served; none of a plain topic."""
         name = TopicName.parse(topic)
-        count = await self._services().catalog.partitions(name)
-        return [await self.one(str(name.partition(i))) for i in range(count)] if count else [await self.one(topic)]
+        return [name.partition(index) for index in range(await self.partitions(topic))]
 
     async def partitions(self, topic: str) -> int:
         return await self._services().catalog.partitions(TopicName.parse(topic))
@@ -64,11 +63,14 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
 
 
 class TopicAdmin:
-    """Implements `rest.topic_face.TopicFace`."""
+    """Implements `rest.topic_face.TopicFace`. A parent's calls are made for each partition by the broker it is at."""
+
+    ERRANDS = frozenset({"unload", "trim", "truncate", "compact", "terminated", "inner_stats", "internal_info"})
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
         self._shelf = TopicShelf(services)
+        self.reach = Reach(services, "care", self, self.ERRANDS)
 
     # -- properties
 
@@ -94,42 +96,59 @@ class TopicAdmin:
     # -- upkeep
 
     async def unload(self, topic: str) -> None:
-        """Closed here; its clients come back and open it again."""
-        topics, name = self._services().topics, TopicName.parse(topic)
-        if not name.is_persistent and not await self._shelf.partitions(topic):
-            if topics.loaded(name) is None:
-                raise TopicNotFound(f"Topic {name} not found")
-            await topics.close(name)
+        """Closed where it is; its clients come back and open it again."""
+        if parts := await self._shelf.parts(topic):
+            await self.reach.each(parts, "unload")
             return
-        await asyncio.gather(*(topics.close(one.name) for one in await self._shelf.all(topic)))
+        topics, name = self._services().topics, TopicName.parse(topic)
+        if name.is_persistent:
+            name = (await self._shelf.one(topic)).name
+        elif topics.loaded(name) is None:
+            if name.partition_index >= 0:
+                return
+            raise TopicNotFound(f"Topic {name} not found")
+        await topics.close(name, self._services().address)
 
     async def trim(self, topic: str) -> None:
         """Drop what is consumed and not retained now, the open ledger included."""
-        for one in await self._shelf.all(topic):
-            if not one.log.is_terminated:
-                await one.log.roll()
-            await one.log.trim()
+        if parts := await self._shelf.parts(topic):
+            await self.reach.each(parts, "trim")
+            return
+        one = await self._shelf.one(topic)
+        if not one.log.is_terminated:
+            await one.log.roll()
+        await one.log.trim()
 
     async def truncate(self, topic: str) -> None:
         """All subscriptions go to the end; what nobody needs any more is dropped."""
-        for one in await self._shelf.all(topic):
-            for subscription in list(one.subscriptions.values()):
-                subscription.pass_over(one.log.last_position)
+        if parts := await self._shelf.parts(topic):
+            await self.reach.each(parts, "truncate")
+            return
+        one = await self._shelf.one(topic)
+        for subscription in list(one.subscriptions.values()):
+            subscription.pass_over(one.log.last_position)
         await self.trim(topic)
 
     async def compact(self, topic: str) -> None:
         """Begin, on every partition."""
-        for one in await self._shelf.all(topic):
-            one.compact()
+        if parts := await self._shelf.parts(topic):
+            await self.reach.each(parts, "compact")
+        else:
+            (await self._shelf.one(topic)).compact()
 
     async def compaction(self, topic: str) -> dict[str, str]:
         stats = (await self._shelf.one(topic)).compactor.stats
         return {"status": stats.status.value, "lastError": stats.last_error}
 
     async def terminate_partitions(self, topic: str) -> list[Position]:
-        if not await self._shelf.partitions(topic):
+        if not (parts := await self._shelf.parts(topic)):
             raise NotOfThisKind(f"{topic} is not partitioned")
-        return [await one.terminate() for one in await self._shelf.all(topic)]
+        return [Position(*last) for last in await self.reach.each(parts, "terminated")]
+
+    async def terminated(self, topic: str) -> tuple[int, int]:
+        """Ends one topic; its last position."""
+        last = await (await self._shelf.one(topic)).terminate()
+        return last.ledger, last.entry
 
     # -- single messages
 
@@ -188,16 +207,23 @@ class TopicAdmin:
 
     async def internal_stats(self, topic: str) -> dict[str, Any]:
         """Of a parent: of each partition."""
-        name, count = TopicName.parse(topic), await self._shelf.partitions(topic)
-        if not count:
-            raise TopicNotFound(f"Partitioned Topic {name} not found")
-        parts = {str(one.name): internal_stats(one) for one in await self._shelf.all(topic)}
-        return {"metadata": {"partitions": count, "deleted": False}, "partitions": parts}
+        parts = await self._shelf.parts(topic)
+        if not parts:
+            raise TopicNotFound(f"Partitioned Topic {TopicName.parse(topic)} not found")
+        figures = await self.reach.each(parts, "inner_stats")
+        return {
+            "metadata": {"partitions": len(parts), "deleted": False},
+            "partitions": dict(zip(map(str, parts), figures, strict=True)),
+        }
+
+    async def inner_stats(self, topic: str) -> dict[str, Any]:
+        """Of one topic."""
+        return internal_stats(await self._shelf.one(topic))
 
     async def internal_info(self, topic: str) -> dict[str, Any]:
-        if await self._shelf.partitions(topic):
-            parts = {str(one.name): _info(one) for one in await self._shelf.all(topic)}
-            return {"version": 0, "partitions": parts}
+        if parts := await self._shelf.parts(topic):
+            infos = await self.reach.each(parts, "internal_info")
+            return {"version": 0, "partitions": dict(zip(map(str, parts), infos, strict=True))}
         return _info(await self._shelf.one(topic))
 
     async def offline_backlog(self, topic: str) -> dict[str, Any]:

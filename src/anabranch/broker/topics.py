@@ -7,25 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from weakref import WeakValueDictionary
 
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.farewell import Farewell
 from anabranch.broker.inactive import PATROL_SECONDS, Visits, needs_patrol
 from anabranch.broker.memorytopic import MemoryTopic
+from anabranch.broker.placement import Address, ServedElsewhere
+from anabranch.broker.sampling import Sampler
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic import Topic
 from anabranch.model.errors import BadName, Error, NotAllowed, NotReady
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.port import Fenced
 from anabranch.storage.topiclog import TopicLog
 
 log = logging.getLogger(__name__)
 
 AnyTopic = Topic | MemoryTopic
-OpenLog = Callable[[str], Awaitable[TopicLog]]
+OpenLog = Callable[[TopicName], Awaitable[TopicLog]]
 """Metadata key → open log (created when missing)."""
 
 CLOSE_TOGETHER = 64
@@ -33,6 +38,10 @@ CLOSE_TOGETHER = 64
 
 async def _nothing(_: TopicName) -> None:
     return
+
+
+def _everything(_: TopicName) -> None:
+    """A broker alone serves every topic."""
 
 
 class Topics:
@@ -44,8 +53,13 @@ class Topics:
         settings: BrokerSettings,
         clock: Clock,
         check_writable: Callable[[], None],
+        check_here: Callable[[TopicName], None] | None = None,
+        wait_placed: Callable[[TopicName], Awaitable[None]] | None = None,
     ) -> None:
-        """`check_writable` raises what an append would raise now."""
+        """`check_writable` raises what an append would raise now, `check_here` ServedElsewhere; `wait_placed` lets a
+        topic that changes hands arrive first."""
+        self._check_here = check_here or _everything
+        self._wait_placed = wait_placed or _nothing
         self._catalog = catalog
         self._open_log = open_log
         self._check_writable = check_writable
@@ -58,7 +72,9 @@ class Topics:
         self._tasks = TaskOwner("topics")
         self._stopped = False
         self._changes = 0  # of policies, whichever
+        self._policy_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._visits = Visits()
+        self.sampler = Sampler(clock)
         self.on_vanishing: Callable[[TopicName], Awaitable[None]] = _nothing  # told when a topic dies of disuse
 
     def __iter__(self) -> Iterator[AnyTopic]:
@@ -70,6 +86,11 @@ class Topics:
     def start(self) -> None:
         self._tasks.spawn(self._sweep(), "sweep")
         self._tasks.spawn(self._patrol(), "patrol")
+        self._tasks.spawn(self.sampler.run(lambda: list(self)), "sampler")
+
+    def names(self) -> list[TopicName]:
+        """Of all that is loaded or just being opened."""
+        return [*self._topics, *(name for name in self._opening if name not in self._topics)]
 
     def loaded(self, name: TopicName) -> AnyTopic | None:
         return self._topics.get(name)
@@ -80,9 +101,11 @@ class Topics:
         """The loaded topic; raises TopicNotFound when it is missing and may not be created."""
         if name.domain not in (Domain.PERSISTENT, Domain.NON_PERSISTENT):
             raise NotAllowed(f"{name} cannot be used by a client of regular topics")
+        await self._wait_placed(name)
         while True:
             if self._stopped:
                 raise NotReady("broker is stopping")
+            self._check_here(name)
             found = self._topics.get(name)
             if found is not None:
                 return found
@@ -102,18 +125,29 @@ class Topics:
         opening = self._opening.get(name)
         if opening is None:
             # A task of its own: the one who asked first may go away without failing the others.
-            task = self._tasks.spawn(self._open(name), f"open {name}")
-            if task is None:
+            opening = asyncio.get_running_loop().create_future()
+            if self._tasks.spawn(self._open_for(name, opening), f"open {name}") is None:
                 raise NotReady("broker is stopping")
-            opening = self._opening[name] = task
-            task.add_done_callback(lambda _: self._opening.pop(name, None))
+            self._opening[name] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(name, None))
         return await asyncio.shield(opening)
+
+    async def _open_for(self, name: TopicName, opening: asyncio.Future[AnyTopic]) -> None:
+        try:
+            opening.set_result(await self._open(name))
+        except Error as error:
+            opening.set_exception(error)
+        except BaseException:  # reported by the owner of this task
+            opening.set_exception(NotReady("the topic could not be opened"))
+            raise
+        finally:
+            opening.exception()  # seen: whoever asked may be gone
 
     async def _open(self, name: TopicName) -> AnyTopic:
         topic: AnyTopic
         changes = self._changes
         if name.is_persistent:
-            topic_log = await self._open_log(self._catalog.topic_key(name))
+            topic_log = await self._open_log(name)
             topic = Topic(
                 name,
                 topic_log,
@@ -132,27 +166,41 @@ class Topics:
         else:
             topic = MemoryTopic(name, settings=self._settings, clock=self._clock)
             await topic.apply(await self._catalog.effective(name.namespace_path))
+        try:
+            self._check_here(name)
+        except Error:  # it was given away while we opened it
+            await topic.close()
+            raise
         self._topics[name] = topic
+        self.sampler.look(topic)  # rates count from here
         if self._changes != changes:  # policies changed while the topic was opened
-            await topic.apply(await self._catalog.effective(name.namespace_path))
+            async with self._applying(name.namespace_path):
+                await topic.apply(await self._catalog.effective(name.namespace_path))
         return topic
 
     async def apply_policies(self, namespace: str) -> None:
         """The policies of a namespace have changed: its loaded topics go by the new ones when this returns."""
         self._changes += 1
-        policies = await self._catalog.effective(namespace)
-        for topic in self:
-            if topic.name.namespace_path == namespace:
-                try:
-                    await topic.apply(policies)
-                except Error as error:  # being closed (it will read them when opened again), or its disk is failing
-                    log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
+        async with self._applying(namespace):
+            policies = await self._catalog.effective(namespace)
+            for topic in self:
+                if topic.name.namespace_path == namespace:
+                    try:
+                        await topic.apply(policies)
+                    except Error as error:  # being closed (it reads them when opened again), or its disk is failing
+                        log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
+
+    def _applying(self, namespace: str) -> asyncio.Lock:
+        """Who reads the policies last applies them last; otherwise older ones could stay."""
+        return self._policy_locks.setdefault(namespace, asyncio.Lock())
 
     async def create(self, name: TopicName) -> None:
         """Make a topic exist: an explicit request of an administrator, whatever the auto-creation policy says."""
         if name.domain not in (Domain.PERSISTENT, Domain.NON_PERSISTENT):
             raise BadName(f"{name} is not a regular topic")
         await self._catalog.policies(name.namespace_path)
+        await self._wait_placed(name)
+        self._check_here(name)
         if name.is_persistent and not await self._catalog.exists(name):
             await self._catalog.check_room(name.namespace_path, 1)
             await self._open_once(name)
@@ -169,24 +217,72 @@ class Topics:
 
     # -- closing
 
-    async def close(self, name: TopicName) -> None:
-        """Unload: clients are told to come back; nothing is deleted."""
-        topic = self._topics.pop(name, None)
-        if topic is not None:
-            await self._close(topic)
+    async def close(self, name: TopicName, here: Address | None = None) -> None:
+        """Unload: clients are told to come back; nothing is deleted.
 
-    async def _close(self, topic: AnyTopic) -> None:
+        With our own address they are told when the topic is closed, and come back without a pause.
+        """
+        topic = self._topics.pop(name, None)
+        if topic is None:
+            return
+        farewell = None if here is None else Farewell(here)
+        try:
+            await self._close(topic, farewell)
+        finally:
+            if farewell is not None:
+                farewell.say()
+
+    async def hand_over(
+        self, moves: Callable[[TopicName], bool], heir_of: Callable[[TopicName], Address | None]
+    ) -> list[Farewell]:
+        """Close the topics that move; their clients wait until the farewells are said (heir unknown: they look).
+
+        `check_here` must refuse these topics already, so that none of them is opened again meanwhile. Raises when one
+        of them could not be closed: then what it confirmed may be in our log alone, and nobody may open it.
+        """
+        for name, opening in list(self._opening.items()):
+            if moves(name):
+                await asyncio.wait([opening])
+        for name, closing in list(self._closing.items()):  # an idle topic may just be closing by itself
+            if moves(name):
+                await asyncio.wait([closing])
+        moving = [topic for topic in self if moves(topic.name)]
+        farewells = [Farewell(heir_of(topic.name)) for topic in moving]
+        for topic in moving:
+            del self._topics[topic.name]
+        failed = await self._close_many(moving, farewells)
+        if failed:
+            raise failed[0]
+        return [farewell for farewell in farewells if len(farewell)]
+
+    async def _close_many(
+        self, topics: Sequence[AnyTopic], farewells: Sequence[Farewell | None]
+    ) -> list[BaseException]:
+        """Many at a time; what cannot be closed is reported, the rest goes on. The answer is what went wrong."""
+        failed: list[BaseException] = []
+        for start in range(0, len(topics), CLOSE_TOGETHER):
+            some = topics[start : start + CLOSE_TOGETHER]
+            closing = map(self._close, some, farewells[start : start + CLOSE_TOGETHER])
+            for topic, outcome in zip(some, await asyncio.gather(*closing, return_exceptions=True), strict=True):
+                if isinstance(outcome, Fenced):
+                    log.info("topic was taken over", extra={"topic": str(topic.name)})
+                elif isinstance(outcome, BaseException):
+                    log.error("topic did not close cleanly", extra={"topic": str(topic.name)}, exc_info=outcome)
+                    failed.append(outcome)
+        return failed
+
+    async def _close(self, topic: AnyTopic, farewell: Farewell | None = None) -> None:
         done = asyncio.get_running_loop().create_future()
         self._closing[topic.name] = done
         try:
-            await topic.close()
+            await topic.close(farewell=farewell)
         finally:
             del self._closing[topic.name]
             done.set_result(None)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         if name not in self._topics and not await self._catalog.exists(name):
-            raise TopicNotFound(f"topic {name} does not exist")
+            raise TopicNotFound(f"Topic {name} not found")
         topic = await self.get(name, create=False)
         try:
             await topic.delete(force=force)
@@ -241,12 +337,19 @@ class Topics:
             for namespace in await self._catalog.namespaces(tenant):
                 if needs_patrol(await self._catalog.effective(namespace)):
                     known = await self._catalog.topics(namespace)
-                    sleeping += [name for name in known if name not in self._topics]
+                    sleeping += [name for name in known if name not in self._topics and self._is_here(name)]
         for name in self._visits.choose(sleeping, self._clock.monotonic()):
             try:
                 await self.get(name, create=False)
-            except TopicNotFound:
-                continue  # deleted meanwhile
+            except (TopicNotFound, ServedElsewhere):
+                continue  # deleted or moved meanwhile
+
+    def _is_here(self, name: TopicName) -> bool:
+        try:
+            self._check_here(name)
+        except ServedElsewhere:
+            return False
+        return True
 
     async def stop(self) -> None:
         """Close everything, many at a time; what cannot be closed is reported, the rest goes on."""
@@ -254,10 +357,4 @@ class Topics:
         await self._tasks.close()
         remaining = list(self._topics.values())
         self._topics.clear()
-        for start in range(0, len(remaining), CLOSE_TOGETHER):
-            some = remaining[start : start + CLOSE_TOGETHER]
-            for topic, outcome in zip(
-                some, await asyncio.gather(*map(self._close, some), return_exceptions=True), strict=True
-            ):
-                if isinstance(outcome, BaseException):
-                    log.error("topic did not close cleanly", extra={"topic": str(topic.name)}, exc_info=outcome)
+        await self._close_many(remaining, [None] * len(remaining))

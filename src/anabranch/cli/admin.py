@@ -12,7 +12,7 @@ NOUNS = {
     "subscriptions": ("anabranch.cli.nouns_topics", "subscriptions", "Subscriptions of topics."),
     "schemas": ("anabranch.cli.nouns_schemas", "schemas", "Schemas of topics."),
     "clusters": ("anabranch.cli.nouns_tenants", "clusters", "Names with addresses."),
-    "brokers": ("anabranch.cli.nouns_tenants", "brokers", "The broker itself."),
+    "brokers": ("anabranch.cli.nouns_brokers", "brokers", "Who is there, who leads, drain one."),
 }
 
 admin = LazyGroup(

@@ -13,8 +13,9 @@ import click
 from anabranch.cli.amounts import Size, Time
 from anabranch.cli.histogram import Histogram
 from anabranch.cli.load import STAMP_BYTES, Schedule, key_of, part_of, stamp_of, stamped
+from anabranch.cli.progress import with_progress
 from anabranch.cli.table import table
-from anabranch.cli.traffic import TYPES, Inbox, access_of, consumers, producers, run, wire_options, with_progress
+from anabranch.cli.traffic import TYPES, Inbox, access_of, consumers, producers, run, wire_options
 from anabranch.cli.wire import Access, Cluster, WireError
 from anabranch.cli.wire_clients import Producer
 from anabranch.runtime.clock import Clock, SystemClock

@@ -15,6 +15,7 @@ class Greeting:
     sync: str
     seconds: float  # from start to ready
     tls_urls: tuple[str, ...] = ()
+    brokers: int = 1
 
     def __str__(self) -> str:
         durability = "" if self.sync != "none" else "   (sync = none: a crash loses confirmed messages)"
@@ -25,6 +26,11 @@ class Greeting:
                 f"  HTTP      {self.http_url}",
                 *([f"  TLS       {' and '.join(self.tls_urls)}"] if self.tls_urls else []),
                 f"  data      {self.data}{durability}",
+                *(
+                    [f"  brokers   {self.brokers} processes; see `anabranch admin brokers list`"]
+                    if self.brokers > 1
+                    else []
+                ),
                 "",
                 "  pip install pulsar-client",
                 f"  python -c \"import pulsar; c = pulsar.Client('{self.service_url}');"

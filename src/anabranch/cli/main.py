@@ -17,11 +17,17 @@ COMMANDS = {
         "standalone",
         "Run one broker with everything it needs in this process.",
     ),
+    "broker": (
+        "anabranch.cli.broker",
+        "broker",
+        "Run one broker of a cluster: shared metadata, shared data directory.",
+    ),
     "admin": ("anabranch.cli.admin", "admin", "Administer a broker: tenants, namespaces, topics, subscriptions, …"),
     "produce": ("anabranch.cli.produce", "produce", "Send messages to a topic."),
     "consume": ("anabranch.cli.consume", "consume", "Print the messages of a topic."),
     "bench": ("anabranch.cli.bench", "bench", "Load a topic at a steady rate and tell percentiles."),
     "config": ("anabranch.cli.config", "config", "Show settings."),
+    "metadata": ("anabranch.cli.metadata", "metadata", "Look into a metadata store, change it, carry it elsewhere."),
     "token": ("anabranch.cli.token", "token", "Make keys and tokens, and check tokens."),
     "completion": ("anabranch.cli.completion", "completion", "Print the completion script of a shell."),
 }

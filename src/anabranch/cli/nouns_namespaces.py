@@ -34,7 +34,9 @@ def _with_bundle(suffix: str, admin: AdminClient, values: Values, method: str) -
 
 
 def _unload(admin: AdminClient, values: Values) -> Any:
-    return _with_bundle("/unload", admin, values, "PUT")
+    bundle = f"/{component(values['bundle'])}" if values["bundle"] else ""
+    query = {"destinationBroker": values["destination_broker"]}
+    return admin.call("PUT", f"{filled(NAMESPACE, values)}{bundle}/unload", query=query).value
 
 
 def _clear_backlog(admin: AdminClient, values: Values) -> Any:
@@ -103,7 +105,10 @@ NAMESPACES = (
         help="Close the topics of a namespace; their clients come back by themselves.",
         method="PUT",
         path=f"{NAMESPACE}/unload",
-        options=(_bundle(),),
+        options=(
+            _bundle(),
+            option("-d", "--destination-broker", metavar="BROKER", help="Who serves it then: an id or HOST:PORT."),
+        ),
         run=_unload,
         done="unloaded {namespace}",
         example="acme/orders",

@@ -1,4 +1,4 @@
-"""`anabranch admin tenants|clusters|brokers`: their verbs, as data."""
+"""`anabranch admin tenants|clusters`: their verbs, as data."""
 
 from __future__ import annotations
 
@@ -127,11 +127,5 @@ CLUSTERS = (
         example="west",
     ),
 )
-BROKERS = (
-    Verb(name="healthcheck", help="Does the broker serve? Exit code 0 means yes.", path="/admin/v2/brokers/health"),
-    Verb(name="version", help="The broker's version.", path="/admin/v2/brokers/version"),
-)
-
 tenants = group_of("tenants", "Tenants: who administers which namespaces.", TENANTS)
 clusters = group_of("clusters", "Clusters: names with addresses.", CLUSTERS)
-brokers = group_of("brokers", "The broker itself.", BROKERS)

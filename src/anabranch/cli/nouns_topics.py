@@ -163,6 +163,14 @@ TOPICS = (
         example="my-topic -p 8",
     ),
     Verb(
+        name="create-missed-partitions",
+        help="Make partitions again that were deleted one by one.",
+        method="POST",
+        path=TOPIC + "/createMissedPartitions",
+        done="topic {topic} has all its partitions",
+        example="my-topic",
+    ),
+    Verb(
         name="get-partitioned-topic-metadata",
         help="Number of partitions; 0 for a topic without.",
         path=TOPIC + "/partitions",

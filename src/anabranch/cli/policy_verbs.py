@@ -29,6 +29,7 @@ class Policy:
     body: Callable[[Values], Any]
     method: str = "POST"
     removable: bool = True
+    remove: str = "DELETE"  # the method that takes it away
     example: str
 
 
@@ -83,6 +84,11 @@ def _topic_creation(values: Values) -> dict[str, Any]:
 
 
 def _inactive(values: Values) -> dict[str, Any]:
+    deletes, keeps = values["enable_delete_while_inactive"], values["disable_delete_while_inactive"]
+    if deletes and keeps:
+        raise click.UsageError("give either --enable-delete-while-inactive or --disable-delete-while-inactive")
+    if deletes and not values["max_inactive_duration"]:
+        raise click.UsageError("--max-inactive-duration says after how long unused topics are deleted")
     return {
         "deleteWhileInactive": values["enable_delete_while_inactive"],
         "maxInactiveDurationSeconds": values["max_inactive_duration"],
@@ -264,15 +270,13 @@ POLICIES = (
         },
         example="acme/orders -e 1 -w 1 -a 1",
     ),
-    _dispatch("dispatch-rate", "dispatchRate", "Delivery rate of a topic (kept, not enforced)"),
-    _dispatch(
-        "subscription-dispatch-rate", "subscriptionDispatchRate", "Delivery rate of a subscription (kept, not enforced)"
-    ),
+    _dispatch("dispatch-rate", "dispatchRate", "Delivery rate of a topic"),
+    _dispatch("subscription-dispatch-rate", "subscriptionDispatchRate", "Delivery rate of a subscription"),
     _dispatch("replicator-dispatch-rate", "replicatorDispatchRate", "Replication rate (kept, not enforced)"),
     Policy(
         noun="publish-rate",
         path="publishRate",
-        about="Publish rate of a topic (kept, not enforced)",
+        about="Publish rate of a topic",
         options=(
             option("-m", "--msg-publish-rate", "messages", type=int, default=-1, metavar="N", help="Messages/s."),
             option("-b", "--byte-publish-rate", "bytes", type=int, default=-1, metavar="N", help="Bytes/s."),
@@ -286,7 +290,7 @@ POLICIES = (
     Policy(
         noun="subscribe-rate",
         path="subscribeRate",
-        about="How often a consumer may subscribe (kept, not enforced)",
+        about="How often a consumer may subscribe",
         options=(
             option("-sr", "--subscribe-rate", "rate", type=int, default=-1, metavar="N", help="Times."),
             option(
@@ -306,11 +310,20 @@ POLICIES = (
         options=(
             option("-e", "--enable-delete-while-inactive", is_flag=True, help="Delete them."),
             option("-d", "--disable-delete-while-inactive", is_flag=True, help="Keep them (default)."),
-            option("-t", "--max-inactive-duration", type=Time(), required=True, help="Unused for: 60s, 3h, 7d."),
+            option("-t", "--max-inactive-duration", type=Time(), default=0, help="Unused for: 60s, 3h, 7d."),
             option("-m", "--delete-mode", type=click.Choice(_DELETE_MODES), default=_DELETE_MODES[0], help="Which."),
         ),
         body=_inactive,
         example="acme/orders -e -t 7d -m delete_when_no_subscriptions",
+    ),
+    Policy(
+        noun="deduplication-snapshot-interval",
+        path="deduplicationSnapshotInterval",
+        about="Seconds between two snapshots of sequence ids",
+        options=(number("-i", "--interval", help="Seconds; 0: only every so many entries."),),
+        body=lambda values: values["value"],
+        remove="POST",
+        example="acme/orders -i 120",
     ),
     Policy(
         noun="subscription-types-enabled",
@@ -427,7 +440,7 @@ def verbs_of(policy: Policy) -> list[Verb]:
             Verb(
                 name=f"remove-{policy.noun}",
                 help=f"{policy.about.removesuffix('?')}: go by the broker's default again.",
-                method="DELETE",
+                method=policy.remove,
                 path=path,
                 done=f"removed {policy.noun} of {{namespace}}",
                 example=place,

@@ -14,7 +14,8 @@ import click
 from anabranch.cli.amounts import Size
 from anabranch.cli.histogram import Histogram
 from anabranch.cli.load import Schedule, batches, key_of, part_of, stamped
-from anabranch.cli.traffic import access_of, producers, run, wire_options, with_progress
+from anabranch.cli.progress import with_progress
+from anabranch.cli.traffic import access_of, producers, run, wire_options
 from anabranch.cli.wire import Access, Cluster
 from anabranch.cli.wire_clients import Producer
 from anabranch.runtime.clock import Clock, SystemClock

@@ -1,11 +1,10 @@
 """What `produce`, `consume` and `bench` share: their options for reaching a broker, opening producers and consumers on
-every partition, a line of progress."""
+every partition."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -79,22 +78,3 @@ async def consumers(
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
-
-
-async def with_progress(work: Awaitable[T], line: Callable[[], str], clock: Clock) -> T:
-    """The work's result; a line on the terminal once a second meanwhile, and none where nobody watches."""
-    if not sys.stderr.isatty():
-        return await work
-    watcher = asyncio.get_running_loop().create_task(_watch(line, clock))
-    try:
-        return await work
-    finally:
-        watcher.cancel()
-        await asyncio.gather(watcher, return_exceptions=True)
-        click.echo("\r\x1b[K", nl=False, err=True)
-
-
-async def _watch(line: Callable[[], str], clock: Clock) -> None:
-    while True:
-        await clock.sleep(1.0)
-        click.echo(f"\r\x1b[K{line()}", nl=False, err=True)

@@ -1,7 +1,8 @@
 """A verb of `anabranch admin` as data, and how it becomes a command. Knows click and the shape of a REST call; which
 verbs there are is said in the `nouns_*` modules.
 
-Names in a verb's path are filled from arguments (topic, namespace, tenant, cluster) or from the options of that name.
+Names in a verb's path are filled from arguments (topic, namespace, tenant, cluster, broker_id) or from the options of
+that name.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _POSITIONAL: Mapping[str, Callable[[str], str]] = {
     "namespace": namespace_path,
     "tenant": component,
     "cluster": component,
+    "broker_id": component,
 }
 
 

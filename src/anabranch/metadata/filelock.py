@@ -5,14 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import TracebackType
 
+from anabranch.metadata.forkguard import guard
 from anabranch.metadata.port import StoreUnavailable
 from anabranch.runtime.clock import Clock
 
-_RETRY_S = 0.002
+_RETRY_S = (0.0002, 0.0005, 0.001, 0.002)
 
 
 def try_lock(fd: int) -> bool:
@@ -36,65 +36,29 @@ class WriterLock:
         self._wait_ms_max = wait_ms_max
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._pause = threading.Event()  # never set: only its timed wait is used
+        guard(self)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def __enter__(self) -> None:
+        if not try_lock(self._fd):
+            self._wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def _wait(self) -> None:
         deadline = self._clock.monotonic() + self._wait_ms_max / 1000
+        tries = 0
         while not try_lock(self._fd):
             if self._clock.monotonic() > deadline:
                 raise StoreUnavailable(f"another process holds {self._path} for more than {self._wait_ms_max} ms")
-            self._pause.wait(_RETRY_S)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self._pause.wait(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
+            tries += 1
 
     def close(self) -> None:
         os.close(self._fd)
 
-
-class SessionFiles:
-    """One locked file per session of this process: who can lock the file of another knows that its owner is dead."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._fds: dict[int, int] = {}
-        folder.mkdir(exist_ok=True)
-
-    def __len__(self) -> int:
-        return len(self._fds)
-
-    def create(self, session: int) -> None:
-        fd = os.open(self._folder / str(session), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._fds[session] = fd
-        assert try_lock(fd), f"session file {session} is locked by somebody else"
-
-    def remove(self, session: int) -> None:
-        fd = self._fds.pop(session, None)
-        if fd is not None:
-            os.close(fd)
-        with suppress(FileNotFoundError):
-            os.unlink(self._folder / str(session))
-
-    def dead(self, known: list[int]) -> list[int]:
-        """Sessions nobody holds any more: unlocked files, and known ids whose file is gone."""
-        names = {int(name) for name in os.listdir(self._folder) if name.isdecimal()}
-        return [
-            session
-            for session in sorted(names | set(known))
-            if session not in self._fds and (session not in names or self._is_orphan(session))
-        ]
-
-    def _is_orphan(self, session: int) -> bool:
-        try:
-            fd = os.open(self._folder / str(session), os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True
-        try:
-            return try_lock(fd)
-        finally:
-            os.close(fd)
-
-    def close(self) -> None:
-        for session in tuple(self._fds):
-            self.remove(session)
+    def after_fork(self) -> None:
+        os.close(self._fd)
+        self._fd = -1

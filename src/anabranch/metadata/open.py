@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from anabranch.metadata.port import MetadataStore, UnknownStore
+from anabranch.metadata.port import ExtraMissing, MetadataStore, UnknownStore
+from anabranch.metadata.writegate import GatedStore
 from anabranch.runtime.clock import Clock
 
-KNOWN = ("memory:", "sqlite:///DIR")
+KNOWN = (
+    "memory:",
+    "sqlite:///DIR",
+    "etcd://HOST:PORT[,HOST:PORT][/PREFIX]",
+    "zk://HOST:PORT[,HOST:PORT][/CHROOT]",
+    "oxia://HOST[:PORT][,HOST[:PORT]][/NAMESPACE[/PREFIX]]",
+)
+
+DEADLINE_MS = 8_000
+"""How long one operation may last, reconnecting included. Bulk operations have more."""
 
 
-def open_store(url: str, clock: Clock) -> MetadataStore:
-    """The store behind `url`, not opened yet: `async with open_store(url, clock) as store`."""
+def open_store(url: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> GatedStore:
+    """The gated store behind `url`, not opened yet: `async with open_store(url, clock) as store`."""
+    return GatedStore(bare_store(url, clock, deadline_ms))
+
+
+def bare_store(url: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> MetadataStore:
+    """Without the gate: for those who move data between stores."""
     scheme, _, rest = url.partition(":")
+    if scheme in ("zk", "etcd", "oxia") and without_user(url) != url:
+        raise UnknownStore(f"metadata URLs take no user or password yet: {without_credentials(url)}")
     if scheme == "memory" and not rest:
         from anabranch.metadata.memory import MemoryStore
 
@@ -20,8 +39,54 @@ def open_store(url: str, clock: Clock) -> MetadataStore:
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
         from anabranch.metadata.sqlite import SqliteStore
 
-        return SqliteStore(sqlite_folder(rest), clock)
-    raise UnknownStore(f"no metadata store for {url!r}; this release has {' and '.join(KNOWN)}")
+        return SqliteStore(sqlite_folder(rest), clock, deadline_ms)
+    if scheme == "etcd" and rest:
+        with needing("etcd"):
+            from anabranch.metadata.etcd.store import EtcdStore, parse_url
+
+        return EtcdStore(*parse_url(rest), clock, deadline_ms=deadline_ms)
+    if scheme == "zk" and rest:
+        from anabranch.metadata.zookeeper.address import parse_url as parse_zookeeper_url
+        from anabranch.metadata.zookeeper.store import ZooKeeperStore
+
+        return ZooKeeperStore(*parse_zookeeper_url(rest), clock, request_s=deadline_ms / 1000)
+    if scheme == "oxia":
+        with needing("oxia"):
+            from anabranch.metadata.oxia.store import open_oxia
+
+        return open_oxia(rest, clock, deadline_ms=deadline_ms)
+    raise UnknownStore(f"no metadata store for {without_credentials(url)!r}; this release has {' and '.join(KNOWN)}")
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Imports made inside name the extra to install when one of its packages is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("anabranch"):
+            raise
+        raise ExtraMissing(extra) from error
+
+
+def without_credentials(url: str) -> str:
+    """`etcd://user:word@host/x?key=…` as `etcd://host/x`: for people to read."""
+    return url if url.startswith("sqlite:") else without_user(url).partition("?")[0]
+
+
+def without_user(url: str) -> str:
+    """A slash in a password ends what looks like the hosts, so that what is left there has no port's number."""
+    scheme, mark, rest = url.partition("://")
+    hosts = rest.partition("/")[0]
+    if "@" in rest and ("@" in hosts or not _are_hosts(hosts)):
+        rest = rest.rpartition("@")[2]
+    return scheme + mark + rest
+
+
+def _are_hosts(written: str) -> bool:
+    return all(
+        ":" not in host or host.endswith("]") or host.rpartition(":")[2].isdigit() for host in written.split(",")
+    )
 
 
 def sqlite_folder(rest: str) -> Path:

@@ -1,24 +1,27 @@
 """The embedded metadata store: one SQLite file in a directory, shared safely by the processes of one machine.
 
-The asyncio face of `sqlite_writer` (all writes) and of one reader thread. A write is durable when its call returns.
-Changes made by other processes are noticed within `POLL_S`; sessions live exactly as long as their process, so `ttl_ms`
-is not needed.
+The asyncio face of `sqlite_writer` (all writes), of one reader thread, and of the doorbell that other processes ring. A
+write is durable when its call returns. All writes of one turn of the event loop go to the writer together.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
-from anabranch.metadata.filelock import SessionFiles
+from anabranch.metadata.forkguard import guard
 from anabranch.metadata.port import (
+    RESERVED,
+    VALUE_BYTES_MAX,
+    Capabilities,
     Expected,
+    Item,
     Session,
     SessionLost,
     StoreUnavailable,
@@ -27,39 +30,24 @@ from anabranch.metadata.port import (
     check_key,
     check_tree,
     check_value,
+    is_within,
 )
-from anabranch.metadata.sqlite_table import Reading, Writing, page_reader, scan_ranges
-from anabranch.metadata.sqlite_writer import Group, Operation, Writer
-from anabranch.metadata.watches import TreeWatch, Watches
-from anabranch.runtime.clock import Clock, Timer
+from anabranch.metadata.sessionfiles import SessionFiles
+from anabranch.metadata.sqlite_feed import ChangeFeed
+from anabranch.metadata.sqlite_intake import Intake
+from anabranch.metadata.sqlite_place import KEY_CHARS_KEPT, place_of
+from anabranch.metadata.sqlite_sessions import OpenSessions
+from anabranch.metadata.sqlite_table import INT_MAX, INT_MIN, Reading, Writing, page_reader, scan_ranges
+from anabranch.metadata.sqlite_writer import Writer
+from anabranch.metadata.watches import TreeWatch
+from anabranch.runtime.clock import Clock
 
-POLL_S = 1.0
 LOCK_WAIT_MS_MAX = 10_000  # a healthy process holds the writer lock for milliseconds
 SCAN_ROWS = 500
+BULK_ROWS = 5000
+CAPABILITIES = Capabilities("sqlite", is_durable=True, is_shared=True, has_snapshot_scan=False, ttl_ms_min=500)
 
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
-
-
-class SqliteSession:
-    def __init__(self, store: SqliteStore, session_id: int) -> None:
-        self._store = store
-        self._lost = asyncio.Event()
-        self.session_id = session_id
-
-    @property
-    def is_lost(self) -> bool:
-        return self._lost.is_set()
-
-    async def wait_lost(self) -> None:
-        await self._lost.wait()
-
-    async def close(self) -> None:
-        await self._store.end_session(self)
-
-    def mark_lost(self) -> None:
-        self._lost.set()
 
 
 class SqliteStore:
@@ -67,45 +55,49 @@ class SqliteStore:
         self._folder = folder
         self._lock_wait_ms_max = lock_wait_ms_max
         self._clock = clock
-        self._watches = Watches()
-        self._sessions: set[SqliteSession] = set()
         self._writer: Writer | None = None
-        self._reading: Reading | None = None
-        self._poll: Timer | None = None
+        self._intake: Intake | None = None
+        self._is_forked = False
+        guard(self)
 
     async def open(self) -> None:
         assert self._writer is None, "already open"
         loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(1, "metadata-reader")
 
-        def deliver(group: Group) -> None:
-            if not loop.is_closed():  # else nobody is left to be told
-                loop.call_soon_threadsafe(self._delivered, group)
-
-        writer = Writer(self._folder, self._clock, deliver, self._lock_wait_ms_max)
+        intake = Intake(loop)
+        writer = Writer(self._folder, self._clock, intake.deliver, self._lock_wait_ms_max)
         try:
-            self._reading = await loop.run_in_executor(self._pool, writer.open)
+            await loop.run_in_executor(self._pool, writer.open)
         except BaseException:
             self._pool.shutdown(wait=False)
             raise
-        self._writer = writer
-        self._poll_later()
+        self._writer, self._intake, self._loop = writer, intake, loop
+        self._feed = ChangeFeed(writer, intake.submit, self._clock)
+        self._sessions = OpenSessions(intake, writer.sessions, self._clock)
+        intake.start(writer.submit, self._feed.committed)
+        self._feed.start()
 
     async def close(self) -> None:
         """Ends sessions first: their keys are gone when this returns."""
-        if self._writer is None:
+        writer, intake = self._writer, self._intake
+        if writer is None or intake is None:
             return
-        for session in tuple(self._sessions):
-            try:
-                await self.end_session(session)
-            except StoreUnavailable as error:  # closing drops its lock, so the next to look ends it
-                log.warning("session was not ended", extra={"error": str(error)})
-        writer, self._writer, self._reading = self._writer, None, None
-        if self._poll is not None:
-            self._poll.cancel()
-        self._watches.close()
-        await asyncio.get_running_loop().run_in_executor(self._pool, writer.close)
+        if self._is_forked:  # the files, threads and sessions are the parent's
+            self._writer, self._intake, self._is_forked = None, None, False
+            return
+        await self._sessions.close()
+        if self._writer is not writer:
+            return  # somebody else closed it meanwhile
+        self._writer = self._intake = None
+        intake.refuse("the metadata store is not open")
+        self._feed.close()
+        await self._loop.run_in_executor(self._pool, writer.close)
+        intake.close()
         self._pool.shutdown(wait=False)
+
+    def after_fork(self) -> None:
+        self._is_forked = self._writer is not None
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -116,113 +108,123 @@ class SqliteStore:
     ) -> None:
         await self.close()
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
     async def get(self, key: str) -> Versioned | None:
         check_key(key)
         return await self._read(lambda table: table.get(key))
 
     async def put(self, key: str, value: bytes, *, expected: Expected, session: Session | None = None) -> Version:
+        intake = self._intake
+        if (  # the most frequent write, in the common case
+            type(expected) is int
+            and session is None
+            and type(value) is bytes
+            and len(value) <= VALUE_BYTES_MAX
+            and len(key) <= KEY_CHARS_KEPT
+            and INT_MIN <= expected <= INT_MAX
+            and intake is not None
+        ):
+            return await intake.put(place_of(key), value, expected)
         check_key(key)
         check_value(key, value)
-        owner = self._own(session)
-        now_ms = self._clock.now_ms()
-        data = bytes(value)
+        self._opened()
+        now_ms, data, owner = self._clock.now_ms(), bytes(value), self._sessions.number_of(session)
         try:
             return await self._write(lambda table, sessions: table.put(key, data, expected, owner, now_ms))
         except SessionLost:
-            if isinstance(session, SqliteSession):
-                self._forget(session)
+            self._sessions.forget(session)
             raise
 
     async def delete(self, key: str, *, expected: Expected) -> None:
         check_key(key)
         await self._write(lambda table, sessions: table.delete(key, expected))
 
+    async def sync(self) -> None:
+        """Every read here begins after the last commit, so there is nothing to wait for."""
+        self._opened()
+
     async def children(self, key: str) -> list[str]:
         tree = check_tree(key)
-        return await self._read(lambda table: table.children(tree))
+        names = await self._read(lambda table: table.children(tree))
+        return [name for name in names if f"{tree}/{name}" != RESERVED]
 
     async def scan(self, prefix: str) -> AsyncIterator[tuple[str, Versioned]]:
+        async for page in self._pages(prefix, SCAN_ROWS):
+            for item in page:
+                yield item
+
+    async def bulk_scan(self, prefix: str) -> AsyncIterator[list[Item]]:
+        async for page in self._pages(prefix, BULK_ROWS):
+            yield page
+
+    async def bulk_write(self, items: Sequence[Item], *, preserve: bool) -> None:
+        for key, given in items:
+            check_key(key)
+            check_value(key, given.value)
+        now_ms = self._clock.now_ms()
+        for start in range(0, len(items), BULK_ROWS):
+            await self._write(partial(_write_part, items[start : start + BULK_ROWS], preserve, now_ms))
+
+    async def bulk_delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        for start in range(0, len(keys), BULK_ROWS):
+            await self._write(partial(_delete_part, keys[start : start + BULK_ROWS]))
+
+    async def raise_versions(self, floor: Version) -> None:
+        await self._write(lambda table, sessions: table.raise_versions(floor))
+
+    async def open_session(self, ttl_ms: int) -> Session:
+        self._opened()
+        return await self._sessions.open(max(ttl_ms, CAPABILITIES.ttl_ms_min))
+
+    def watch(self, prefix: str) -> TreeWatch:
+        self._opened()
+        return self._feed.watch(prefix)
+
+    def _opened(self) -> Writer:
+        if self._writer is None:
+            raise _not_open()
+        if self._is_forked:
+            raise StoreUnavailable("a forked process must open the metadata store anew")
+        return self._writer
+
+    async def _pages(self, prefix: str, rows_max: int) -> AsyncIterator[list[Item]]:
         tree = check_tree(prefix)
         if tree and (found := await self.get(tree)) is not None:
-            yield tree, found
+            yield [(tree, found)]
         for low, end in scan_ranges(tree):
             after = (low, "")
-            while page := await self._read(page_reader(low, end, after, SCAN_ROWS)):
-                for parent, name, found in page:
-                    yield f"{parent}/{name}", found
-                if len(page) < SCAN_ROWS:
+            while page := await self._read(page_reader(after, end, rows_max)):
+                items = [(f"{parent}/{name}", found) for parent, name, found in page]
+                yield items if tree else [item for item in items if not is_within(item[0], RESERVED)]
+                if len(page) < rows_max:
                     break
                 after = page[-1][:2]
 
-    async def open_session(self, ttl_ms: int) -> Session:
-        now_ms = self._clock.now_ms()
-
-        def create(table: Writing, files: SessionFiles) -> int:
-            session_id = table.create_session(now_ms)
-            files.create(session_id)
-            return session_id
-
-        session = SqliteSession(self, await self._write(create))
-        self._sessions.add(session)
-        return session
-
-    def watch(self, prefix: str) -> TreeWatch:
-        if self._writer is None:
-            raise StoreUnavailable("the metadata store is not open")
-        return self._watches.add(prefix)
-
-    async def end_session(self, session: SqliteSession) -> None:
-        if session not in self._sessions:
-            return
-        self._forget(session)
-
-        def end(table: Writing, files: SessionFiles) -> None:
-            table.end_session(session.session_id)
-            files.remove(session.session_id)
-
-        await self._write(end)
-
-    def _forget(self, session: SqliteSession) -> None:
-        self._sessions.discard(session)
-        session.mark_lost()
-
-    def _own(self, session: Session | None) -> int | None:
-        if session is None:
-            return None
-        if not isinstance(session, SqliteSession) or session not in self._sessions:
-            raise SessionLost("the session has ended")
-        return session.session_id
-
     async def _read(self, read: Callable[[Reading], T]) -> T:
-        if self._reading is None:
-            raise StoreUnavailable("the metadata store is not open")
+        reading = self._opened().reading
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, read, self._reading)
+            return await self._loop.run_in_executor(self._pool, read, reading)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"metadata was not read: {error}") from error
 
-    async def _write(self, work: Callable[[Writing, SessionFiles], T]) -> T:
-        if self._writer is None:
-            raise StoreUnavailable("the metadata store is not open")
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._writer.submit(Operation(work, future))
-        return await future
+    def _write(self, work: Callable[[Writing, SessionFiles], T]) -> asyncio.Future[T]:
+        if self._intake is None:
+            raise _not_open()
+        return self._intake.write(work)
 
-    def _delivered(self, group: Group) -> None:
-        for operation in group.operations:
-            future: asyncio.Future[Any] | None = operation.context
-            if future is None or future.done():  # a sweep, or the caller was cancelled
-                continue
-            if operation.error is not None:
-                future.set_exception(operation.error)
-            else:
-                future.set_result(operation.result)
-        self._watches.publish(group.changes)
 
-    def _poll_later(self) -> None:
-        def poll() -> None:
-            if self._writer is not None:
-                self._writer.submit(self._writer.sweep())
-                self._poll_later()
+def _not_open() -> StoreUnavailable:
+    return StoreUnavailable("the metadata store is not open")
 
-        self._poll = self._clock.call_later(POLL_S, poll)
+
+def _write_part(items: Sequence[Item], preserve: bool, now_ms: int, table: Writing, sessions: SessionFiles) -> None:
+    table.write_over(items, preserve, now_ms)
+
+
+def _delete_part(keys: Sequence[str], table: Writing, sessions: SessionFiles) -> None:
+    table.delete_all(keys)

@@ -1,70 +1,55 @@
-"""The SQLite tables of the embedded metadata store and the statements on them. Synchronous; knows no threads or locks.
+"""Statements on the keys and sessions of the embedded metadata store. Synchronous; knows no threads or locks.
 
-    node(parent, name, …)   one row per key; "/a/b" is parent "/a", name "b" (with rowid: files stay a third as big)
-    event(seq, kind, path)  every change, in commit order; its seq is the key's new version, so versions never return
-    session(id)             who may own ephemeral keys
-
-Writes assume that the caller holds the writer lock and an open transaction. Every write decides before its first
-statement that changes something, so a refused one leaves the rest of its group untouched.
+Writes assume that the caller holds the writer lock and an open transaction. A refused write has changed nothing, so the
+rest of its group is untouched.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from anabranch.metadata.port import (
-    Change,
+    ABSENT,
+    ANY,
+    RESERVED,
     ChangeKind,
     Expected,
+    Item,
+    Rule,
     SessionLost,
-    StoreIncompatible,
     Version,
     Versioned,
     decide_delete,
     decide_put,
 )
+from anabranch.metadata.sqlite_events import EventLog, Told, told
+from anabranch.metadata.sqlite_place import Place
+from anabranch.model.errors import BadRequest
 
-FORMAT = 1
-_APPLICATION_ID = 0x616E6162  # "anab"
-_EVENTS_KEPT = 10_000
+TOLD_ONE_BY_ONE = 1000  # more keys in one bulk step are told as "forget all below their common tree"
+PUT_ALL_MIN = 4
 _BELOW = "/"
 _PAST_BELOW = "0"  # the character after "/": [tree + "/", tree + "0") is exactly what lies below a tree
 
-_SCHEMA = """
-CREATE TABLE node(
-  id INTEGER PRIMARY KEY, parent TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
-  created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, session INTEGER, value BLOB NOT NULL,
-  UNIQUE(parent, name));
-CREATE INDEX node_session ON node(session) WHERE session IS NOT NULL;
-CREATE TABLE event(seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, path TEXT NOT NULL);
-CREATE TABLE session(id INTEGER PRIMARY KEY AUTOINCREMENT, created_ms INTEGER NOT NULL);
-"""
+INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1  # what a column can hold
+
+_INSERT = (
+    "INSERT INTO node(parent, name, version, created_ms, modified_ms, session, value)"
+    " VALUES(?,?,?,?,?,?,?) ON CONFLICT DO NOTHING"
+)
+_UPDATE = "UPDATE node SET version=?, modified_ms=?, session=?, value=? WHERE parent=? AND name=?"
+_UPDATE_IF = f"{_UPDATE} AND version=?"
+_UPDATE_PLAIN = (
+    "UPDATE node SET version=?, modified_ms=?, value=? WHERE parent=? AND name=? AND version=? AND session IS NULL"
+)
+
+PlainPut = tuple[Any, Place, bytes, Version]
+"""Who asks, place, value, expected version: a put by version without session, the most frequent write."""
 
 Row = tuple[bytes, int, int, int, int | None]
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open with the settings that all connections need. Call it under the writer lock: opening may recover the WAL."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA wal_autocheckpoint=0")  # checkpoints only under the writer lock: see sqlite_writer
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA mmap_size=0")
-    return connection
-
-
-def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables in a new file; refuse a file that is newer than this release, or not ours."""
-    (found,) = connection.execute("PRAGMA user_version").fetchone()
-    (owner,) = connection.execute("PRAGMA application_id").fetchone()
-    if found > FORMAT or (found and owner != _APPLICATION_ID):
-        raise StoreIncompatible(f"metadata format {found} is newer than {FORMAT}, the newest this release knows")
-    if found == 0:
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id={_APPLICATION_ID}; PRAGMA user_version={FORMAT}; COMMIT;"
-        )
 
 
 def split(key: str) -> tuple[str, str]:
@@ -73,9 +58,9 @@ def split(key: str) -> tuple[str, str]:
 
 
 def page_reader(
-    low: str, end: str, after: tuple[str, str], rows_max: int
+    after: tuple[str, str], end: str, rows_max: int
 ) -> Callable[[Reading], list[tuple[str, str, Versioned]]]:
-    return lambda table: table.page(low, end, after, rows_max)
+    return lambda table: table.page(after, end, rows_max)
 
 
 def _versioned(row: Row) -> Versioned:
@@ -113,13 +98,20 @@ class Reading:
             yield name
             low = f"{tree}/{name}{_PAST_BELOW}" if deeper else row[0]
 
-    def page(self, low: str, end: str, after: tuple[str, str], rows_max: int) -> list[tuple[str, str, Versioned]]:
-        """Rows with low <= parent < end that come after (parent, name), in that order."""
+    def page(self, after: tuple[str, str], end: str, rows_max: int) -> list[tuple[str, str, Versioned]]:
+        """Rows with parent < end that come after (parent, name), in that order.
+
+        Two plain searches: with one over pairs SQLite steps over everything that earlier pages have read.
+        """
+        columns = "SELECT parent, name, value, version, created_ms, modified_ms, session FROM node"
         rows = self._db.execute(
-            "SELECT parent, name, value, version, created_ms, modified_ms, session FROM node"
-            " WHERE parent>=? AND parent<? AND (parent, name)>(?, ?) ORDER BY parent, name LIMIT ?",
-            (low, end, *after, rows_max),
-        )
+            f"{columns} WHERE parent=? AND name>? ORDER BY name LIMIT ?", (*after, rows_max)
+        ).fetchall()
+        if len(rows) < rows_max:
+            rows += self._db.execute(
+                f"{columns} WHERE parent>? AND parent<? ORDER BY parent, name LIMIT ?",
+                (after[0], end, rows_max - len(rows)),
+            )
         return [(row[0], row[1], _versioned(row[2:])) for row in rows]
 
 
@@ -129,36 +121,115 @@ def scan_ranges(tree: str) -> list[tuple[str, str]]:
 
 
 class Writing(Reading):
-    """Write statements, inside a transaction of the caller."""
+    """Write statements, between `begin` and `end` of one transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(connection)
+        self._events = EventLog(connection)
+        self._cursor = connection.cursor()  # one for all puts: making one costs a tenth of a put
+        self._base = 0
+        self._changes: list[Told] = []
+
+    def begin(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+        self._base = self._events.last()
+        self._changes = []
+
+    def end(self) -> tuple[int, list[Told], bytes]:
+        """Write down the changes of this transaction: the number before the first, they, and the message on them."""
+        message = self._events.append(self._base + 1, self._changes) if self._changes else b""
+        return self._base, self._changes, message
 
     def put(self, key: str, value: bytes, expected: Expected, session: int | None, now_ms: int) -> Version:
-        parent, name = split(key)
-        row = self._db.execute("SELECT id, version FROM node WHERE parent=? AND name=?", (parent, name)).fetchone()
-        decide_put(key, expected, row[1] if row else None)
+        parent, _, name = key.rpartition("/")
+        version = self._base + len(self._changes) + 1
         if session is not None and not self.has_session(session):
             raise SessionLost("the session has ended")
-        version = self._record(ChangeKind.MODIFIED if row else ChangeKind.CREATED, key)
-        if row:
-            self._db.execute(
-                "UPDATE node SET version=?, modified_ms=?, session=?, value=? WHERE id=?",
-                (version, now_ms, session, value, row[0]),
-            )
-        else:
-            self._db.execute(
-                "INSERT INTO node(parent, name, version, created_ms, modified_ms, session, value)"
-                " VALUES(?,?,?,?,?,?,?)",
-                (parent, name, version, now_ms, now_ms, session, value),
-            )
-        return version
+        if expected is not ABSENT and self._update(parent, name, value, expected, session, now_ms, version):
+            self._changes.append(told(ChangeKind.MODIFIED, key))
+            return version
+        if expected is ABSENT or expected is ANY:
+            if self._cursor.execute(_INSERT, (parent, name, version, now_ms, now_ms, session, value)).rowcount:
+                self._changes.append(told(ChangeKind.CREATED, key))
+                return version
+        decide_put(key, expected, self._version(parent, name))
+        raise AssertionError(f"{key}: the write was refused without a reason")
+
+    def put_all(self, puts: Sequence[PlainPut], now_ms: int) -> Version | None:
+        """All or none of them: the first one's new version, the others count on from there."""
+        if len(puts) < PUT_ALL_MIN:
+            return None
+        first = self._base + len(self._changes) + 1
+        rows = [
+            (version, now_ms, value, parent, name, expected)
+            for version, (_, (parent, name, _), value, expected) in enumerate(puts, first)
+        ]
+        self._cursor.execute("SAVEPOINT puts")
+        if self._cursor.executemany(_UPDATE_PLAIN, rows).rowcount < len(puts):
+            self._cursor.execute("ROLLBACK TO puts")
+            return None
+        self._changes += [put[1][2] for put in puts]
+        return first
+
+    def _update(
+        self, parent: str, name: str, value: bytes, expected: Expected, session: int | None, now_ms: int, version: int
+    ) -> bool:
+        if isinstance(expected, Rule):
+            return self._cursor.execute(_UPDATE, (version, now_ms, session, value, parent, name)).rowcount > 0
+        if not INT_MIN <= expected <= INT_MAX:
+            return False
+        if session is None:  # the common case: no key of a session before or after, so no index to keep
+            given = (version, now_ms, value, parent, name, expected)
+            if self._cursor.execute(_UPDATE_PLAIN, given).rowcount:
+                return True
+        return self._cursor.execute(_UPDATE_IF, (version, now_ms, session, value, parent, name, expected)).rowcount > 0
 
     def delete(self, key: str, expected: Expected) -> None:
-        row = self._db.execute("SELECT id, version FROM node WHERE parent=? AND name=?", split(key)).fetchone()
-        decide_delete(key, expected, row[1] if row else None)
-        self._record(ChangeKind.DELETED, key)
-        self._db.execute("DELETE FROM node WHERE id=?", (row[0],))
+        parent, name = split(key)
+        decide_delete(key, expected, self._version(parent, name))
+        self._db.execute("DELETE FROM node WHERE parent=? AND name=?", (parent, name))
+        self._changes.append(told(ChangeKind.DELETED, key))
 
-    def create_session(self, now_ms: int) -> int:
-        session = self._db.execute("INSERT INTO session(created_ms) VALUES(?)", (now_ms,)).lastrowid
+    def write_over(self, items: Iterable[Item], preserve: bool, now_ms: int) -> None:
+        """Many puts, whatever is there; with `preserve` versions and times stay as given."""
+        last = dict(items)
+        if preserve and (highest := max((given.version for given in last.values()), default=0)) > self._base:
+            raise BadRequest(f"version {highest} was not made room for by raise_versions")
+        self._tell(last, ChangeKind.CREATED, ChangeKind.MODIFIED)
+        version = self._base + len(self._changes)
+        kept = "excluded" if preserve else "node"
+        self._db.executemany(
+            "INSERT INTO node(parent, name, version, created_ms, modified_ms, value) VALUES(?,?,?,?,?,?)"
+            f" ON CONFLICT(parent, name) DO UPDATE SET version=excluded.version, created_ms={kept}.created_ms,"
+            " modified_ms=excluded.modified_ms, session=NULL, value=excluded.value",
+            [
+                (*split(key), given.version, given.created_ms, given.modified_ms, given.value)
+                if preserve
+                else (*split(key), version, now_ms, now_ms, given.value)
+                for key, given in last.items()
+            ],
+        )
+
+    def delete_all(self, keys: Iterable[str]) -> None:
+        distinct = dict.fromkeys(keys)
+        self._tell(distinct, None, ChangeKind.DELETED)
+        self._db.executemany("DELETE FROM node WHERE parent=? AND name=?", map(split, distinct))
+
+    def raise_versions(self, floor: Version) -> None:
+        if self._db.execute(
+            "SELECT 1 FROM node WHERE NOT (parent='' AND name=?) AND parent<>? AND NOT (parent>=? AND parent<?)",
+            (RESERVED[1:], RESERVED, RESERVED + _BELOW, RESERVED + _PAST_BELOW),
+        ).fetchone():
+            raise BadRequest("versions can be raised only in an empty store")
+        if self._base + len(self._changes) < floor:
+            self.end()
+            self._events.raise_to(floor)
+            self._base, self._changes = floor, []
+
+    def create_session(self, now_ms: int, ttl_ms: int) -> int:
+        session = self._db.execute(
+            "INSERT INTO session(created_ms, ttl_ms, pid) VALUES(?,?,?)", (now_ms, ttl_ms, os.getpid())
+        ).lastrowid
         assert session is not None
         return session
 
@@ -170,29 +241,27 @@ class Writing(Reading):
 
     def end_session(self, session: int) -> None:
         """Delete the session and every key that hung on it. Safe to repeat."""
-        owned = self._db.execute("SELECT id, parent, name FROM node WHERE session=? ORDER BY id", (session,)).fetchall()
-        for node, parent, name in owned:
-            self._record(ChangeKind.DELETED, f"{parent}/{name}")
-            self._db.execute("DELETE FROM node WHERE id=?", (node,))
+        owned = self._db.execute("SELECT parent, name FROM node WHERE session=? ORDER BY id", (session,)).fetchall()
+        self._changes += [told(ChangeKind.DELETED, f"{parent}/{name}") for parent, name in owned]
+        self._db.execute("DELETE FROM node WHERE session=?", (session,))
         self._db.execute("DELETE FROM session WHERE id=?", (session,))
 
-    def last_event(self) -> int:
-        (seq,) = self._db.execute("SELECT coalesce(max(seq), 0) FROM event").fetchone()
-        return int(seq)
+    def _version(self, parent: str, name: str) -> Version | None:
+        row = self._db.execute("SELECT version FROM node WHERE parent=? AND name=?", (parent, name)).fetchone()
+        return None if row is None else int(row[0])
 
-    def events_after(self, seq: int) -> tuple[int, list[Change]]:
-        """(last seq, changes since `seq`); one INVALIDATED when some of them were trimmed already."""
-        rows = self._db.execute("SELECT seq, kind, path FROM event WHERE seq>? ORDER BY seq", (seq,)).fetchall()
-        if not rows:
-            return seq, []
-        if rows[0][0] != seq + 1:
-            return rows[-1][0], [Change(ChangeKind.INVALIDATED, "/")]
-        return rows[-1][0], [Change(ChangeKind(kind), path) for _, kind, path in rows]
+    def _tell(self, keys: Iterable[str], absent: ChangeKind | None, present: ChangeKind) -> None:
+        """Changes of a bulk step about to be made; `absent` and `present` say what becomes of a key."""
+        listed = list(keys)
+        if len(listed) > TOLD_ONE_BY_ONE:
+            self._changes.append(told(ChangeKind.INVALIDATED, common_tree(listed)))
+            return
+        kinds = ((key, absent if self._version(*split(key)) is None else present) for key in listed)
+        self._changes += [told(kind, key) for key, kind in kinds if kind is not None]
 
-    def trim_events(self) -> None:
-        self._db.execute("DELETE FROM event WHERE seq<=(SELECT max(seq) FROM event)-?", (_EVENTS_KEPT,))
 
-    def _record(self, kind: ChangeKind, path: str) -> Version:
-        seq = self._db.execute("INSERT INTO event(kind, path) VALUES(?,?)", (kind.value, path)).lastrowid
-        assert seq is not None
-        return seq
+def common_tree(keys: Sequence[str]) -> str:
+    """The deepest tree that holds all these keys."""
+    low, high = min(keys), max(keys)
+    same = next((at for at, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low))
+    return low[:same].rpartition("/")[0] or "/"

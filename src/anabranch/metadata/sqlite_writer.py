@@ -8,44 +8,53 @@ function.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-from anabranch.metadata.filelock import SessionFiles, WriterLock
-from anabranch.metadata.port import Change, StoreUnavailable
-from anabranch.metadata.sqlite_table import Reading, Writing, connect, prepare
+from anabranch.metadata.doorbell import Doorbell
+from anabranch.metadata.filelock import WriterLock
+from anabranch.metadata.forkguard import abandon, guard
+from anabranch.metadata.port import OutcomeUnknown, StoreUnavailable, Version
+from anabranch.metadata.sessionfiles import SessionFiles
+from anabranch.metadata.sqlite_events import EventLog, Told
+from anabranch.metadata.sqlite_schema import BUSY_MS, DATABASE, connect, prepare
+from anabranch.metadata.sqlite_table import PlainPut, Reading, Writing
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
-GROUP_OPERATIONS_MAX = 512
-CHECKPOINT_WAL_BYTES = 4 * 1024 * 1024
+GROUP_WRITES_MAX = 512
+CHECKPOINT_WAL_BYTES = 8 * 1024 * 1024
+
+Work = Callable[[Writing, SessionFiles], Any]
+After = Callable[[SessionFiles], None]
 
 
-class Operation:
-    """One queued piece of work and, after its group, its outcome."""
+class Operation(NamedTuple):
+    """One queued piece of work, and who waits for it. `after` runs once its group is committed."""
 
-    __slots__ = ("context", "error", "result", "work")
-
-    def __init__(self, work: Callable[[Writing, SessionFiles], Any], context: Any) -> None:
-        self.work = work
-        self.context = context
-        self.result: Any = None
-        self.error: BaseException | None = None
+    context: Any
+    work: Work
+    after: After | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """What one commit brought: outcomes first, then every change since the last group, other processes' included."""
+Write = Operation | PlainPut
 
-    operations: list[Operation]
-    changes: list[Change]
+
+class Group(NamedTuple):
+    """What one commit brought: a result (or the error) for each write, and its changes, numbered from `base` + 1."""
+
+    writes: list[Write]
+    results: list[Any]
+    base: int
+    changes: list[Told]
 
 
 class Writer:
@@ -56,116 +65,183 @@ class Writer:
         self._clock = clock
         self._deliver = deliver
         self._lock_wait_ms_max = lock_wait_ms_max
-        self._inbox: queue.SimpleQueue[Operation | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metadata-writer", daemon=True)
-        self._seen = 0
+        self._connections: list[sqlite3.Connection] = []
 
-    def open(self) -> Reading:
-        """Open or create the files, reap what dead processes left, start the thread; returns what readers use."""
-        path = self._folder / "metadata.db"
+    def open(self) -> None:
+        """Open or create the files, end what dead processes left, start the thread."""
+        path = self._folder / DATABASE
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = WriterLock(self._folder / "writer.lock", self._clock, self._lock_wait_ms_max)
-            with self._lock.held():
-                self._db = connect(path)
+            with self._lock:
+                self._db = self._connect(path)
                 prepare(self._db)
                 self._table = Writing(self._db)
-                self._sessions = SessionFiles(self._folder / "sessions")
-                self._reap()
-                self._seen = self._table.last_event()
-                self._reader_db = connect(path)
+                self.sessions = SessionFiles(self._folder / "sessions")
+                self.bell = Doorbell(self._folder / "bell", self.sessions.folder)
+                self.reading = Reading(self._connect(path))
+                self.events = EventLog(self._connect(path))
         except (sqlite3.Error, OSError) as error:
             raise StoreUnavailable(f"cannot open the metadata in {self._folder}: {error}") from error
-        self._wal = path.with_name("metadata.db-wal")
+        guard(self)
+        self._wal = f"{path}-wal"
+        self._commit([self.sweep()])
         self._thread.start()
-        return Reading(self._reader_db)
 
-    def submit(self, operation: Operation) -> None:
-        self._inbox.put(operation)
+    def submit(self, writes: list[Write]) -> None:
+        self._inbox.put(writes)
 
     def sweep(self) -> Operation:
-        """An operation that ends the sessions of dead processes; its group also brings what others changed."""
-        return Operation(lambda table, sessions: self._end_dead(), None)
+        """An operation that ends the sessions of processes that are gone or silent."""
+        ended: list[int] = []
+
+        def end_dead(table: Writing, sessions: SessionFiles) -> None:
+            for session in sessions.dead(table.session_ids(), self._clock.monotonic()):
+                table.end_session(session)
+                ended.append(session)
+
+        def remove(sessions: SessionFiles) -> None:
+            for session in ended:
+                sessions.remove(session)
+            if ended:
+                log.info("metadata sessions of others ended", extra={"sessions": ended})
+
+        return Operation(None, end_dead, remove)
 
     def close(self) -> None:
-        """Let queued work finish, then close the files. The reader connection must be idle by now."""
+        """Let queued work finish, then close the files. The other connections must be idle by now."""
         self._inbox.put(None)
         self._thread.join()
+
+    def after_fork(self) -> None:
+        """The child has no writer thread, and must not even close what the parent works with."""
+        for connection in self._connections:
+            abandon(connection)
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        self._connections.append(connection)
+        return connection
 
     def _run(self) -> None:
         running = True
         while running:
-            first = self._inbox.get()
-            if first is None:
+            writes = self._inbox.get()
+            if writes is None:
                 break
-            operations = [first]
-            while len(operations) < GROUP_OPERATIONS_MAX and not self._inbox.empty():
-                operation = self._inbox.get_nowait()
-                if operation is None:
+            while len(writes) < GROUP_WRITES_MAX and not self._inbox.empty():
+                more = self._inbox.get_nowait()
+                if more is None:
                     running = False
                     break
-                operations.append(operation)
-            self._deliver(self._commit(operations))
+                writes += more
+            group = self._commit(writes)
+            is_long = self._is_log_long()
+            self._deliver(group)  # nothing after it, as a rule: the loop wakes up and needs the interpreter
+            if is_long:
+                self._tidy()
         self._finish()
 
-    def _commit(self, operations: list[Operation]) -> Group:
+    def _commit(self, writes: list[Write]) -> Group:
         try:
-            with self._lock.held():
+            with self._lock:
+                before = self._db.total_changes
                 try:
-                    changes = self._transact(operations)
+                    results, afters = self._perform(writes)
+                    base, changes, message = self._table.end()
+                    self._end_transaction()
                 except BaseException:
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
                     raise
-                self._checkpoint()
-            return Group(operations, changes)
+                self._follow_up(message if self._db.total_changes != before else None, afters)
+            return Group(writes, results, base, changes)
         except Exception as error:  # whatever happened, the callers must hear of it
             if not isinstance(error, sqlite3.Error | OSError | StoreUnavailable):
                 log.exception("metadata writer failed")
-            unavailable = StoreUnavailable(f"metadata was not written: {error}")
-            unavailable.__cause__ = error
-            for operation in operations:
-                operation.error = unavailable
-            return Group(operations, [])
+            unavailable = error if isinstance(error, OutcomeUnknown) else StoreUnavailable(f"not written: {error}")
+            unavailable.__cause__ = unavailable.__cause__ or error
+            return Group(writes, [unavailable] * len(writes), 0, [])
 
-    def _transact(self, operations: list[Operation]) -> list[Change]:
-        self._db.execute("BEGIN IMMEDIATE")
-        for operation in operations:
-            try:
-                operation.result = operation.work(self._table, self._sessions)
-            except Error as error:
-                operation.error = error
-        seen, changes = self._table.events_after(self._seen)
-        self._db.execute("COMMIT")
-        self._seen = seen
-        return changes
-
-    def _reap(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-        self._end_dead()
-        self._db.execute("COMMIT")
-
-    def _end_dead(self) -> None:
-        for session in self._sessions.dead(self._table.session_ids()):
-            self._table.end_session(session)
-            self._sessions.remove(session)
-
-    def _checkpoint(self) -> None:
-        """Move the WAL into the file. What is committed stays committed when this fails; the next group tries again."""
+    def _end_transaction(self) -> None:
         try:
-            if self._wal.stat().st_size > CHECKPOINT_WAL_BYTES:
-                self._table.trim_events()
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:  # the frames may be in the log: a recovery could find them
+            raise OutcomeUnknown(f"the metadata commit failed: {error}") from error
+
+    def _perform(self, writes: list[Write]) -> tuple[list[Any], list[After]]:
+        """A result or an error for each, and what is to be done after the commit."""
+        self._table.begin()
+        results: list[Any] = []
+        afters: list[After] = []
+        for kind, run in groupby(writes, type):
+            if kind is Operation:
+                results += [self._operate(operation, afters) for operation in cast("Iterator[Operation]", run)]
+            else:
+                results += self._put(cast("list[PlainPut]", list(run)))
+        return results, afters
+
+    def _operate(self, operation: Operation, afters: list[After]) -> Any:
+        try:
+            result = operation.work(self._table, self.sessions)
+        except Error as error:
+            return error
+        if operation.after is not None:
+            afters.append(operation.after)
+        return result
+
+    def _put(self, puts: list[PlainPut]) -> Iterable[Version | Error]:
+        """All at once if none of them has to be refused, which leaves nothing changed, else one by one."""
+        now_ms = self._clock.now_ms()
+        first = self._table.put_all(puts, now_ms)
+        if first is not None:
+            return range(first, first + len(puts))
+        return [self._put_one(put, now_ms) for put in puts]
+
+    def _put_one(self, put: PlainPut, now_ms: int) -> Version | Error:
+        _, (_, _, (_, key, _)), value, expected = put
+        try:
+            return self._table.put(key, value, expected, None, now_ms)
+        except Error as error:
+            return error
+
+    def _follow_up(self, message: bytes | None, afters: list[After]) -> None:
+        """What is committed stays committed when this fails: others poll, and left files are swept."""
+        try:
+            if message is not None:
+                self.bell.ring(message)
+            for after in afters:
+                after(self.sessions)
+        except OSError as error:
+            log.warning("metadata upkeep failed", extra={"error": str(error)})
+
+    def _is_log_long(self) -> bool:
+        try:
+            return os.stat(self._wal).st_size > CHECKPOINT_WAL_BYTES
+        except OSError as error:
+            log.warning("metadata log was not found", extra={"error": str(error)})
+            return False
+
+    def _tidy(self) -> None:
+        """Move a long log into the file, when the callers have their answers. What fails is tried again next time."""
+        try:
+            with self._lock:
+                EventLog(self._db).trim()
                 self._db.execute("PRAGMA busy_timeout=0")  # a reader in the middle of a page: later, not now
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except (sqlite3.Error, OSError) as error:
+                self._db.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+        except (sqlite3.Error, StoreUnavailable) as error:
             log.warning("metadata checkpoint failed", extra={"error": str(error)})
 
     def _finish(self) -> None:
         try:
-            with self._lock.held():
-                self._reader_db.close()
-                self._db.close()
+            with self._lock:
+                for connection in self._connections:
+                    connection.close()
         except (sqlite3.Error, StoreUnavailable) as error:
             log.warning("metadata was not closed cleanly; the next start recovers it", extra={"error": str(error)})
-        self._sessions.close()
+        self.sessions.close()
+        self.bell.close()
         self._lock.close()

@@ -47,15 +47,16 @@ def make_guard(settings: SecuritySettings, catalog: Catalog, blocking: Blocking)
 
 def _token_method(settings: SecuritySettings) -> Method:
     from anabranch.broker import tokens
+    from anabranch.broker.token_files import FollowingTokenMethod, KeyFile
 
     if settings.token_secret_key:
-        keys = tokens.secret_keys(tokens.read_key(settings.token_secret_key))
+        file = KeyFile(settings.token_secret_key, tokens.secret_keys)
     else:
-        keys = (tokens.public_key(tokens.read_key(settings.token_public_key)),)
+        file = KeyFile(settings.token_public_key, lambda content: (tokens.public_key(content),))
     reader = tokens.TokenReader(
-        keys, skew_ms=int(settings.token_clock_skew_seconds * 1000), audience=settings.token_audience
+        file.keys, skew_ms=int(settings.token_clock_skew_seconds * 1000), audience=settings.token_audience
     )
-    return tokens.TokenMethod(reader, settings.token_role_claim)
+    return FollowingTokenMethod(reader, settings.token_role_claim, file)
 
 
 def make_tls(settings: TlsSettings) -> TlsServer | None:

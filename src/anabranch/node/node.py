@@ -14,28 +14,43 @@ from typing import Self
 
 from anabranch import __version__
 from anabranch.broker.admin import BrokerAdmin
+from anabranch.broker.brokers_admin import BrokersAdmin
 from anabranch.broker.catalog import Catalog
+from anabranch.broker.catalog_watch import CatalogWatch
 from anabranch.broker.names import NameGiver
 from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Address, Services
 from anabranch.broker.topics import Topics
-from anabranch.metadata.open import open_store
+from anabranch.cluster.card import Card
+from anabranch.cluster.cluster import Cluster
+from anabranch.cluster.secret import load_secret
+from anabranch.cluster.signature import SECRET_BYTES, Secret
+from anabranch.cluster.table import Seat
+from anabranch.metadata.open import open_store, without_credentials
+from anabranch.metadata.port import MetadataStore
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
+from anabranch.node.fleet import ClusterFleet
 from anabranch.node.guarding import make_guard, make_tls
+from anabranch.node.membership import ClusterPlace
 from anabranch.node.records import MetadataRecords
 from anabranch.node.settings import NodeSettings, is_loopback
 from anabranch.protocol.entry import publish_time_of
 from anabranch.protocol.errors import ProtocolError
+from anabranch.rest.brokers_client import BrokersClient
+from anabranch.rest.brokers_door import BrokersDoor
 from anabranch.rest.door import Door
 from anabranch.rest.routes import make_router
 from anabranch.rest.server import HttpServer
 from anabranch.runtime.blocking import ThreadBlocking
+from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock
 from anabranch.runtime.disk import RealDisk
-from anabranch.runtime.net import SocketNetwork
+from anabranch.runtime.net import Listener, SocketNetwork
 from anabranch.runtime.net_tls import TlsNetwork
+from anabranch.runtime.settings import shown
+from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.ledgers import EmbeddedLedgers
 from anabranch.storage.port import Payload
@@ -46,14 +61,19 @@ log = logging.getLogger(__name__)
 BLOCKING_THREADS = 4
 PASSWORD_THREADS = 1  # guessing passwords may cost an attacker's time, not more than one core of ours
 STOP_SECONDS = 8.0  # for closing all topics; after that the next start recovers as after a crash
+BUSY_SECONDS = 10.0  # for a peer that recovers our log when we are back already
+CLUSTER_SECONDS = 60.0  # until a broker that joined serves something
 CLOSE_SECONDS = 1.0  # how long a client may take to read its last frames
 
 
 class Node:
     """`async with Node(settings) as node`: serving inside, everything durable and closed after."""
 
-    def __init__(self, settings: NodeSettings, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: NodeSettings, clock: Clock | None = None, *, stop_seconds: float = STOP_SECONDS
+    ) -> None:
         self.settings = settings
+        self._stop_seconds = stop_seconds
         self.fenced = asyncio.Event()
         self._clock = clock or SystemClock()
         self._stack = AsyncExitStack()
@@ -92,21 +112,46 @@ class Node:
         settings.storage.dir.mkdir(parents=True, exist_ok=True)
         blocking = ThreadBlocking(BLOCKING_THREADS)
         stack.push_async_callback(blocking.close)
-        metadata = await stack.enter_async_context(open_store(settings.metadata_url, clock))
+        metadata = await stack.enter_async_context(
+            open_store(settings.metadata_url, clock, settings.metadata.deadline_ms)
+        )
         ledgers = await stack.enter_async_context(
-            EmbeddedLedgers(settings.storage, RealDisk(), blocking, clock, _publish_time)
+            EmbeddedLedgers(
+                settings.storage,
+                RealDisk(),
+                blocking,
+                clock,
+                _publish_time,
+                busy_seconds=BUSY_SECONDS if settings.cluster.enabled else 0.0,
+            )
         )
         catalog = Catalog(metadata, settings.broker)
         await catalog.ensure_defaults()
         records = MetadataRecords(metadata)
-        ids = LedgerIds(records)
+        ids = LedgerIds(records, floor=ledgers.highest_id)
 
-        async def open_log(key: str) -> TopicLog:
+        place = ClusterPlace(lambda: topics, ledgers, self.fenced.set, clock) if settings.cluster.enabled else None
+
+        async def open_log(name: TopicName) -> TopicLog:
             return await TopicLog.open(
-                key, ledgers=ledgers, metadata=records, ids=ids, clock=clock, settings=settings.topics
+                catalog.topic_key(name),
+                ledgers=ledgers,
+                metadata=records,
+                ids=ids,
+                clock=clock,
+                settings=settings.topics,
+                tenure=None if place is None else place.tenure_of(name),
             )
 
-        topics = Topics(catalog, open_log, settings=settings.broker, clock=clock, check_writable=ledgers.check_writable)
+        topics = Topics(
+            catalog,
+            open_log,
+            settings=settings.broker,
+            clock=clock,
+            check_writable=ledgers.check_writable,
+            check_here=None if place is None else place.check_here,
+            wait_placed=None if place is None else place.wait_placed,
+        )
         ledgers.on_group_end = topics.group_ended
         ledgers.on_fenced = self.fenced.set
         passwords = ThreadBlocking(PASSWORD_THREADS)
@@ -126,10 +171,26 @@ class Node:
             listeners.append(await server.listen(settings.network.host, settings.tls.port, TlsNetwork(tls)))
         # A name that no earlier start of any broker has used.
         names = NameGiver(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")
+        store_url = without_credentials(settings.metadata_url)
+        brokers = BrokersAdmin(
+            lambda: self.services,
+            {**shown(settings), "metadata.url": store_url},
+            store_url,
+            version=__version__,
+            started_ms=clock.now_ms(),
+        )
+        admin = BrokerAdmin(lambda: self.services, server, ledgers.check_writable, brokers)
+        fleet, brokers_door = None, None
+        if place is not None:
+            me, secret = Seat(settings.storage.broker_id, ledgers.generation), await self._secret(metadata)
+            client = BrokersClient(secret, me, clock)
+            fleet = ClusterFleet(place, metadata, client, me.broker, settings.cluster.drain_seconds)
+            brokers_door = BrokersDoor(secret, me, clock, admin.errand)
         http = HttpServer(
-            make_router(BrokerAdmin(lambda: self.services, server, ledgers.check_writable), __version__),
+            make_router(admin, __version__),
             settings.http,
             Door(guard, clock, metrics_open=settings.security.open_metrics) if guard.authenticates else None,
+            brokers_door,
         )
         await http.start()
         stack.push_async_callback(http.stop)
@@ -148,12 +209,59 @@ class Node:
                 None if tls is None else f"https://{settings.advertised_host}:{https_port}",
             ),
             guard=guard,
+            cluster=place,
+            fleet=fleet,
         )
+        if place is not None:
+            listeners += await self._listen_front(server, http)
+            await stack.enter_async_context(CatalogWatch(metadata, topics, server, clock))
+            place.cluster = await stack.enter_async_context(self._cluster(metadata, ledgers, place))
+            watching = TaskOwner("node")
+            stack.push_async_callback(watching.close)
+            watching.spawn(place.watch_fence(), "fence")
         topics.on_vanishing = self._forget_schema
         topics.start()
         for listener in listeners:
             listener.start()
         stack.push_async_callback(self._shut, server, topics)
+        if place is not None:
+            await place.cluster.wait_serving(CLUSTER_SECONDS)
+
+    async def _listen_front(self, server: BrokerServer, http: HttpServer) -> list[Listener]:
+        """Ports that the brokers of this machine share: whoever lives answers lookups there."""
+        settings = self.settings
+        if settings.cluster.front_http_port >= 0:
+            await http.start_front(settings.cluster.front_http_port)
+        if settings.cluster.front_port < 0:
+            return []
+        network = SocketNetwork(shares_ports=True)
+        return [await server.listen(settings.network.host, settings.cluster.front_port, network)]
+
+    async def _secret(self, metadata: MetadataStore) -> Secret:
+        return await load_secret(metadata, secret_bytes(SECRET_BYTES))
+
+    def _cluster(self, metadata: MetadataStore, ledgers: EmbeddedLedgers, place: ClusterPlace) -> Cluster:
+        settings, address = self.settings, self.services.address
+        card = Card(
+            broker=settings.storage.broker_id,
+            incarnation=ledgers.generation,
+            service_url=address.service_url,
+            http_url=address.http_url,
+            volume_id=ledgers.volume_id,
+            version=__version__,
+            started_ms=self._clock.now_ms(),
+            service_url_tls=address.service_url_tls,
+            http_url_tls=address.http_url_tls,
+        )
+        return Cluster(
+            metadata,
+            card,
+            serving=place,
+            recover=ledgers.recover_peer,
+            clock=self._clock,
+            chance=SystemChance(),
+            session_ms=settings.cluster.session_ms,
+        )
 
     async def _forget_schema(self, name: TopicName) -> None:
         """A topic's schema goes with it; partitions have none of their own."""
@@ -171,9 +279,12 @@ class Node:
 
     async def _shut(self, server: BrokerServer, topics: Topics) -> None:
         """First the topics (their clients are told on the open connections), then the connections."""
+        place = self.services.cluster
+        if isinstance(place, ClusterPlace) and not place.cluster.has_given_up:
+            await place.cluster.drain(self.settings.cluster.drain_seconds)  # while clients can still look topics up
         server.stop_accepting()
         try:
-            async with asyncio.timeout(STOP_SECONDS):
+            async with asyncio.timeout(self._stop_seconds):
                 await topics.stop()
         except TimeoutError:
             log.error("some topics did not close in time; opening them again recovers what is missing")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anabranch.broker.schema_settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
+from anabranch.node.cluster_settings import ClusterSettings
 from anabranch.node.security_settings import SecuritySettings, TlsSettings
 from anabranch.rest.settings import HttpSettings
 from anabranch.runtime.settings import require_all
@@ -31,7 +32,18 @@ class NetworkSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataSettings:
-    url: str = field(default="", metadata={"help": "memory: or sqlite:///DIR; empty = sqlite below storage.dir"})
+    url: str = field(
+        default="",
+        metadata={
+            "help": "memory:, sqlite:///DIR, zk://, etcd:// or oxia://HOST:PORT…; empty = sqlite below storage.dir"
+        },
+    )
+    deadline_ms: int = field(
+        default=8_000, metadata={"help": "how long one operation on the store may last, reconnecting included"}
+    )
+
+    def __post_init__(self) -> None:
+        require_all((self.deadline_ms >= 100, "metadata.deadline_ms", "at least 100"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +72,7 @@ class NodeSettings:
     security: SecuritySettings = field(default_factory=SecuritySettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
     def __post_init__(self) -> None:
         text = "only loopback is allowed without authentication (see security.methods, or set {} to listen elsewhere)"

@@ -217,6 +217,58 @@ def message_header(
     return _SIZES(size + 4 + payload_bytes, size) + data
 
 
+class MessageHeads:
+    """The heads of plain MESSAGE frames of one consumer and ledger: what `message_header` gives, for half its price.
+
+    Written by hand because only the entry's number changes from one to the next; a test compares the bytes of both.
+    """
+
+    __slots__ = ("_after", "_before", "_end", "_size", "_start", "ledger", "partition")
+
+    def __init__(self, consumer_id: int, ledger: int, partition: int) -> None:
+        self.ledger = ledger
+        self.partition = partition
+        self._start = b"\x08" + varint(consumer_id) + b"\x12"
+        self._after = b"" if partition < 0 else b"\x18" + varint(partition)
+        self._end = 0  # numbers below it and of at least half its length are covered by what follows
+        self._before = b""
+        self._size = 0
+
+    def head(self, entry: int, payload_bytes: int) -> bytes:
+        if entry >= self._end or entry << 7 < self._end:
+            self._cover(entry)
+        if entry < 1 << 14:
+            number = bytes((entry & 127 | 128, entry >> 7)) if entry > 127 else bytes((entry,))
+        elif entry < 1 << 21:
+            number = bytes((entry & 127 | 128, entry >> 7 & 127 | 128, entry >> 14))
+        else:
+            number = varint(entry)
+        size = self._size
+        return _SIZES(size + 4 + payload_bytes, size) + self._before + number + self._after
+
+    def _cover(self, entry: int) -> None:
+        """All lengths around a number whose varint is as long as this one's."""
+        digits = len(varint(entry))
+        self._end = 1 << 7 * digits
+        identity = b"\x08" + varint(self.ledger) + b"\x10"
+        body = self._start + varint(len(identity) + digits + len(self._after)) + identity
+        length = len(body) + digits + len(self._after)
+        self._before = _MESSAGE_TAGS + varint(length) + body
+        self._size = len(self._before) + digits + len(self._after)
+
+
+def varint(number: int) -> bytes:
+    digits = bytearray()
+    while number > 127:
+        digits.append(number & 127 | 128)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+_MESSAGE_TAGS = b"\x08" + varint(BaseCommand.MESSAGE) + varint(BaseCommand.MESSAGE_FIELD_NUMBER << 3 | 2)
+
+
 def _rare_message_header(
     consumer_id: int,
     identity: pb.MessageIdData,

@@ -7,6 +7,10 @@ that are complete now. Bytes arrive in a *scratch* buffer that all connections o
 the two calls nothing else runs; what is incomplete at the end is kept aside (less than 16 KiB; an idle connection keeps
 nothing). A larger incomplete frame gets a buffer of its own and is received straight into it.
 
+While large frames come in quickly, `block_bytes` asks for reads as fresh `bytes` instead (`received_block`): nobody
+needs to copy frames out of those. Only blocks that are nearly full are given away, so that few bytes never hold much
+memory.
+
 Ownership: command and payload are views. With `owned` they may be kept; otherwise they are views of the scratch and die
 with the next `buffer()` of any connection that shares it: copy what must live longer.
 """
@@ -23,6 +27,8 @@ MESSAGE_BYTES_MAX = 5 * 1024 * 1024
 FRAME_OVERHEAD_MAX = 10_240
 SCRATCH_BYTES = 16 * 1024
 OWN_BUFFER_BYTES = 16 * 1024  # an incomplete frame longer than this gets its own buffer
+BLOCK_BYTES = 256 * 1024
+LARGE_FRAME_BYTES = 4 * 1024  # copying smaller ones costs less than keeping blocks
 GROWTH = 4  # an own buffer is at most this many times what has really arrived: a mere promise of bytes costs little
 
 _U32 = Struct(">I")
@@ -40,7 +46,10 @@ class Frame(NamedTuple):
 class FrameDecoder:
     """Any chunking of the same bytes gives the same frames, then the same error. After an error it is dead."""
 
-    __slots__ = ("_carry", "_error", "_frame_bytes_max", "_own", "_own_above", "_own_filled", "_own_total", "_scratch")
+    __slots__ = (
+        "_carry", "_error", "_frame_bytes_max", "_is_rapid", "_own", "_own_above", "_own_filled", "_own_total",
+        "_scratch",
+    )  # fmt: skip
 
     def __init__(self, frame_bytes_max: int, scratch: bytearray | None = None) -> None:
         scratch = bytearray(SCRATCH_BYTES) if scratch is None else scratch
@@ -48,6 +57,7 @@ class FrameDecoder:
         self._frame_bytes_max = frame_bytes_max
         self._scratch = memoryview(scratch)
         self._own_above = min(OWN_BUFFER_BYTES, len(scratch))
+        self._is_rapid = False  # large frames come in quickly
         self._carry = b""  # the beginning of an incomplete small frame
         self._own: memoryview | None = None  # the beginning of an incomplete large frame …
         self._own_filled = 0  # … of which so much has arrived …
@@ -80,6 +90,18 @@ class FrameDecoder:
             return self._received_own(count)
         return self._received_scratch(len(self._carry) + count)
 
+    @property
+    def block_bytes(self) -> int:
+        """More than 0: the next bytes are wanted as a `bytes` of up to this size."""
+        return BLOCK_BYTES if self._is_rapid and self._own is None and self._error is None else 0
+
+    def received_block(self, block: bytes) -> Iterator[Frame]:
+        """Like `received`, of bytes that were received into no buffer of ours."""
+        if self._error is not None:
+            raise self._error
+        self._error = BadFrame("frames were left undecoded")
+        return self._received_block(block)
+
     def allow(self, frame_bytes_max: int) -> None:
         """Another limit from the next bytes on: little for strangers, more once they are known."""
         self._frame_bytes_max = frame_bytes_max
@@ -96,11 +118,28 @@ class FrameDecoder:
                 yield frame if frame.owned else _copied(frame)
 
     def _received_scratch(self, end: int) -> Iterator[Frame]:
-        view = self._scratch
+        return self._frames_of(self._scratch, 0, end, False)
+
+    def _received_block(self, block: bytes) -> Iterator[Frame]:
+        view, carry, start = memoryview(block), self._carry, 0
+        if carry:
+            self._carry = b""
+            head = carry + block[:8]
+            # A frame that is not whole now either goes on as any other: rare, because blocks are larger than carries.
+            start = _U32.unpack_from(head)[0] + 4 - len(carry) if len(head) >= 8 else len(block) + 1
+            if start > len(block):
+                view, start = memoryview(carry + block), 0
+            else:
+                first = memoryview(carry + block[: max(start, 0)])
+                yield from self._frames_of(first, 0, first.nbytes, True)
+                self._error = BadFrame("frames were left undecoded")
+        yield from self._frames_of(view, max(start, 0), view.nbytes, len(block) * 4 >= BLOCK_BYTES * 3)
+
+    def _frames_of(self, view: memoryview, start: int, end: int, owned: bool) -> Iterator[Frame]:
         limit = self._frame_bytes_max
         unpack = _SIZES.unpack_from
         new_frame = tuple.__new__  # what Frame(…) does, for half its price
-        start = 0
+        first, count = start, 0
         while end - start >= 8:
             total, command_bytes = unpack(view, start)
             after = start + 4 + total
@@ -111,9 +150,12 @@ class FrameDecoder:
             if after > end:
                 break
             body = start + 8 + command_bytes
-            yield new_frame(Frame, (view[start + 8 : body], view[body:after] if body < after else None, False))
+            yield new_frame(Frame, (view[start + 8 : body], view[body:after] if body < after else None, owned))
             start = after
+            count += 1
         self._error = None
+        if count:
+            self._is_rapid = start - first >= max(count * LARGE_FRAME_BYTES, BLOCK_BYTES // 2)
         self._keep(view[start:end])
 
     def _received_own(self, count: int) -> Iterator[Frame]:

@@ -32,6 +32,8 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "incompatible-schema": ServerError.IncompatibleSchema,
     "bad-schema": ServerError.IncompatibleSchema,
     "metadata": ServerError.MetadataError,
+    # Stock clients try again after this one and keep their connection; ServiceNotReady would make them drop it.
+    "metadata-unavailable": ServerError.MetadataError,
     "storage": ServerError.PersistenceError,
     # Stock clients retry PersistenceError until their timeout and then say "timeout"; this one they report at once.
     "storage-full": ServerError.ProducerBlockedQuotaExceededException,

@@ -5,8 +5,12 @@ An error class that is not listed answers like the nearest class above it: new k
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
+from anabranch.broker.fleet import ErrandRefused
+from anabranch.broker.placement import Address
 from anabranch.model.errors import Error
-from anabranch.rest.message import Response, json_response
+from anabranch.rest.message import Request, Response, json_response
 
 STATUS = {
     "bad-request": 400,
@@ -40,6 +44,8 @@ STATUS = {
     "headers-too-large": 431,
     "error": 500,
     "not-ready": 503,
+    "served-elsewhere": 503,
+    "broker-unreachable": 503,
     "metadata-unavailable": 503,
     "fenced": 503,
     "overloaded": 503,
@@ -94,6 +100,8 @@ class NotEmpty(Error):
 
 
 def status_of(error: Error) -> int:
+    if isinstance(error, ErrandRefused):
+        return error.status
     if error.code in STATUS:
         return STATUS[error.code]
     codes = (vars(kind).get("code") for kind in type(error).__mro__)
@@ -111,6 +119,13 @@ def error_response(error: Error) -> Response:
     if status in (429, 503):
         extra.append(("Retry-After", "1"))
     return Response(status, made.body, made.content_type, tuple(extra))
+
+
+def elsewhere(request: Request, address: Address) -> Response:
+    """The same request at another broker: the one that serves the topic. Who came over TLS stays on TLS."""
+    base = address.http_url_tls if request.is_encrypted and address.http_url_tls is not None else address.http_url
+    query = f"?{urlencode(request.query)}" if request.query else ""
+    return Response(307, headers=(("Location", f"{base}{request.path}{query}"),))
 
 
 def internal_error() -> Response:

@@ -11,12 +11,20 @@ from typing import Any, Protocol
 from anabranch.broker.authorization import Grants
 from anabranch.broker.stats import StatsOptions
 from anabranch.model.position import Position
+from anabranch.rest.brokers_face import BrokersFace
 from anabranch.rest.namespace_face import NamespaceFace
+from anabranch.rest.publish_face import PublishFace
 from anabranch.rest.schema_face import SchemaFace
 from anabranch.rest.topic_face import CursorFace, TopicFace
 
 
 class BrokerFace(Protocol):
+    @property
+    def publishing(self) -> PublishFace: ...
+
+    @property
+    def brokers(self) -> BrokersFace: ...
+
     @property
     def schemas(self) -> SchemaFace: ...
 
@@ -28,6 +36,9 @@ class BrokerFace(Protocol):
 
     @property
     def cursors(self) -> CursorFace: ...
+
+    async def check_served(self, topic: str) -> None:
+        """Raises ServedElsewhere when another broker serves it; a parent of partitions is everybody's."""
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
         """At least brokerUrl, httpUrl and nativeUrl of the broker that serves the topic."""
@@ -42,6 +53,9 @@ class BrokerFace(Protocol):
     async def create_partitions(self, topic: str, count: int, properties: Mapping[str, str]) -> None: ...
 
     async def update_partitions(self, topic: str, count: int) -> None: ...
+
+    async def create_missed_partitions(self, topic: str) -> None:
+        """Make again what is missing of a partitioned topic; NotFound."""
 
     async def delete_partitions(self, topic: str, force: bool) -> None: ...
 

@@ -22,6 +22,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     body: bytes = b""
     certificate_name: str | None = None  # of the client certificate, where TLS has verified one
+    is_encrypted: bool = False  # came over TLS
 
     def flag(self, name: str, default: bool = False) -> bool:
         """A query parameter that is true or false; `?force` alone means true."""

@@ -35,7 +35,8 @@ class NamespaceFace(Protocol):
 
     async def split_bundle(self, namespace: str, bundle: str) -> None: ...
 
-    async def unload(self, namespace: str, bundle: str | None) -> None: ...
+    async def unload(self, namespace: str, bundle: str | None, destination: str | None = None) -> None:
+        """`destination`: the broker that serves the bundle afterwards."""
 
     async def clear_backlog(self, namespace: str, bundle: str | None, subscription: str | None) -> None: ...
 

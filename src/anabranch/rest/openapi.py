@@ -14,17 +14,11 @@ from anabranch.broker.permissions import OPEN, SIGNED_IN
 from anabranch.broker.policyrules import RULES
 from anabranch.rest.message import Request, Response, json_response, raw_response
 from anabranch.rest.openapi_page import PAGE
+from anabranch.rest.openapi_results import FLAG, NUMBER, RESULTS, TEXT, TEXTS, WORDS, Schema
 from anabranch.rest.router import Route
-
-Schema = dict[str, Any]
 
 _PART = re.compile(r"\{(\w+)(?::([^}]*))?\}")
 NUMBERS = {"timestamp", "count", "seconds", "number", "ledger", "entry", "version"}
-FLAG: Schema = {"type": "boolean"}
-TEXT: Schema = {"type": "string"}
-NUMBER: Schema = {"type": "integer"}
-TEXTS: Schema = {"type": "array", "items": TEXT}
-WORDS: Schema = {"type": "object", "additionalProperties": TEXT}
 ANYTHING: Schema = {}
 POSITION: Schema = {
     "oneOf": [
@@ -69,6 +63,7 @@ QUERY: dict[tuple[str, str], dict[str, Schema]] = {
     ("DELETE", "{namespace}/backlogQuota"): {
         "backlogQuotaType": {"type": "string", "enum": ["destination_storage", "message_age"]}
     },
+    ("PUT", "{bundle}/unload"): {"destinationBroker": TEXT},
     ("PUT", "{bundle}/split"): {"unload": FLAG, "splitAlgorithmName": TEXT},
 }
 """By method and end of the path, shown as `{name}`."""
@@ -108,6 +103,22 @@ BODIES: dict[tuple[str, str], Schema] = {
     ("POST", "{namespace}/schemaValidationEnforced"): FLAG,
     ("POST", "{namespace}/isAllowAutoUpdateSchema"): FLAG,
     **{(rule.verb, f"{{namespace}}/{rule.path}"): ANYTHING for rule in RULES},
+}
+
+BODIES |= {
+    ("POST", "/topics/{domain}/{tenant}/{namespace}/{topic}"): {
+        "type": "object",
+        "required": ["messages"],
+        "properties": {
+            "producerName": TEXT,
+            "valueSchema": TEXT,
+            "messages": {
+                "type": "array",
+                "minItems": 1,
+                "items": {"type": "object", "properties": {"payload": TEXT, "key": TEXT, "properties": WORDS}},
+            },
+        },
+    },
 }
 
 ERROR: Schema = {
@@ -162,11 +173,13 @@ def _operation(route: Route, path: str) -> dict[str, Any]:
             *({"name": name, "in": "query", "required": False, "schema": schema} for name, schema in query.items()),
         ],
         "responses": {
-            "2XX": {"description": "done, or what was asked for"},
+            "2XX": _success(entry_for(RESULTS, route.method, path)),
             "4XX": _failure("refused: the reason says why"),
             "5XX": _failure("not possible now"),
         },
     }
+    if route.at_owner:
+        operation["responses"]["307"] = {"description": "in a cluster: the broker that serves the topic (Location)"}
     body = entry_for(BODIES, route.method, path)
     if body is not None:
         operation["requestBody"] = {"required": False, "content": {"application/json": {"schema": body}}}
@@ -182,6 +195,14 @@ def _path_parameter(name: str, choice: str | None) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
+def _success(schema: Schema | None) -> dict[str, Any]:
+    """Without a schema: nothing, bytes, or a policy that may be unset (then the body is empty)."""
+    found: dict[str, Any] = {"description": "done, or what was asked for"}
+    if schema is not None:
+        found["content"] = {"application/json": {"schema": schema}}
+    return found
+
+
 def _failure(text: str) -> dict[str, Any]:
     return {
         "description": text,
@@ -194,8 +215,13 @@ def _identity(method: str, path: str) -> str:
 
 
 def _tag(path: str) -> str:
+    """The noun of the path, in the words of `anabranch admin`."""
     parts = path.strip("/").split("/")
-    return parts[2] if parts[0] == "admin" and len(parts) > 2 else parts[0] or "root"
+    if "subscription" in parts or parts[-1] == "subscriptions":
+        return "subscriptions"
+    if parts[0] == "admin":
+        return {"{domain}": "topics", "broker-stats": "brokers"}.get(parts[2], parts[2])
+    return parts[0] if parts[0] in ("lookup", "topics") else "port"
 
 
 def openapi_routes(routes: list[Route], version: str) -> list[Route]:
@@ -210,7 +236,7 @@ def openapi_routes(routes: list[Route], version: str) -> list[Route]:
 
     own = [
         Route("GET", "/openapi.json", document, "This description", SIGNED_IN),
-        Route("GET", "/docs", page, "A page to read and try it", SIGNED_IN),
+        Route("GET", "/docs", page, "A page to read and try it", OPEN),
     ]
     described.update(describe([*routes, *own], version))
     return own

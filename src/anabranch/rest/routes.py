@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from anabranch.rest.face import BrokerFace
+from anabranch.rest.message import Request, Response
 from anabranch.rest.openapi import openapi_routes
-from anabranch.rest.router import Router
+from anabranch.rest.router import Handler, Router
 from anabranch.rest.routes_broker import broker_routes
 from anabranch.rest.routes_clusters import cluster_routes
-from anabranch.rest.routes_lookup import lookup_routes
+from anabranch.rest.routes_lookup import lookup_routes, topic_of
 from anabranch.rest.routes_namespaces import namespace_routes
 from anabranch.rest.routes_permissions import permission_routes
 from anabranch.rest.routes_policies import policy_routes
+from anabranch.rest.routes_publish import publish_routes
 from anabranch.rest.routes_schemas import schema_routes
 from anabranch.rest.routes_subscriptions import subscription_routes
 from anabranch.rest.routes_tenants import tenant_routes
@@ -30,6 +34,18 @@ def make_router(face: BrokerFace, version: str) -> Router:
         *policy_routes(face.policies),
         *permission_routes(face),
         *schema_routes(face.schemas),
+        *publish_routes(face.publishing),
         *broker_routes(face, version),
     ]
+    routes = [replace(route, handler=_at_owner(face, route.handler)) if route.at_owner else route for route in routes]
     return Router([*routes, *openapi_routes(routes, version)])
+
+
+def _at_owner(face: BrokerFace, handler: Handler) -> Handler:
+    """Only where the topic of the path is served."""
+
+    async def handle(request: Request) -> Response:
+        await face.check_served(str(topic_of(request)))
+        return await handler(request)
+
+    return handle

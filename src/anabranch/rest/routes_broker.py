@@ -1,17 +1,18 @@
-"""The broker itself: health, version, metrics. Knows HTTP only through values."""
+"""The broker itself: who is there, health, version, configuration, metrics. Knows HTTP only through values."""
 
 from __future__ import annotations
 
 from anabranch.broker.exposition import CONTENT_TYPE
-from anabranch.broker.permissions import OPEN, SIGNED_IN
+from anabranch.broker.permissions import OPEN, SIGNED_IN, SUPERVISE
 from anabranch.rest.face import BrokerFace
-from anabranch.rest.message import TEXT, Request, Response, raw_response
+from anabranch.rest.message import NO_CONTENT, TEXT, Request, Response, json_response, raw_response
 from anabranch.rest.router import Route
 
 
 class BrokerCalls:
     def __init__(self, face: BrokerFace, version: str) -> None:
         self._face = face
+        self._brokers = face.brokers
         self._version = version
 
     async def health(self, request: Request) -> Response:
@@ -28,13 +29,80 @@ class BrokerCalls:
     async def metrics(self, request: Request) -> Response:
         return Response(200, content_type=CONTENT_TYPE, pieces=self._face.metrics())
 
+    async def list_all(self, request: Request) -> Response:
+        return json_response(await self._brokers.names(request.params.get("cluster")))
+
+    async def details(self, request: Request) -> Response:
+        return json_response(await self._brokers.details(request.params["cluster"]))
+
+    async def drain(self, request: Request) -> Response:
+        await self._brokers.drain(request.params["cluster"], request.params["broker"])
+        return NO_CONTENT
+
+    async def resume(self, request: Request) -> Response:
+        await self._brokers.resume(request.params["cluster"], request.params["broker"])
+        return NO_CONTENT
+
+    async def leader(self, request: Request) -> Response:
+        return json_response(await self._brokers.leader())
+
+    async def owned(self, request: Request) -> Response:
+        return json_response(await self._brokers.owned(request.params["cluster"], request.params["broker"]))
+
+    async def topics(self, request: Request) -> Response:
+        return json_response(await self._brokers.topics())
+
+    async def dynamic_names(self, request: Request) -> Response:
+        return json_response(sorted(self._brokers.dynamic()))
+
+    async def dynamic(self, request: Request) -> Response:
+        return json_response(self._brokers.dynamic())
+
+    async def configuration(self, request: Request) -> Response:
+        return json_response(self._brokers.configuration())
+
+    async def change(self, request: Request) -> Response:
+        self._brokers.change(request.params["setting"])
+        return Response()
+
+    async def internal(self, request: Request) -> Response:
+        return json_response(self._brokers.internal())
+
+    async def check_quotas(self, request: Request) -> Response:
+        await self._brokers.check_quotas()
+        return NO_CONTENT
+
 
 def broker_routes(face: BrokerFace, version: str) -> list[Route]:
     calls = BrokerCalls(face, version)
+    brokers = "/admin/v2/brokers"
+    one = f"{brokers}/{{cluster}}/{{broker}}"
+    configuration = f"{brokers}/configuration"
     return [
-        Route("GET", "/admin/v2/brokers/health", calls.health, "Does this broker serve?", SIGNED_IN),
-        Route("GET", "/admin/v2/brokers/ready", calls.health, "The same, by another name", SIGNED_IN),
-        Route("GET", "/admin/v2/brokers/version", calls.version, "Version of this broker", SIGNED_IN),
+        Route("GET", brokers, calls.list_all, "Brokers of this cluster", SUPERVISE),
+        Route("GET", f"{brokers}/{{cluster}}", calls.list_all, "Brokers of a cluster", SUPERVISE),
+        Route("GET", f"{brokers}/{{cluster}}/details", calls.details, "Brokers with addresses and slots", SUPERVISE),
+        Route("POST", f"{one}/drain", calls.drain, "Give all topics of a broker to the others", SUPERVISE),
+        Route("DELETE", f"{one}/drain", calls.resume, "Let a drained broker take its share again", SUPERVISE),
+        Route("GET", f"{brokers}/leaderBroker", calls.leader, "The broker that leads", SIGNED_IN),
+        Route(
+            "GET",
+            f"{one}/ownedNamespaces",
+            calls.owned,
+            "Bundles that a broker serves",
+            SUPERVISE,
+        ),
+        Route("GET", f"{brokers}/health", calls.health, "Does this broker serve?", SIGNED_IN),
+        Route("GET", f"{brokers}/ready", calls.health, "The same, by another name", SIGNED_IN),
+        Route("GET", f"{brokers}/version", calls.version, "Version of this broker", SIGNED_IN),
+        Route("GET", configuration, calls.dynamic_names, "Settings that can change while it runs: none", SUPERVISE),
+        Route("GET", f"{configuration}/values", calls.dynamic, "Those that were changed", SUPERVISE),
+        Route("GET", f"{configuration}/runtime", calls.configuration, "Every setting, secrets left out", SUPERVISE),
+        Route("POST", f"{configuration}/{{setting}}/{{value}}", calls.change, "Refused: restart to change", SUPERVISE),
+        Route("DELETE", f"{configuration}/{{setting}}", calls.change, "Refused: restart to change", SUPERVISE),
+        Route("GET", f"{brokers}/internal-configuration", calls.internal, "Where metadata is kept", SUPERVISE),
+        Route("GET", f"{brokers}/backlogQuotaCheck", calls.check_quotas, "Look at all backlog quotas now", SUPERVISE),
+        Route("GET", "/admin/v2/broker-stats/topics", calls.topics, "Stats of all loaded topics", SUPERVISE),
         Route("GET", "/status.html", calls.status, "Health for load balancers", OPEN),
         Route("GET", "/metrics", calls.metrics, "Figures for Prometheus", OPEN),
     ]

@@ -93,7 +93,8 @@ class NamespaceCalls:
         return json_response((await self._policies.shown(namespace_of(request)))["bundles"])
 
     async def unload(self, request: Request) -> Response:
-        await self._policies.unload(namespace_of(request), request.params.get("bundle"))
+        destination = request.query.get("destinationBroker") or None
+        await self._policies.unload(namespace_of(request), request.params.get("bundle"), destination)
         return NO_CONTENT
 
     async def split(self, request: Request) -> Response:

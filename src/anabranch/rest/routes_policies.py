@@ -41,7 +41,8 @@ class PolicyCalls:
 
     def set(self, rule: Rule) -> Handler:
         async def call(request: Request) -> Response:
-            value = body_of(request)
+            is_removal = rule.empty_removes and not request.body.strip()
+            value = None if is_removal else body_of(request)
 
             def change(record: dict[str, Any]) -> dict[str, Any]:
                 return rule.stored(record, None if value is None else rule.parse(value, record))

@@ -139,13 +139,16 @@ def subscription_routes(face: CursorFace, topics: TopicFace) -> list[Route]:
         ("POST", "/replicatedSubscriptionStatus", calls.set_replicated, "Replicate the subscription, or not"),
     ]
     return [
-        Route("GET", f"{topic}/subscriptions", calls.list_all, "Subscriptions of a topic", TOPIC_CONSUME),
+        Route(
+            "GET", f"{topic}/subscriptions", calls.list_all, "Subscriptions of a topic", TOPIC_CONSUME, at_owner=True
+        ),
         Route(
             "POST",
             f"{topic}/all_subscription/expireMessages/{{seconds}}",
             calls.expire_everywhere,
             "Expire messages older than an age for every subscription",
             TOPIC_ADMIN,
+            at_owner=True,
         ),
-        *(Route(verb, one + path, call, text, SUBSCRIPTION_CONSUME) for verb, path, call, text in table),
+        *(Route(verb, one + path, call, text, SUBSCRIPTION_CONSUME, at_owner=True) for verb, path, call, text in table),
     ]

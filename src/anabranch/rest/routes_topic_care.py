@@ -141,8 +141,9 @@ def topic_care_routes(face: TopicFace) -> list[Route]:
             TOPIC_LOOKUP,
         ),
     ]
-    table += [
+    served = [Route(verb, f"{topic}/{path}", call, text, need, at_owner=True) for verb, path, call, text, need in table]
+    refused = [
         (verb, f"{{policy:{TOPIC_POLICIES}}}", calls.policy, "Policies of single topics: not served yet", TOPIC_LOOKUP)
         for verb in ("GET", "PUT", "POST", "DELETE")
     ]
-    return [Route(verb, f"{topic}/{path}", call, text, need) for verb, path, call, text, need in table]
+    return [*served, *(Route(verb, f"{topic}/{path}", call, text, need) for verb, path, call, text, need in refused)]

@@ -101,6 +101,10 @@ class TopicCalls:
         await self._face.update_partitions(topic, wanted)
         return NO_CONTENT
 
+    async def create_missed_partitions(self, request: Request) -> Response:
+        await self._face.create_missed_partitions(str(topic_of(request)))
+        return NO_CONTENT
+
     async def delete_partitions(self, request: Request) -> Response:
         await self._face.delete_partitions(str(topic_of(request)), request.flag("force"))
         return NO_CONTENT
@@ -129,16 +133,37 @@ def topic_routes(face: BrokerFace) -> list[Route]:
             "Partitioned topics of a namespace",
             NAMESPACE_LIST,
         ),
-        Route("PUT", topic, calls.create, "Create a topic", TOPIC_ADMIN),
-        Route("DELETE", topic, calls.delete, "Delete a topic", TOPIC_ADMIN),
-        Route("POST", f"{topic}/terminate", calls.terminate, "End a topic: no message after the last one", TOPIC_ADMIN),
+        Route("PUT", topic, calls.create, "Create a topic", TOPIC_ADMIN, at_owner=True),
+        Route("DELETE", topic, calls.delete, "Delete a topic", TOPIC_ADMIN, at_owner=True),
+        Route(
+            "POST",
+            f"{topic}/terminate",
+            calls.terminate,
+            "End a topic: no message after the last one",
+            TOPIC_ADMIN,
+            at_owner=True,
+        ),
         Route("GET", f"{topic}/partitions", calls.partitions, "Number of partitions", TOPIC_LOOKUP),
         Route("PUT", f"{topic}/partitions", calls.create_partitions, "Create a partitioned topic", TOPIC_ADMIN),
         Route("POST", f"{topic}/partitions", calls.update_partitions, "Add partitions", TOPIC_ADMIN),
         Route("DELETE", f"{topic}/partitions", calls.delete_partitions, "Delete a partitioned topic", TOPIC_ADMIN),
-        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic", TOPIC_LOOKUP),
+        Route(
+            "POST",
+            f"{topic}/createMissedPartitions",
+            calls.create_missed_partitions,
+            "Make partitions again that were deleted one by one",
+            TOPIC_ADMIN,
+        ),
+        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic", TOPIC_LOOKUP, at_owner=True),
         Route(
             "GET", f"{topic}/partitioned-stats", calls.partitioned_stats, "Figures of a partitioned topic", TOPIC_LOOKUP
         ),
-        Route("GET", f"{topic}/internalStats", calls.internal_stats, "Ledgers and cursors of a topic", TOPIC_LOOKUP),
+        Route(
+            "GET",
+            f"{topic}/internalStats",
+            calls.internal_stats,
+            "Ledgers and cursors of a topic",
+            TOPIC_LOOKUP,
+            at_owner=True,
+        ),
     ]

@@ -19,9 +19,19 @@ from urllib.parse import parse_qsl
 
 import h11
 
+from anabranch.broker.placement import ServedElsewhere
 from anabranch.model.errors import BadRequest, Error
+from anabranch.rest.brokers_door import PREFIX, BrokersDoor, Work
 from anabranch.rest.door import Door
-from anabranch.rest.errors import BodyTooLarge, CannotListen, ForeignOrigin, TimedOut, error_response, internal_error
+from anabranch.rest.errors import (
+    BodyTooLarge,
+    CannotListen,
+    ForeignOrigin,
+    TimedOut,
+    elsewhere,
+    error_response,
+    internal_error,
+)
 from anabranch.rest.message import Request, Response, json_response
 from anabranch.rest.router import Match, Router, WrongMethod
 from anabranch.rest.settings import HttpSettings
@@ -45,11 +55,25 @@ class HttpStats:
     failures: int  # answers with 5xx
 
 
-async def answer(router: Router, request: Request, seconds_max: float, door: Door | None = None) -> Response:
+async def answer(
+    router: Router,
+    request: Request,
+    seconds_max: float,
+    door: Door | None = None,
+    brokers_door: BrokersDoor | None = None,
+) -> Response:
     """Route, let in, handle, translate errors. Whatever a handler does, there is an answer."""
+    if brokers_door is not None and request.path.startswith(PREFIX):
+        return await brokers_door.answer(request, lambda work: _answered(work, request, seconds_max))
+    return await _answered(lambda: _handled(router, request, door), request, seconds_max)
+
+
+async def _answered(work: Work, request: Request, seconds_max: float) -> Response:
     try:
         async with asyncio.timeout(seconds_max):
-            return await _handled(router, request, door)
+            return await work()
+    except ServedElsewhere as error:
+        return error_response(error) if error.address is None else elsewhere(request, error.address)
     except Error as error:
         return error_response(error)
     except TimeoutError:
@@ -108,6 +132,7 @@ class Exchange:
         self._settings = settings
         self._serve = serve
         self._certificate_name = common_name(writer.get_extra_info("peercert"))
+        self._is_encrypted = writer.get_extra_info("ssl_object") is not None
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=settings.header_bytes_max)
         self.host = _host(writer)
         self.is_idle = True
@@ -139,7 +164,11 @@ class Exchange:
             self.is_idle = False
             head_only = head.method == b"HEAD"
             async with asyncio.timeout(self._settings.read_seconds):
-                request = replace(_request(head, await self._body(head)), certificate_name=self._certificate_name)
+                request = replace(
+                    _request(head, await self._body(head)),
+                    certificate_name=self._certificate_name,
+                    is_encrypted=self._is_encrypted,
+                )
             response = await self._serve(request)
         except h11.RemoteProtocolError as error:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -267,14 +296,23 @@ def _request(head: h11.Request, body: bytes) -> Request:
 class HttpServer:
     """`async with HttpServer(router, settings) as server` listens; leaving it lets started requests finish."""
 
-    def __init__(self, router: Router, settings: HttpSettings, door: Door | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        settings: HttpSettings,
+        door: Door | None = None,
+        brokers_door: BrokersDoor | None = None,
+    ) -> None:
+        """`brokers_door`: where other brokers of the cluster come in; None for a broker alone."""
         self._router = router
         self._settings = settings
         self._door = door
+        self._brokers_door = brokers_door
         self._tls: TlsStreamServer | None = None
         self._tasks = TaskOwner("http")
         self._exchanges: set[Exchange] = set()
         self._server: asyncio.Server | None = None
+        self._front: asyncio.Server | None = None
         self._requests = 0
         self._failures = 0
         self.port = settings.port  # the real one once listening
@@ -286,6 +324,16 @@ class HttpServer:
         except OSError as error:
             raise CannotListen(f"cannot serve HTTP on {host}:{port}: {os.strerror(error.errno or 0)}") from error
         self.port = self._server.sockets[0].getsockname()[1]
+
+    async def start_front(self, port: int) -> None:
+        """The same on a port that all brokers of this machine share; any of them answers."""
+        host = self._settings.host
+        try:
+            self._front = await asyncio.start_server(
+                self._connected, host, port, limit=_READ_BYTES, backlog=256, reuse_port=True
+            )
+        except OSError as error:
+            raise CannotListen(f"cannot serve HTTP on {host}:{port}: {os.strerror(error.errno or 0)}") from error
 
     async def start_tls(self, tls: TlsServer, port: int) -> int:
         """The same on a second port, with TLS; its number."""
@@ -301,6 +349,8 @@ class HttpServer:
         if self._server is None:
             return
         self._server.close()
+        if self._front is not None:
+            self._front.close()
         if self._tls is not None:
             await self._tls.close()
         for exchange in tuple(self._exchanges):
@@ -347,7 +397,7 @@ class HttpServer:
 
     async def _serve(self, request: Request) -> Response:
         self._requests += 1
-        response = await answer(self._router, request, self._settings.handle_seconds, self._door)
+        response = await answer(self._router, request, self._settings.handle_seconds, self._door, self._brokers_door)
         if response.status >= 500:
             self._failures += 1
         return response

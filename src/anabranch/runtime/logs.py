@@ -55,9 +55,13 @@ def _time(record: logging.LogRecord) -> str:
 
 
 class TextFormatter(logging.Formatter):
+    def __init__(self, origin: str = "") -> None:
+        super().__init__()
+        self._origin = f"{origin} " if origin else ""
+
     def format(self, record: logging.LogRecord) -> str:
         message = json.dumps(hide_secrets(record.getMessage()), ensure_ascii=False)[1:-1].replace('\\"', '"')
-        parts = [f"{_time(record)} {record.levelname:<7} {record.name}: {message}"]
+        parts = [f"{_time(record)} {self._origin}{record.levelname:<7} {record.name}: {message}"]
         parts += [f"{name}={self._value(value)}" for name, value in shown_fields(record)]
         line = " ".join(parts)
         if record.exc_info:
@@ -71,9 +75,14 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
+    def __init__(self, origin: str = "") -> None:
+        super().__init__()
+        self._origin = {"origin": origin} if origin else {}
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
             "time": _time(record),
+            **self._origin,
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": hide_secrets(record.getMessage()),
@@ -85,10 +94,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
-def setup_logs(level: str = "info", form: LogFormat = "text", stream: TextIO | None = None) -> logging.Handler:
-    """Send everything of `level` and above to `stream` (standard error). A later call replaces an earlier one."""
+def setup_logs(
+    level: str = "info", form: LogFormat = "text", stream: TextIO | None = None, origin: str = ""
+) -> logging.Handler:
+    """Send everything of `level` and above to `stream` (standard error). A later call replaces an earlier one.
+
+    `origin` stands in every line: which of several processes that share the stream it came from.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter(origin) if form == "json" else TextFormatter(origin))
     handler.set_name("anabranch")
     root = logging.getLogger()
     for old in [old for old in root.handlers if old.get_name() == "anabranch"]:

@@ -13,6 +13,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import ClassVar, Protocol
 
 log = logging.getLogger(__name__)
@@ -48,9 +49,15 @@ class Stream(Protocol):
 class StreamHandler(Protocol):
     """Who lives at the other end of a `Stream`."""
 
+    @property
+    def block_bytes(self) -> int:
+        """More than 0: the next bytes are welcome as fresh `bytes` of up to this size, by `received_block`."""
+
     def buffer(self) -> memoryview: ...
 
     def received(self, count: int) -> None: ...
+
+    def received_block(self, block: bytes) -> None: ...
 
     def drained(self) -> None:
         """Everything that was queued has been handed to the kernel."""
@@ -116,16 +123,22 @@ class SocketStream:
         handler = self._handler
         assert handler is not None
         try:
-            count = self._sock.recv_into(handler.buffer())
+            if size := handler.block_bytes:
+                block = self._sock.recv(size)
+                count = len(block)
+            else:
+                count = self._sock.recv_into(handler.buffer())
         except self.WAITS:
             return
         except OSError as error:
             self._end(words_of(error))
             return
-        if count:
-            handler.received(count)
-        else:
+        if not count:
             self._end("closed by peer")
+        elif size:
+            handler.received_block(block)
+        else:
+            handler.received(count)
 
     def write(self, buffers: Sequence[Buffer]) -> None:
         if self._dead or self._closing:
@@ -162,11 +175,14 @@ class SocketStream:
             queue.append(joined)
         if len(queue) == 1:
             return self._sock.send(queue[0])
-        return self._sock.sendmsg([queue[i] for i in range(min(len(queue), IOVECS_MAX))])
+        return self._sock.sendmsg(islice(queue, IOVECS_MAX))
 
     def _forget(self, sent: int) -> None:
         self.unsent_bytes -= sent
         queue = self._queue
+        if not self.unsent_bytes:
+            queue.clear()
+            return
         while sent:
             size = len(queue[0])
             if size > sent:
@@ -259,20 +275,28 @@ class SocketListener:
 
 
 class SocketNetwork:
-    """Real TCP."""
+    """Real TCP. With `shares_ports` several processes may listen on one port: the kernel spreads the connections."""
+
+    def __init__(self, *, shares_ports: bool = False) -> None:
+        self._shares_ports = shares_ports
 
     async def listen(self, host: str, port: int, make_handler: MakeHandler) -> SocketListener:
         loop = asyncio.get_running_loop()
-        return SocketListener(await bound_socket(loop, host, port), make_handler, loop)
+        sock = await bound_socket(loop, host, port, shares_port=self._shares_ports)
+        return SocketListener(sock, make_handler, loop)
 
 
-async def bound_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+async def bound_socket(
+    loop: asyncio.AbstractEventLoop, host: str, port: int, *, shares_port: bool = False
+) -> socket.socket:
     """A listening, non-blocking socket on the first address that the name has."""
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, proto, _, address = infos[0]
     sock = socket.socket(family, kind, proto)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shares_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(address)
         sock.listen(1024)
         sock.setblocking(False)

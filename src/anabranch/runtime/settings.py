@@ -167,6 +167,20 @@ def reference(root: type[Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def shown(root: Any) -> dict[str, str]:
+    """Every setting that holds, by dotted name, as text; secrets only say that they are set."""
+    found: dict[str, str] = {}
+    for section, group in _groups(type(root)):
+        values = getattr(root, section)
+        for field in fields(group):
+            value = getattr(values, field.name)
+            if field.metadata.get("secret") and value:
+                found[f"{section}.{field.name}"] = "(set, not shown)"
+            else:
+                found[f"{section}.{field.name}"] = _toml(value).removeprefix('"').removesuffix('"')
+    return found
+
+
 def _groups(root: type[Any]) -> Iterator[tuple[str, type[Any]]]:
     for name, hint in typing.get_type_hints(root).items():
         assert isinstance(hint, type), f"{root.__name__}.{name} is not a settings group"

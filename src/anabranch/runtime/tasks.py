@@ -22,7 +22,7 @@ async def give_way() -> None:
 class TaskOwner:
     def __init__(self, name: str) -> None:
         self._name = name
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order they were started
         self._closed = False
 
     def __len__(self) -> int:
@@ -34,12 +34,12 @@ class TaskOwner:
             work.close()
             return None
         task = asyncio.get_running_loop().create_task(work, name=f"{self._name}:{name}")
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
         return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("background task failed", extra={"task": task.get_name()}, exc_info=error)
 

@@ -68,6 +68,10 @@ class AckState:
         bits = self._ledgers.get(p[0])
         return bits is not None and bits.has(p[1])
 
+    def is_untouched_from(self, p: Position) -> bool:
+        """Nothing at or behind `p` is acknowledged, not even partly."""
+        return p > self.mark_delete and not self._ledgers
+
     def ack(self, p: Position, words: Sequence[int] | None = None, batch_size: int = 0) -> bool:
         """Acknowledge one entry, or with `words` some messages of it; True when all of the entry is acknowledged now.
 

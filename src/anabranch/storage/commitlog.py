@@ -99,7 +99,7 @@ class CommitLog:
         for batch in plan.logged:
             batch.compact()
             pieces += batch.pieces
-            records += len(batch.appends)
+            records += len(batch.entries)
         pieces += plan.extra
         pieces[0] = encode_group_head(
             plan.group_number, plan.log_place, records, plan.log_bytes - HEADER_BYTES, plan.log_number

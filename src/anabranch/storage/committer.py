@@ -16,11 +16,13 @@ from anabranch.storage.commitlog import CommitLog
 from anabranch.storage.fence import Fence
 from anabranch.storage.gate import Gate, is_full, translated
 from anabranch.storage.group import Batch, GroupCommit, Plan
-from anabranch.storage.port import Append, Fenced, StorageError
+from anabranch.storage.port import Fenced, StorageError
 from anabranch.storage.record import log_stamp
 from anabranch.storage.writer import OpenLedger
 
 log = logging.getLogger(__name__)
+
+CONFIRM_AGAIN_S = 0.05
 
 
 class Committer:
@@ -40,6 +42,7 @@ class Committer:
         on_told: Callable[[Plan], None],
         on_failed: Callable[[BaseException], None],
         pause_at: Callable[[str], None],
+        may_confirm: Callable[[], bool] = lambda: True,
     ) -> None:
         self._clock = clock
         self._worker = worker
@@ -54,6 +57,7 @@ class Committer:
         self._on_told = on_told
         self._on_failed = on_failed
         self._pause_at = pause_at
+        self._may_confirm = may_confirm
         self._is_scheduled = False
         self.groups = 0
         self.entries = 0
@@ -99,6 +103,14 @@ class Committer:
         if not self._fence.is_held():
             self._fail(Fenced("another process has taken over this broker's log"))
             return
+        try:
+            may_confirm = self._may_confirm()
+        except Fenced as fenced:
+            self._fail(fenced)
+            return
+        if not may_confirm:  # durable, but perhaps not ours to confirm: it waits, and so does all behind it
+            self._clock.call_later(CONFIRM_AGAIN_S, lambda: self._done(None, None))
+            return
         self._pause_at("group-confirmed")
         plan = self._group.finish()
         self._on_landed(plan)
@@ -114,12 +126,14 @@ class Committer:
     def _tell(self, plan: Plan) -> None:
         self.groups += 1
         for batch in plan.batches:
-            appends, batch.appends = batch.appends, []
-            self.entries += len(appends)
+            contexts, batch.contexts = batch.contexts, []
+            entries, batch.entries = batch.entries, []
+            self.entries += len(entries)
+            assert batch.sink is not None
             try:
-                appends[0].sink.appended(appends)
+                batch.sink.appended(entries, contexts)
             except Exception:
-                _log_sink_failure(appends[0])
+                _log_sink_failure(batch)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing of the group counts; neither does what was gathered behind it."""
@@ -151,13 +165,14 @@ class Committer:
         for batch in batches:
             self._ledgers[batch.ledger_id].fail(reason)
         for batch in batches:
-            for append in batch.appends:
+            assert batch.sink is not None
+            for entry, context in zip(batch.entries, batch.contexts, strict=True):
                 try:
-                    append.sink.append_failed(append, reason)
+                    batch.sink.append_failed(entry, context, reason)
                 except Exception:
-                    _log_sink_failure(append)
+                    _log_sink_failure(batch)
 
 
-def _log_sink_failure(append: Append) -> None:
+def _log_sink_failure(batch: Batch) -> None:
     """One broken owner must not keep the others from their receipts."""
-    log.exception("append sink failed", extra={"ledger": append.writer.ledger_id, "entry": append.entry_id})
+    log.exception("append sink failed", extra={"ledger": batch.ledger_id, "last_entry": batch.last_entry_id})

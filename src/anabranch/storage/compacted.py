@@ -15,8 +15,7 @@ from struct import Struct
 from typing import Any
 
 from anabranch.model.position import EARLIEST, Position
-from anabranch.storage.port import LedgerStore, Payload, StorageError
-from anabranch.storage.topicreader import StoredEntry
+from anabranch.storage.port import LedgerStore, Payload, StorageError, StoredEntry
 
 _HEAD = Struct(">qqH")
 _PLACES_MAX = 256  # remembered places of sequential readers

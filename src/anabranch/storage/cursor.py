@@ -87,6 +87,9 @@ class Cursor:
     def is_acked(self, p: Position) -> bool:
         return self.state.is_acked(p)
 
+    def is_untouched_from(self, p: Position) -> bool:
+        return self.state.is_untouched_from(p)
+
     def ack_set(self, p: Position) -> tuple[int, ...] | None:
         return self.state.ack_set(p)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from anabranch.runtime.disk import Buffer
 from anabranch.storage.index import IndexPoint
-from anabranch.storage.port import Append
+from anabranch.storage.port import AppendSink, StoredEntry
 from anabranch.storage.record import HEADER_BYTES
 
 LOG_START = 4096
@@ -29,7 +30,9 @@ class Batch:
     __slots__ = (
         "ledger_id",
         "offset",
-        "appends",
+        "sink",
+        "entries",
+        "contexts",
         "pieces",
         "points",
         "points_before",
@@ -43,7 +46,9 @@ class Batch:
     def __init__(self, ledger_id: int, offset: int, points_before: int, origin: IndexPoint | None = None) -> None:
         self.ledger_id = ledger_id
         self.offset = offset
-        self.appends: list[Append] = []
+        self.sink: AppendSink | None = None  # who hears of it, set with the first entry
+        self.entries: list[StoredEntry] = []
+        self.contexts: list[Any] = []  # one for each entry
         self.pieces: list[Buffer] = []
         self.points: list[IndexPoint] = []
         self.points_before = points_before  # how many index points the ledger had before this batch
@@ -59,7 +64,7 @@ class Batch:
 
     def compact(self) -> None:
         """Copy small records into one piece."""
-        if len(self.pieces) > 1 and self.size < JOIN_BELOW_BYTES * len(self.appends):
+        if len(self.pieces) > 1 and self.size < JOIN_BELOW_BYTES * len(self.entries):
             self.pieces = [b"".join(self.pieces)]
 
 

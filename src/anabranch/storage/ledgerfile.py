@@ -47,6 +47,16 @@ class LedgerFiles:
     def index_path(self, ledger_id: int) -> str:
         return f"{self.directory(ledger_id)}/{ledger_id}.index"
 
+    def highest_id(self) -> int:
+        """Of all ledgers that have a file here, whoever made it; 0 when there is none."""
+        found = 0
+        for number in range(256):
+            for name in self._disk.list(self.directory(number)):
+                stem = name.partition(".")[0]
+                if stem.isdecimal():
+                    found = max(found, int(stem))
+        return found
+
     @contextmanager
     def lease(self, path: str, *, create: bool = False) -> Iterator[File]:
         """The open file while the block runs. FileNotFoundError unless `create`."""

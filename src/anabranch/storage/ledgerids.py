@@ -1,19 +1,26 @@
 """Ledger ids: numbers that are never given twice, whoever asks and however often we restart.
 
 Ids come from one counter in the metadata store, taken in blocks by compare-and-set; what is left of a block at a stop
-is lost.
+is lost. A store that is fresh or older than the data (another store, a restored copy) would give numbers again whose
+files are there: no id is at or below `floor`, the highest found on the volume.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from anabranch.storage.records import RecordRaced, RecordStore
 
+log = logging.getLogger(__name__)
+
 
 class LedgerIds:
-    def __init__(self, records: RecordStore, key: str = "/ledgers/next-id", block: int = 256) -> None:
+    def __init__(
+        self, records: RecordStore, key: str = "/ledgers/next-id", block: int = 256, *, floor: int = 0
+    ) -> None:
         self._records = records
+        self._floor = floor
         self._key = key
         self._block = block
         self._next = self._end = 0
@@ -30,7 +37,9 @@ class LedgerIds:
 
     async def _take_block(self, above: int) -> None:
         found = await self._records.load(self._key)
-        start = max(1 if found is None else int(found.value), above + 1)
+        start = max(1 if found is None else int(found.value), above + 1, self._floor + 1)
+        if found is None and self._floor:
+            log.warning("the data directory has ledgers this metadata store never gave", extra={"highest": self._floor})
         try:
             await self._records.save(
                 self._key, b"%d" % (start + self._block), version=None if found is None else found.version

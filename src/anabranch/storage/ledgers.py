@@ -26,21 +26,28 @@ from anabranch.storage.gate import Gate, is_full, translated
 from anabranch.storage.group import GroupCommit, Plan
 from anabranch.storage.index import SparseIndex
 from anabranch.storage.ledgerfile import LedgerFiles
-from anabranch.storage.port import Entry, Fenced, LedgerSummary, LedgerWriter, Payload, StorageError
+from anabranch.storage.port import Fenced, LedgerSummary, LedgerWriter, Payload, StorageError, StoredEntry
 from anabranch.storage.reader import LedgerReader
 from anabranch.storage.record import TOMBSTONE_LEDGER, encode_header
 from anabranch.storage.recovery import Recovery, take_over
 from anabranch.storage.reserve import Reserve
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.settler import Settler
+from anabranch.storage.succession import recover_peer
 from anabranch.storage.tailcache import TailCache
 from anabranch.storage.writer import OpenLedger
 
 log = logging.getLogger(__name__)
 
+BUSY_AGAIN_S = 0.05
+
 
 def _nothing() -> None:
     """Nobody listens."""
+
+
+def _always() -> bool:
+    return True
 
 
 def _no_pause(_: str) -> None:
@@ -72,18 +79,24 @@ class EmbeddedLedgers:
         clock: Clock,
         publish_time_of: Callable[[Payload], int],
         *,
+        busy_seconds: float = 0.0,
         pause_at: Callable[[str], None] = _no_pause,
     ) -> None:
+        """`busy_seconds`: how long to wait for another process to let go of our log; a peer may be recovering it."""
         self.on_group_end: Callable[[], None] = _nothing
         self.on_fenced: Callable[[], None] = _nothing
         self.on_resumed: Callable[[], None] = _nothing  # a full device has room again
+        # In a cluster: while our session can still be valid. Raises Fenced once there is no hope.
+        self.may_confirm: Callable[[], bool] = _always
         self.volume_id = ""
+        self.highest_id = 0  # of the ledgers found on the volume when it was opened
         self.recovery: Recovery | None = None
         self._settings = settings
         self._disk = disk
         self._blocking = blocking
         self._clock = clock
         self._publish_time_of = publish_time_of
+        self._busy_seconds = busy_seconds
         self._pause_at = pause_at
         self._root = str(settings.dir)
         self._gate = Gate()
@@ -106,7 +119,7 @@ class EmbeddedLedgers:
     # opening and closing ------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        lock, fence = await self._blocking.run(self._open)
+        lock, fence = await self._open_patiently()
         settings = self._settings
         self._lock, self._fence = lock, fence
         self._log = CommitLog(
@@ -146,9 +159,20 @@ class EmbeddedLedgers:
             on_told=self._told,
             on_failed=self._failed,
             pause_at=self._pause_at,
+            may_confirm=self._may_confirm,
         )
         self._probe_soon()
         return self
+
+    async def _open_patiently(self) -> tuple[Lock, Fence]:
+        until = self._clock.monotonic() + self._busy_seconds
+        while True:
+            try:
+                return await self._blocking.run(self._open)
+            except volume.VolumeBusy:
+                if self._clock.monotonic() >= until:
+                    raise
+            await self._clock.sleep(BUSY_AGAIN_S)
 
     def _open(self) -> tuple[Lock, Fence]:
         try:
@@ -158,6 +182,7 @@ class EmbeddedLedgers:
                 directory = volume.broker_dir(self._root, self._settings.broker_id)
                 self._reserve.release()  # recovery may need the room
                 fence, self.recovery = take_over(self._disk, directory, self._files, self._pause_at)
+                self.highest_id = self._files.highest_id()
                 self._fill_reserve()
             except BaseException:
                 lock.release()
@@ -226,6 +251,43 @@ class EmbeddedLedgers:
 
     # writing ------------------------------------------------------------------------------------------------------
 
+    def _may_confirm(self) -> bool:
+        return self.may_confirm()  # whoever it is by now
+
+    @property
+    def generation(self) -> int:
+        """Of this process among all that ever ran as this broker: grows with every start."""
+        return self._fence.generation
+
+    async def recover_peer(self, broker_id: str, incarnation: int) -> Recovery:
+        """Fence another broker of the volume and bring its log into the ledger files; BeingRecovered: it does so."""
+        try:
+            found = await self._blocking.run(recover_peer, self._disk, self._root, broker_id, incarnation)
+        except OSError as error:
+            raise translated(error) from error
+        self._report(found, broker_id)
+        return found
+
+    async def settle(self) -> None:
+        """What is durable by now is in the ledger files when this returns: another broker may read all of it there."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(translated(error))
+
+        self._settler.settle(tell)
+        await done
+
+    def check_fence(self) -> None:
+        """Notice that another process has taken over though nothing is written here."""
+        if not self._is_fenced and not self._fence.is_held():
+            self._failed(Fenced("another process has taken over this broker's log"))
+
     def check_writable(self) -> None:
         """Raises what an append would be refused with now: StorageFull, Fenced, StorageError."""
         if self._gate.refusal is not None:
@@ -246,14 +308,14 @@ class EmbeddedLedgers:
         now = self._clock.monotonic()
         for batch in plan.logged:
             ledger = self._ledgers[batch.ledger_id]
-            self._cache.add(ledger, batch.last_entry_id, len(batch.appends), batch.size)
+            self._cache.add(ledger, batch.last_entry_id, len(batch.entries), batch.size)
             ledger.landed(batch)
             self._behind.add(batch, now)
             self._in_log[batch.ledger_id] = plan.log_number
         for direct in plan.direct:
             batch = direct.batch
             ledger = self._ledgers[batch.ledger_id]
-            self._cache.add(ledger, batch.last_entry_id, len(batch.appends), batch.size)
+            self._cache.add(ledger, batch.last_entry_id, len(batch.entries), batch.size)
             ledger.landed(batch)
             ledger.written_entry_id = batch.last_entry_id
             self._cache.written(ledger)
@@ -346,7 +408,7 @@ class EmbeddedLedgers:
 
     # reading ------------------------------------------------------------------------------------------------------
 
-    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
+    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[StoredEntry] | None:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             return None
@@ -366,7 +428,7 @@ class EmbeddedLedgers:
             found.append(entry)
         return found
 
-    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
+    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         ledger = self._ledgers.get(ledger_id)
         index = None
         if ledger is not None:
@@ -420,7 +482,7 @@ class EmbeddedLedgers:
                 return found
         for entry in cached:
             if self._publish_time_of(entry.payload) >= publish_ms:
-                return entry.entry_id
+                return entry.position.entry
         return end
 
     # the rest -----------------------------------------------------------------------------------------------------

@@ -6,18 +6,18 @@ Tests and simulations run on it; `crashed()` is the world after a power cut: wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from anabranch.model.position import Position
 from anabranch.storage.port import (
-    Append,
     AppendSink,
     CorruptEntry,
-    Entry,
     LedgerNotFound,
     LedgerSummary,
     Payload,
     StorageError,
+    StoredEntry,
 )
 
 
@@ -31,6 +31,8 @@ class MemoryWriter:
         self.ledger_id = ledger_id
         self.next_entry_id = 0
         self.durable_entry_id = -1
+        self.durable_bytes = 0
+        self.durable_messages = 0
         self.bytes = 0
         self.messages = 0
         self.failure: StorageError | None = None
@@ -44,14 +46,32 @@ class MemoryWriter:
         self.next_entry_id += 1
         self.bytes += len(payload)
         self.messages += messages
-        self._store.submit(Append(self, entry_id, payload, messages, sink, context))
+        entry = StoredEntry(Position(self.ledger_id, entry_id), messages, payload)
+        self._store.submit(_Append(self, entry, sink, context))
         return entry_id
+
+    def append_run(
+        self, payloads: Sequence[Payload], messages: Sequence[int], sink: AppendSink, contexts: Sequence[Any]
+    ) -> int:
+        first = self.next_entry_id
+        for payload, count, context in zip(payloads, messages, contexts, strict=True):
+            self.append(payload, count, sink, context)
+        return first
 
     async def seal(self) -> LedgerSummary:
         self.is_sealed = True
         while self.failure is None and self.durable_entry_id + 1 < self.next_entry_id:
             await self._store.wait_group()
         return await self._store.summarize(self.ledger_id)
+
+
+class _Append(NamedTuple):
+    """One entry that is not durable yet."""
+
+    writer: MemoryWriter
+    entry: StoredEntry
+    sink: AppendSink
+    context: Any
 
 
 class MemoryLedgers:
@@ -65,7 +85,7 @@ class MemoryLedgers:
         self._publish_time_of = publish_time_of
         self._auto = auto
         self._durable: dict[int, list[tuple[int, bytes]]] = {}
-        self._queue: list[Append] = []
+        self._queue: list[_Append] = []
         self._is_scheduled = False
         self._group_done: asyncio.Future[None] | None = None
 
@@ -82,7 +102,7 @@ class MemoryLedgers:
         after._durable = {ledger: list(entries) for ledger, entries in self._durable.items()}
         return after
 
-    def submit(self, append: Append) -> None:
+    def submit(self, append: _Append) -> None:
         self._queue.append(append)
         if self._auto and not self._is_scheduled:
             self._is_scheduled = True
@@ -98,15 +118,16 @@ class MemoryLedgers:
         del self._queue[: len(group)]
         self.groups += 1
         for append in group:
-            writer = append.writer
-            assert isinstance(writer, MemoryWriter)
+            writer, entry, sink, context = append
             writer.failure = writer.failure or self.fail_groups
             if writer.failure is not None:
-                append.sink.append_failed(append, writer.failure)
+                sink.append_failed(entry, context, writer.failure)
                 continue
-            self._durable.setdefault(writer.ledger_id, []).append((append.messages, bytes(append.payload)))
-            writer.durable_entry_id = append.entry_id
-            append.sink.appended((append,))
+            self._durable.setdefault(writer.ledger_id, []).append((entry.messages, bytes(entry.payload)))
+            writer.durable_entry_id = entry.position.entry
+            writer.durable_bytes += len(entry.payload)
+            writer.durable_messages += entry.messages
+            sink.appended((entry,), (context,))
         self.on_group_end()
         if self._group_done is not None:
             self._group_done.set_result(None)
@@ -127,7 +148,7 @@ class MemoryLedgers:
         last_ms = self._publish_time_of(entries[-1][1]) if entries else 0
         return LedgerSummary(ledger_id, len(entries), sum(count for count, _ in entries), size, size, last_ms)
 
-    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
+    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[StoredEntry] | None:
         entries = self._durable.get(ledger_id, [])
         if first >= len(entries):
             return []
@@ -135,7 +156,7 @@ class MemoryLedgers:
             return None
         return self._slice(ledger_id, first, len(entries), entries_max, bytes_max)
 
-    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
+    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         entries = self._durable.get(ledger_id)
         if entries is None:
             raise LedgerNotFound(f"no ledger {ledger_id}")
@@ -143,15 +164,15 @@ class MemoryLedgers:
             raise CorruptEntry(f"{ledger_id}.ledger", first * 100, ledger_id, first)
         return self._slice(ledger_id, first, min(end, len(entries)), entries_max, bytes_max)
 
-    def _slice(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
-        found: list[Entry] = []
+    def _slice(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
+        found: list[StoredEntry] = []
         size = 0
         for entry_id in range(first, min(end, first + entries_max)):
             messages, payload = self._durable[ledger_id][entry_id]
             size += len(payload)
             if (found and size > bytes_max) or (ledger_id, entry_id) in self.corrupt:
                 break
-            found.append(Entry(entry_id, messages, payload))
+            found.append(StoredEntry(Position(ledger_id, entry_id), messages, payload))
         return found
 
     async def messages_before(self, ledger_id: int, entry_id: int) -> int:

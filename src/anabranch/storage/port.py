@@ -6,7 +6,7 @@ Entries are opaque here: this floor never looks inside a payload, except through
 given.
 
 Appending is callback-shaped on purpose: a durable group holds thousands of entries and a future for each would cost
-more than the entry. One `Append` object carries what the owner needs to answer its client.
+more than the entry. A context of the owner's travels with each entry and comes back with the news.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from anabranch.model.errors import Error
+from anabranch.model.position import Position
 
 Payload = bytes | memoryview | bytearray
 
@@ -38,6 +39,13 @@ class Fenced(StorageError):
     code = "fenced"
 
 
+class Superseded(StorageError):
+    """Who opens this topic was replaced and does not know it yet: a later holder has opened it before."""
+
+    code = "superseded"
+    retryable = True
+
+
 class LedgerNotFound(StorageError):
     code = "ledger-not-found"
 
@@ -52,12 +60,16 @@ class CorruptEntry(StorageError):
         self.path, self.offset, self.ledger, self.entry = path, offset, ledger, entry
 
 
-class Entry(NamedTuple):
-    """One stored entry. `payload` may be a view into a larger block: copy it to keep it for long."""
+class StoredEntry(NamedTuple):
+    """One stored entry, from the disk or from memory up to the wire without another wrapping.
 
-    entry_id: int
+    `payload` may be a view into a larger block: copy it to keep it for long.
+    """
+
+    position: Position
     messages: int
     payload: Payload
+    left: tuple[int, ...] | None = None  # words of the messages that compaction left of a batch; None: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +88,10 @@ class AppendSink(Protocol):
     """Who is told about the appends of a ledger (all of them go to one sink). Called on the event loop, in append
     order."""
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        """The ledger's share of a durable group."""
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
+        """The ledger's share of a durable group, and the context of each."""
 
-    def append_failed(self, append: Append, error: StorageError) -> None: ...
-
-
-class Append:
-    """One entry on its way to the disk."""
-
-    __slots__ = ("writer", "entry_id", "payload", "messages", "sink", "context")
-
-    def __init__(
-        self, writer: LedgerWriter, entry_id: int, payload: Payload, messages: int, sink: AppendSink, context: Any
-    ) -> None:
-        self.writer = writer
-        self.entry_id = entry_id
-        self.payload = payload
-        self.messages = messages
-        self.sink = sink
-        self.context = context
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None: ...
 
 
 class LedgerWriter(Protocol):
@@ -104,6 +100,8 @@ class LedgerWriter(Protocol):
     ledger_id: int
     next_entry_id: int  # what the next append will get
     durable_entry_id: int  # last entry confirmed durable, -1 when none
+    durable_bytes: int  # payload bytes and messages up to that entry
+    durable_messages: int
     bytes: int  # payload bytes appended (durable or not)
     messages: int
 
@@ -113,6 +111,11 @@ class LedgerWriter(Protocol):
         Raises StorageFull, Fenced or StorageError at once when appends are refused. After a failed append every later
         entry of the same ledger fails too (no holes): the owner seals this ledger and goes on in a new one.
         """
+
+    def append_run(
+        self, payloads: Sequence[Payload], messages: Sequence[int], sink: AppendSink, contexts: Sequence[Any]
+    ) -> int:
+        """`append` of several, for less: all of them are queued, or none and it raises. The first one's entry id."""
 
     async def seal(self) -> LedgerSummary:
         """Wait for what is queued, make the length final, and give up the writer."""
@@ -134,11 +137,11 @@ class LedgerStore(Protocol):
         A ledger without a file is empty, not an error.
         """
 
-    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
+    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[StoredEntry] | None:
         """Entries from memory, without waiting: only durable ones; None when `first` is not in memory (or not durable
         yet: [])."""
 
-    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[Entry]:
+    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         """Entries `first <= id < end`, at least one if it exists and is sound, at most the two bounds (first entry
         excepted).
 

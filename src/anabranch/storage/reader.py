@@ -10,10 +10,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
+from anabranch.model.position import Position
 from anabranch.runtime.disk import File
 from anabranch.storage.index import IndexPoint, SparseIndex, decode_index, encode_point, place_of_point
 from anabranch.storage.ledgerfile import LEDGER_START, LedgerFiles
-from anabranch.storage.port import CorruptEntry, Entry, LedgerNotFound, LedgerSummary, Payload
+from anabranch.storage.port import CorruptEntry, LedgerNotFound, LedgerSummary, Payload, StoredEntry
 from anabranch.storage.record import (
     FILE_HEAD_BYTES,
     HEADER_BYTES,
@@ -22,7 +23,7 @@ from anabranch.storage.record import (
     decode_file_head,
     decode_header,
 )
-from anabranch.storage.scan import BLOCK_BYTES, Walk
+from anabranch.storage.scan import BLOCK_BYTES, Walk, sound_run
 
 HINTS_MAX = 4096
 INDEXES_MAX = 64
@@ -43,14 +44,20 @@ class LedgerReader:
 
     def entries(
         self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int, index: SparseIndex | None
-    ) -> list[Entry]:
+    ) -> list[StoredEntry]:
         path = self._files.path(ledger_id)
-        found: list[Entry] = []
+        found: list[StoredEntry] = []
         size = 0
         try:
             with self._files.lease(path) as file:
                 entry_id, offset = self._start(file, ledger_id, first, index)
                 block = min(max(bytes_max + SMALL_BLOCK_BYTES, SMALL_BLOCK_BYTES), BLOCK_BYTES)
+                if entry_id == first:
+                    data = memoryview(file.pread(block, offset))
+                    found, after = sound_run(data, offset, ledger_id, first, min(end, first + entries_max), bytes_max)
+                    if found:
+                        self._remember(ledger_id, found[-1].position.entry + 1, after)
+                        return found
                 walk = Walk(file, ledger_id, entry_id, offset, block_bytes=block, stop_after=first)
                 for entry, place, messages, payload, after in walk:
                     if entry < first:
@@ -64,14 +71,14 @@ class LedgerReader:
                     size += len(payload)
                     if found and size > bytes_max:
                         break
-                    found.append(Entry(entry, messages, payload))
+                    found.append(StoredEntry(Position(ledger_id, entry), messages, payload))
                     offset = after
                 if not found and first < end:
                     raise CorruptEntry(path, walk.offset, ledger_id, first)
         except FileNotFoundError as error:
             raise LedgerNotFound(f"ledger {ledger_id} has no file") from error
         if found:
-            self._remember(ledger_id, found[-1].entry_id + 1, offset)
+            self._remember(ledger_id, found[-1].position.entry + 1, offset)
         return found
 
     def _start(self, file: File, ledger_id: int, first: int, index: SparseIndex | None) -> tuple[int, int]:

@@ -32,6 +32,8 @@ from anabranch.storage.record import (
 )
 
 BLOCK_BYTES = 4 << 20
+SEARCH_BLOCK_BYTES = 256 << 10
+_ZEROS = bytes(SEARCH_BLOCK_BYTES)
 SEARCH_BYTES_MAX = 16 << 20
 """How far behind a damaged place the next record is looked for; more than the largest entry."""
 
@@ -111,14 +113,15 @@ class LogReader:
         patterns = [stamp.to_bytes(4, "little") for stamp in self._accepts]
         place = start + 1
         while place < start + SEARCH_BYTES_MAX:
-            data = self._file.pread(BLOCK_BYTES, place)
+            data = self._file.pread(SEARCH_BLOCK_BYTES, place)
             if len(data) < HEADER_BYTES:
                 return None
-            hits = sorted({at for pattern in patterns for at in _finds(data, pattern)})
-            for at in hits:
-                if self._is_item(place + at - (HEADER_BYTES - 4)):
-                    return place + at - (HEADER_BYTES - 4)
-            if len(data) < BLOCK_BYTES:
+            if data != _ZEROS:  # behind the last record a log is mostly empty; searching zeros for a number is slow
+                hits = sorted({at for pattern in patterns for at in _finds(data, pattern)})
+                for at in hits:
+                    if self._is_item(place + at - (HEADER_BYTES - 4)):
+                        return place + at - (HEADER_BYTES - 4)
+            if len(data) < SEARCH_BLOCK_BYTES:
                 return None
             place += len(data) - HEADER_BYTES
         return None

@@ -17,7 +17,7 @@ from anabranch.storage.fence import Fence
 from anabranch.storage.gate import is_full
 from anabranch.storage.group import Batch
 from anabranch.storage.ledgerfile import LedgerFiles
-from anabranch.storage.port import Fenced
+from anabranch.storage.port import Fenced, StorageError
 
 log = logging.getLogger(__name__)
 PREPARE_PAUSE = 0.02
@@ -56,19 +56,34 @@ class Settler:
         self._is_stuck = False
         self._is_stopped = False
         self._timer: Timer | None = None
+        self._asked: list[Callable[[BaseException | None], None]] = []  # by `settle`
+        self._answering: list[Callable[[BaseException | None], None]] = []  # when the write that is under way is done
         self.checkpoints = 0
 
     def checkpoint(self, log_number: int) -> None:
         """Free the log files up to this number, as soon as what they hold is safe elsewhere."""
         self._checkpoint = max(log_number, self._checkpoint or 0)
 
+    def settle(self, on_done: Callable[[BaseException | None], None]) -> None:
+        """Write everything that waits now; `on_done` hears when it is in the ledger files, or why not."""
+        self._asked.append(on_done)
+        if self._is_stuck:
+            self._answer(StorageError("the ledger files cannot be written"))
+        else:
+            self.pump()
+
     def pump(self, *, everything: bool = False) -> None:
         """Start the next write-behind if one is due and none is running; otherwise look again in time."""
         if self._is_busy or self._is_stuck:
             return
         upto = self._checkpoint
-        chosen = self._behind.take(self._clock.monotonic(), everything=everything or upto is not None)
+        everything = everything or bool(self._asked) or upto is not None
+        chosen = self._behind.take(self._clock.monotonic(), everything=everything)
+        if everything:
+            self._answering += self._asked
+            self._asked = []
         if not chosen and upto is None:
+            self._answer(None)
             self._arm()
             return
         self._is_busy = True
@@ -172,10 +187,21 @@ class Settler:
     def _settle(self) -> None:
         for batch in self._behind.done():
             self._on_written(batch.ledger_id, batch.last_entry_id)
+        self._answer(None)
         self._on_settled()
         self.pump()
 
     def _fail(self, error: BaseException) -> None:
         self._behind.failed(self._clock.monotonic())
         self._is_stuck = True
+        self._answer(error)
         self._on_failed(error)
+
+    def _answer(self, error: BaseException | None) -> None:
+        """Those whose write is done; after a failure everybody."""
+        answering, self._answering = self._answering, []
+        if error is not None:
+            answering += self._asked
+            self._asked = []
+        for on_done in answering:
+            on_done(error)

@@ -9,7 +9,8 @@ topics share.
 | snapshot begun, not committed | what the ledgers before it said |
 | snapshot committed | the snapshot, then the deltas after it |
 
-Memory is the truth: after a failed write the next one is a whole snapshot in a fresh ledger.
+Memory is the truth: after a failed write the next one is a whole snapshot in a fresh ledger. A fresh ledger needs the
+metadata store; while that is away, deltas go on in the present one as long as it is sound.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import Any
 
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock, Timer
@@ -31,11 +33,17 @@ from anabranch.storage.cursorcodec import (
     StateRecord,
     encode,
 )
-from anabranch.storage.port import Append, LedgerStore, LedgerWriter, StorageError
+from anabranch.storage.port import LedgerStore, LedgerWriter, StorageError, StoredEntry
 
 log = logging.getLogger(__name__)
 
 _RETRY_MS = 1000
+
+
+class _Postponed(Exception):
+    """There is no fresh ledger for a snapshot now; the present one can take more deltas."""
+
+
 _Waiters = list[asyncio.Future[None]]
 
 
@@ -74,6 +82,7 @@ class StateLog:
         self._needs_snapshot = True
         self._has_lost_changes = False  # a write failed: only a snapshot holds what it said
         self._delta_bytes = self._snapshot_bytes = 0
+        self._postponed_to = 0  # so many bytes of deltas before the next try of a snapshot
         self._dirty: dict[str, Cursor] = {}
         self._pending: list[StateRecord] = []
         self._blob_changes: dict[str, BlobSaved] = {}
@@ -144,7 +153,8 @@ class StateLog:
         if self._is_closed:
             self._finish(waiters, StorageError("the topic is closed"))
             return
-        if not self._needs_snapshot and self._delta_bytes <= max(self._delta_bytes_max, 4 * self._snapshot_bytes):
+        enough = max(self._delta_bytes_max, 4 * self._snapshot_bytes, self._postponed_to)
+        if not self._needs_snapshot and self._delta_bytes <= enough:
             self._write_delta(waiters)
         elif self._tasks.spawn(self._run_snapshot(waiters), "state") is None:
             self._finish(waiters, StorageError("the topic is closed"))
@@ -167,25 +177,32 @@ class StateLog:
         except StorageError as error:
             self._finish(waiters, error)
 
-    def appended(self, appends: Sequence[Append]) -> None:
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
         """What travels with an append is who wants its outcome, or None."""
-        for append in appends:
-            if append.context is not None:
-                append.context(None)
+        for context in contexts:
+            if context is not None:
+                context(None)
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
-        if append.context is not None:
-            append.context(error)
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
+        if context is not None:
+            context(error)
 
     async def _run_snapshot(self, waiters: _Waiters) -> None:
         error: Error | None = StorageError("the topic was closed while its state was being written")
         try:
             await self._write_snapshot()
             error = None
+        except _Postponed as postponed:
+            log.warning("state goes on in its old ledger", extra={"ledger": self._ledger_id, "reason": str(postponed)})
+            self._postponed_to = self._delta_bytes + self._delta_bytes_max
+            self._write_delta(waiters)
+            return
         except Error as raised:
             error = raised
-        finally:
+        except BaseException:
             self._finish(waiters, error)
+            raise
+        self._finish(waiters, error)
 
     def _finish(self, waiters: _Waiters, error: Error | None) -> None:
         """One write is over; go on with what came meanwhile."""
@@ -207,20 +224,32 @@ class StateLog:
             self._arm(self.flush_ms if error is None else _RETRY_MS)
 
     async def _write_snapshot(self) -> None:
-        self._needs_snapshot = True
         if not self._is_fresh:
+            fresh = await self._fresh_ledger()
+            self._needs_snapshot = True
             await self._give_up_writer()
-            self._ledger_id = await self._replace()
+            self._ledger_id = fresh
             self._is_fresh = True
+        self._needs_snapshot = True
         self._pending, self._blob_changes, self._dirty = [], {}, {}
         payloads = self._snapshot()
         await self._append(payloads)
         self._needs_snapshot = self._has_lost_changes = False
-        self._snapshot_bytes, self._delta_bytes = sum(map(len, payloads)), 0
+        self._snapshot_bytes, self._delta_bytes, self._postponed_to = sum(map(len, payloads)), 0, 0
         outdated = [ledger for ledger in self._confirmed if ledger != self._ledger_id]
         self._confirmed = [self._ledger_id]
         if outdated:
             self._retire(outdated)
+
+    async def _fresh_ledger(self) -> int:
+        try:
+            return await self._replace()
+        except StorageError:
+            raise  # our own floor: the ledger at hand is no better
+        except Error as error:
+            if self._needs_snapshot or self._writer is None:
+                raise
+            raise _Postponed(error.reason) from error
 
     def _snapshot(self) -> list[bytes]:
         payloads: list[bytes] = []

@@ -14,16 +14,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Protocol
 
 from anabranch.model.errors import Error
-from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.chain import ChainLedger, LedgerChain
-from anabranch.storage.port import Append, LedgerStore, LedgerWriter, Payload, StorageError
+from anabranch.storage.port import LedgerStore, LedgerWriter, Payload, StorageError, StoredEntry
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +41,17 @@ class TopicUnavailable(StorageError):
     retryable = True
 
 
-_SINK_OF: Callable[[tuple[TopicSink, Any]], TopicSink] = itemgetter(0)
 _Parked = tuple[Payload, int, TopicSink, Any]
+
+
+class _Run:
+    """Neighbouring appends of one sink."""
+
+    __slots__ = ("count", "sink")
+
+    def __init__(self, sink: TopicSink) -> None:
+        self.sink = sink
+        self.count = 0
 
 
 class TopicTail:
@@ -71,6 +77,7 @@ class TopicTail:
         self._info: ChainLedger | None = None
         self._announced: int | None = None
         self._inflight = 0
+        self._runs: deque[_Run] = deque()  # who hears of what is in flight, in append order
         self._parked: deque[_Parked] = deque()
         self._failure: StorageError | None = None  # an append failed: the open ledger is dead
         self._refusal: StorageError | None = None  # the store refused an append: the open ledger may go on later
@@ -95,42 +102,59 @@ class TopicTail:
         self._ledger_bytes_max = self._roll_at = ledger_bytes_max
 
     def append(self, payload: Payload, messages: int, sink: TopicSink, context: Any) -> None:
-        writer = self._writer
-        if writer is None:
-            self._park((payload, messages, sink, context))
-            return
-        try:
-            writer.append(payload, messages, self, (sink, context))
-        except StorageError as error:
-            self._refusal, self._writer = error, None
-            self._park((payload, messages, sink, context))
-            return
-        self._inflight += 1
-        if writer.bytes >= self._roll_at and self._switch is None:
-            self._start_switch()
+        self.append_run((payload,), (messages,), sink, (context,))
 
-    def appended(self, appends: Sequence[Append]) -> None:
-        info = self._info
+    def append_run(
+        self, payloads: Sequence[Payload], messages: Sequence[int], sink: TopicSink, contexts: Sequence[Any]
+    ) -> None:
+        writer = self._writer
+        if writer is not None:
+            try:
+                writer.append_run(payloads, messages, self, contexts)
+            except StorageError as error:
+                self._refusal, self._writer = error, None
+            else:
+                count, runs = len(contexts), self._runs
+                if not runs or runs[-1].sink is not sink:
+                    runs.append(_Run(sink))
+                runs[-1].count += count
+                self._inflight += count
+                if writer.bytes >= self._roll_at and self._switch is None:
+                    self._start_switch()
+                return
+        for payload, count, context in zip(payloads, messages, contexts, strict=True):
+            self._park((payload, count, sink, context))
+
+    def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
+        info, writer = self._info, self._current
         assert info is not None
-        ledger, entry = info.id, appends[0].entry_id
-        for append in appends:
-            info.messages += append.messages
-            info.bytes += len(append.payload)
-        info.entries = entry + len(appends)
-        self._chain.last = Position(ledger, info.entries - 1)
-        self._inflight -= len(appends)
-        for sink, run in groupby([append.context for append in appends], _SINK_OF):
-            contexts = [context for _, context in run]
-            sink.persisted(ledger, entry, contexts)
-            entry += len(contexts)
+        assert writer is not None
+        info.messages, info.bytes = writer.durable_messages, writer.durable_bytes
+        self._chain.last = last = entries[-1].position
+        info.entries = last.entry + 1
+        self._inflight -= len(entries)
+        at = 0
+        while at < len(contexts):
+            run = self._runs[0]
+            count = min(run.count, len(contexts) - at)
+            self._told(run, count)
+            part = contexts if count == len(contexts) else contexts[at : at + count]
+            run.sink.persisted(info.id, entries[at].position.entry, part)
+            at += count
         if not self._inflight and self._writer is None:
             self._went_idle()
 
-    def append_failed(self, append: Append, error: StorageError) -> None:
+    def _told(self, run: _Run, count: int) -> None:
+        run.count -= count
+        if not run.count:
+            self._runs.popleft()
+
+    def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
         self._failure, self._writer = error, None
         self._inflight -= 1
-        sink, context = append.context
-        sink.persist_failed(error, context)
+        run = self._runs[0]
+        self._told(run, 1)
+        run.sink.persist_failed(error, context)
         if not self._inflight:
             self._went_idle()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -27,12 +27,12 @@ from anabranch.storage.cursor import Cursor
 from anabranch.storage.cursorcodec import BlobSaved, CursorDeleted, CursorSaved
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.ownership import TopicOwnership
-from anabranch.storage.port import Fenced, LedgerStore, LedgerWriter, Payload, StorageError
+from anabranch.storage.port import Fenced, LedgerStore, LedgerWriter, Payload, StorageError, StoredEntry
 from anabranch.storage.records import RecordStore
 from anabranch.storage.statelog import StateLog
 from anabranch.storage.tail import TopicSink, TopicTail
 from anabranch.storage.topicopen import OpenedTopic, finish_deletion, open_topic
-from anabranch.storage.topicreader import StoredEntry, TopicReader
+from anabranch.storage.topicreader import TopicReader
 from anabranch.storage.topicrecord import TopicRecord, with_chain
 from anabranch.storage.topicstats import CursorStats, LedgerStats, TopicLogStats
 from anabranch.storage.trim import ledgers_to_drop
@@ -117,9 +117,15 @@ class TopicLog:
         clock: Clock,
         settings: TopicLogSettings | None = None,
         create: bool = True,
+        tenure: int | None = None,
     ) -> TopicLog:
-        """Take over the topic `name` (its encoded metadata key); NotFound when it is not there and `create` is off."""
-        opened = await open_topic(name, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, create=create)
+        """Take over the topic `name` (its encoded metadata key); NotFound when it is not there and `create` is off.
+
+        Superseded when a holder of a later `tenure` has opened it.
+        """
+        opened = await open_topic(
+            name, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, create=create, tenure=tenure
+        )
         topic = TopicLog(
             opened, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, settings=settings or TopicLogSettings()
         )
@@ -201,6 +207,12 @@ class TopicLog:
     def append(self, payload: Payload, messages: int, sink: TopicSink, context: Any) -> None:
         """Queue one entry; the sink is told in append order once it is durable or has failed."""
         self._tail.append(payload, messages, sink, context)
+
+    def append_run(
+        self, payloads: Sequence[Payload], messages: Sequence[int], sink: TopicSink, contexts: Sequence[Any]
+    ) -> None:
+        """`append` of several at once: one behind the other, told in that order."""
+        self._tail.append_run(payloads, messages, sink, contexts)
 
     def read_cached(
         self, start: Position, entries_max: int, bytes_max: int, upto: Position

@@ -18,7 +18,7 @@ from anabranch.storage.chain import LedgerChain
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.cursorcodec import BadStateRecord, CursorSaved, decode
 from anabranch.storage.ledgerids import LedgerIds
-from anabranch.storage.port import CorruptEntry, LedgerStore
+from anabranch.storage.port import CorruptEntry, LedgerStore, Superseded
 from anabranch.storage.records import RecordRaced, RecordStore
 from anabranch.storage.statereplay import Replay
 from anabranch.storage.topicrecord import LedgerRow, TopicRecord, chain_of, decode_record, encode_record
@@ -52,21 +52,31 @@ def record_key(name: str) -> str:
 
 
 async def open_topic(
-    name: str, *, ledgers: LedgerStore, metadata: RecordStore, ids: LedgerIds, clock: Clock, create: bool
+    name: str,
+    *,
+    ledgers: LedgerStore,
+    metadata: RecordStore,
+    ids: LedgerIds,
+    clock: Clock,
+    create: bool,
+    tenure: int | None = None,
 ) -> OpenedTopic:
+    """`tenure` grows from holder to holder; None: there is only one. Opening seals what the holder of now writes to, so
+    one who was replaced and does not know it yet is refused here, before it has changed anything."""
     key = record_key(name)
     while True:
         found = await metadata.load(key)
         old = None if found is None else decode_record(found.value)
+        if old is not None and tenure is not None and old.tenure > tenure:
+            raise Superseded(f"{name} was opened in tenure {old.tenure}, ours is {tenure}")
         if old is not None and old.is_deleted:
             await finish_deletion(key, old, ledgers, metadata)
             continue
         if old is None and not create:
             raise NotFound(f"no topic log {name}")
         try:
-            return await _take(
-                name, key, old, None if found is None else found.version, ledgers, metadata, ids, clock.now_ms()
-            )
+            version = None if found is None else found.version
+            return await _take(name, key, old, version, ledgers, metadata, ids, clock.now_ms(), tenure)
         except RecordRaced:
             log.info("topic opened by two at once", extra={"topic": name})
 
@@ -80,6 +90,7 @@ async def _take(
     metadata: RecordStore,
     ids: LedgerIds,
     now_ms: int,
+    tenure: int | None,
 ) -> OpenedTopic:
     record = TopicRecord(epoch=0) if old is None else old
     rows = await asyncio.gather(*(_sealed(row, ledgers, now_ms) for row in record.ledgers))
@@ -101,6 +112,7 @@ async def _take(
         garbage=tuple(sorted({*record.garbage, *emptied})),
         last=chain.last,
         compacting=None,
+        tenure=record.tenure if tenure is None else tenure,
     )
     version = await metadata.save(key, encode_record(record), version=version)
     return OpenedTopic(
@@ -140,7 +152,7 @@ async def _replay_ledger(ledgers: LedgerStore, ledger: int, end: int, replayed: 
             if not entries:
                 break
             for entry in entries:
-                at = entry.entry_id + 1
+                at = entry.position.entry + 1
                 replayed.feed(decode(entry.payload))
         except CorruptEntry as error:
             log.error("damaged cursor state skipped", extra={"file": error.path, "offset": error.offset})

@@ -7,22 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
 
 from anabranch.model.position import Position
 from anabranch.storage.chain import ChainLedger, LedgerChain
-from anabranch.storage.port import CorruptEntry, Entry, LedgerNotFound, LedgerStore, Payload
+from anabranch.storage.port import CorruptEntry, LedgerNotFound, LedgerStore, StoredEntry
 
 log = logging.getLogger(__name__)
 
 _LOGGED_MAX = 100  # per topic: a torn file must not flood the log; all are counted
-
-
-class StoredEntry(NamedTuple):
-    position: Position
-    messages: int
-    payload: Payload
-    left: tuple[int, ...] | None = None  # words of the messages that compaction left of a batch; None: all
 
 
 class TopicReader:
@@ -51,11 +43,13 @@ class TopicReader:
             entries = self._ledgers.read_cached(info.id, start.entry, min(entries_max, count), bytes_max)
             if not entries:
                 return found or (None if entries is None else found)
-            bytes_max -= _extend(found, info.id, entries, min(entries_max, count))
+            last = entries[-1].position
+            if last.entry + 1 < info.entries or not info.sealed:
+                return found + entries if found else entries
+            found += entries
+            bytes_max -= sum(len(entry.payload) for entry in entries)
             entries_max -= len(entries)
-            if found[-1].position.entry + 1 < info.entries or not info.sealed:
-                return found
-            start = self._chain.after(found[-1].position)
+            start = self._chain.after(last)
         return found
 
     async def read(self, start: Position, entries_max: int, bytes_max: int, upto: Position) -> list[StoredEntry]:
@@ -78,10 +72,7 @@ class TopicReader:
                 if self._chain.get(info.id) is info:
                     raise
                 continue  # trimmed meanwhile: go on with what follows
-            found: list[StoredEntry] = []
-            if entries:
-                _extend(found, info.id, entries, count)
-            return found
+            return entries
 
     async def position_at_time(self, publish_ms: int) -> Position:
         """First entry published at or after the time given; where the next one will be when all are older."""
@@ -121,12 +112,3 @@ class TopicReader:
                 "damaged entry skipped",
                 extra={"position": str(p), "file": error.path, "offset": error.offset, "reason": str(error)},
             )
-
-
-def _extend(found: list[StoredEntry], ledger: int, entries: list[Entry], count_max: int) -> int:
-    """Add entries of one ledger; returns their bytes."""
-    total = 0
-    for entry_id, messages, payload in entries[:count_max]:
-        total += len(payload)
-        found.append(StoredEntry(Position(ledger, entry_id), messages, payload))
-    return total

@@ -47,6 +47,7 @@ class TopicRecord:
     properties: Mapping[str, str] = field(default_factory=dict)
     compacted: CompactedRow | None = None
     compacting: int | None = None  # ledger of a compacted view that is not whole yet
+    tenure: int = 0  # of who opened it last in a cluster: an earlier holder, waking up, must not open it again
 
 
 def encode_record(record: TopicRecord) -> bytes:
@@ -68,6 +69,8 @@ def encode_record(record: TopicRecord) -> bytes:
         value["compacted"] = record.compacted.dump()
     if record.compacting is not None:
         value["compacting"] = record.compacting
+    if record.tenure:
+        value["tenure"] = record.tenure
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -89,6 +92,7 @@ def decode_record(data: bytes) -> TopicRecord:
             properties=dict(value["properties"]),
             compacted=None if compacted is None else CompactedRow.load(compacted),
             compacting=None if compacting is None else int(compacting),
+            tenure=int(value.get("tenure", 0)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise BadTopicRecord(f"topic record cannot be read: {error!r}") from error

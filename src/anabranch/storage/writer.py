@@ -7,20 +7,22 @@ to the disk the moment the disk is free.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from crc32c import crc32c
 
+from anabranch.model.position import Position
 from anabranch.storage.gate import Gate
 from anabranch.storage.group import JOIN_BELOW_BYTES, Batch
 from anabranch.storage.index import IndexPoint, SparseIndex
 from anabranch.storage.ledgerfile import LEDGER_START
-from anabranch.storage.port import Append, AppendSink, Entry, LedgerSummary, Payload, StorageError
+from anabranch.storage.port import AppendSink, LedgerSummary, Payload, StorageError, StoredEntry
 from anabranch.storage.record import CRC, HEADER_BYTES, PAYLOAD_BYTES_MAX, REST
 
 _pack_rest = REST.pack
 _pack_crc = CRC.pack
+_new = tuple.__new__
 
 
 class OpenLedger:
@@ -45,7 +47,7 @@ class OpenLedger:
         "_point_entry",
         "_point_offset",
         "durable_messages",
-        "_durable_bytes",
+        "durable_bytes",
         "_durable_end",
         "_last_payload",
         "_waiters",
@@ -66,7 +68,7 @@ class OpenLedger:
         self.bytes = 0
         self.messages = 0
         self.index = index
-        self.cache: dict[int, Entry] = {}  # cache_first … durable_entry_id, without holes
+        self.cache: dict[int, StoredEntry] = {}  # cache_first … durable_entry_id, without holes
         self.cache_first = 0
         self.is_sealed = False
         self.is_deleted = False
@@ -79,7 +81,7 @@ class OpenLedger:
         self._point_entry = 0
         self._point_offset = LEDGER_START
         self.durable_messages = 0
-        self._durable_bytes = 0
+        self.durable_bytes = 0
         self._durable_end = LEDGER_START
         self._last_payload: Payload | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -87,29 +89,43 @@ class OpenLedger:
     # appending ----------------------------------------------------------------------------------------------------
 
     def append(self, payload: Payload, messages: int, sink: AppendSink, context: Any) -> int:
-        gate, size = self._gate, len(payload)
-        if gate.refusal is not None or self._refusal is not None or size > PAYLOAD_BYTES_MAX:
-            self._refuse(size)
+        return self.append_run((payload,), (messages,), sink, (context,))
+
+    def append_run(
+        self, payloads: Sequence[Payload], messages: Sequence[int], sink: AppendSink, contexts: Sequence[Any]
+    ) -> int:
+        gate, total = self._gate, sum(map(len, payloads))
+        if gate.refusal is not None or self._refusal is not None or total > PAYLOAD_BYTES_MAX:
+            self._refuse(total)
         batch = self._batch
         if batch is None:
             points = self.index.points
             batch = self._batch = Batch(self.ledger_id, self._end, len(points), points[0] if points else None)
+            batch.sink = sink
             self._gather(batch)
-        entry_id, offset = self.next_entry_id, self._end
-        if entry_id >= self._point_entry or offset >= self._point_offset:
-            self._add_point(batch, payload)
-        rest = _pack_rest(size, self.ledger_id, entry_id, offset, messages, gate.log_stamp)
-        crc = _pack_crc(crc32c(payload, crc32c(rest)))
-        if size < JOIN_BELOW_BYTES:
-            batch.pieces += (crc, rest, payload)
-        else:
-            batch.pieces += (crc + rest, payload)
-        batch.appends.append(Append(self, entry_id, payload, messages, sink, context))
-        self.next_entry_id = entry_id + 1
-        self._end = offset + HEADER_BYTES + size
-        self.bytes += size
-        self.messages += messages
-        return entry_id
+        ledger_id, stamp, offset, first = self.ledger_id, gate.log_stamp, self._end, self.next_entry_id
+        pieces, add_entry, known, written = batch.pieces, batch.entries.append, self.messages, self.bytes
+        for entry_id, (payload, count) in enumerate(zip(payloads, messages, strict=True), first):
+            if entry_id >= self._point_entry or offset >= self._point_offset:
+                self.messages, self.bytes = known, written
+                self._add_point(batch, entry_id, offset, payload)
+            size = len(payload)
+            rest = _pack_rest(size, ledger_id, entry_id, offset, count, stamp)
+            if size < JOIN_BELOW_BYTES:
+                record = rest + payload
+                pieces += (_pack_crc(crc32c(record)), record)
+            else:
+                pieces += (_pack_crc(crc32c(payload, crc32c(rest))) + rest, payload)
+            # What StoredEntry(Position(…), …) does, for half its price; readers get the same object once it is durable.
+            add_entry(_new(StoredEntry, (_new(Position, (ledger_id, entry_id)), count, payload, None)))
+            offset += HEADER_BYTES + size
+            written += size
+            known += count
+        self.messages, self.bytes = known, written
+        batch.contexts += contexts
+        self.next_entry_id = first + len(payloads)
+        self._end = offset
+        return first
 
     def _refuse(self, size: int) -> NoReturn:
         if self._refusal is not None:
@@ -118,8 +134,7 @@ class OpenLedger:
             raise self._gate.refuse()
         raise StorageError(f"an entry of {size} bytes is larger than storage takes")
 
-    def _add_point(self, batch: Batch, payload: Payload) -> None:
-        entry_id, offset = self.next_entry_id, self._end
+    def _add_point(self, batch: Batch, entry_id: int, offset: int, payload: Payload) -> None:
         point = IndexPoint(entry_id, offset, self.messages, self.bytes, self._publish_time_of(payload))
         self.index.add(point)
         batch.points.append(point)
@@ -137,13 +152,12 @@ class OpenLedger:
 
     def landed(self, batch: Batch) -> None:
         """The batch is durable: readers may see it now."""
-        cache, new_entry = self.cache, tuple.__new__  # what Entry(…) does, for half its price
-        for append in batch.appends:
-            entry_id = append.entry_id
-            cache[entry_id] = new_entry(Entry, (entry_id, append.messages, append.payload))
+        entries = batch.entries
+        self.cache.update(enumerate(entries, entries[0].position.entry))
         self.durable_entry_id = batch.last_entry_id
-        self.durable_messages, self._durable_bytes, self._durable_end = batch.messages, batch.bytes, batch.end
-        self._last_payload = batch.appends[-1].payload
+        self.durable_messages, self.durable_bytes, self._durable_end = batch.messages, batch.bytes, batch.end
+        last = entries[-1].payload
+        self._last_payload = bytes(last) if isinstance(last, memoryview) else last  # a view would hold its whole block
         if self._waiters:
             self._wake()
 
@@ -194,7 +208,7 @@ class OpenLedger:
             ledger_id=self.ledger_id,
             entries=self.durable_entry_id + 1,
             messages=self.durable_messages,
-            bytes=self._durable_bytes,
+            bytes=self.durable_bytes,
             file_bytes=self._durable_end if self.durable_entry_id >= 0 else 0,
             last_publish_ms=self._publish_time_of(self._last_payload) if self._last_payload is not None else 0,
         )

@@ -1,0 +1,13 @@
+"""`anabranch.blocking.connect(url)`: the SDK without await. The names only; see `anabranch.client.blocking`."""
+
+from __future__ import annotations
+
+from anabranch.client.blocking import (
+    BlockingClient,
+    BlockingProducer,
+    BlockingQueueConsumer,
+    BlockingStreamConsumer,
+    connect,
+)
+
+__all__ = ["BlockingClient", "BlockingProducer", "BlockingQueueConsumer", "BlockingStreamConsumer", "connect"]

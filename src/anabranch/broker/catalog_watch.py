@@ -1,0 +1,139 @@
+"""Changes that another broker made to what namespaces and tenants say, noticed here. Nothing is asked in intervals.
+
+A hint names a key; who applies it (`Topics.apply_policies`, `BrokerServer.permissions_changed`) reads what it says now.
+After a gap in the hints everything that is loaded is gone through. Schemas, numbers
+of partitions and grants are read from the store whenever they are asked for, so nothing of them can grow old here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+from anabranch.broker.errors import NamespaceNotFound
+from anabranch.metadata.patience import PATIENCE, Patience
+from anabranch.metadata.port import Change, ChangeKind, MetadataStore, StoreUnavailable, Watch
+from anabranch.model.names import TopicName
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+NAMESPACES, TENANTS = "/namespaces", "/tenants"
+APPLY_SECONDS = 60.0
+
+
+class LoadedTopics(Protocol):
+    def names(self) -> list[TopicName]: ...
+
+    async def apply_policies(self, namespace: str) -> None: ...
+
+
+class OpenConnections(Protocol):
+    async def permissions_changed(self, tenant: str, namespace: str | None = None) -> None: ...
+
+
+@dataclass(slots=True)
+class Unread:
+    """What has to be looked at again: grows with hints, is emptied by who looks. Each thing is in it once."""
+
+    namespaces: dict[str, None] = field(default_factory=dict)
+    tenants: dict[str, None] = field(default_factory=dict)
+    is_everything: bool = False
+
+    def __bool__(self) -> bool:
+        return self.is_everything or bool(self.namespaces) or bool(self.tenants)
+
+    def note(self, change: Change) -> None:
+        if change.kind is ChangeKind.INVALIDATED:
+            self.is_everything = True
+        elif change.key.startswith(f"{NAMESPACES}/") and change.key.count("/") == 3:
+            self.namespaces[change.key.removeprefix(f"{NAMESPACES}/")] = None
+        elif change.key.startswith(f"{TENANTS}/"):
+            self.tenants[change.key.removeprefix(f"{TENANTS}/")] = None
+
+    def take(self, loaded: Iterable[TopicName]) -> tuple[list[str], list[str]]:
+        """Namespaces and tenants to look at; only what is loaded has anything to notice."""
+        loaded = list(loaded)
+        namespaces, tenants = {name.namespace_path for name in loaded}, {name.tenant for name in loaded}
+        if not self.is_everything:
+            namespaces &= self.namespaces.keys()
+            tenants &= self.tenants.keys()
+        self.namespaces.clear()
+        self.tenants.clear()
+        self.is_everything = False
+        return sorted(namespaces), sorted(tenants)
+
+
+class CatalogWatch:
+    """`async with CatalogWatch(…)`: watching inside."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        topics: LoadedTopics,
+        connections: OpenConnections,
+        clock: Clock,
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._connections = connections
+        self._clock = clock
+        self._patience = patience
+        self._unread = Unread()
+        self._noted = asyncio.Event()
+        self._watches: list[Watch] = []
+        self._tasks = TaskOwner("catalog-watch")
+
+    async def __aenter__(self) -> Self:
+        for prefix in (NAMESPACES, TENANTS):
+            watch = self._store.watch(prefix)
+            self._watches.append(watch)
+            self._tasks.spawn(self._follow(watch), prefix)
+        self._tasks.spawn(self._work(), "apply")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for watch in self._watches:
+            watch.close()
+        await self._tasks.close()
+
+    async def _follow(self, watch: Watch) -> None:
+        async for change in watch:
+            self._unread.note(change)
+            self._noted.set()
+
+    async def _work(self) -> None:
+        failures = 0
+        while True:
+            await self._noted.wait()
+            self._noted.clear()
+            namespaces, tenants = self._unread.take(self._topics.names())
+            try:
+                async with asyncio.timeout(APPLY_SECONDS):
+                    await self._apply(namespaces, tenants)
+                failures = 0
+            except (StoreUnavailable, TimeoutError) as error:
+                log.warning("changed policies not applied yet", extra={"reason": str(error)})
+                self._unread.namespaces.update(dict.fromkeys(namespaces))
+                self._unread.tenants.update(dict.fromkeys(tenants))
+                self._noted.set()
+                failures += 1
+                await self._clock.sleep(self._patience.retry_after(failures, 0.5))
+
+    async def _apply(self, namespaces: list[str], tenants: list[str]) -> None:
+        for namespace in namespaces:
+            try:
+                await self._topics.apply_policies(namespace)
+            except NamespaceNotFound:
+                continue  # deleted: what is loaded of it is being closed
+            await self._connections.permissions_changed(namespace.partition("/")[0], namespace)
+        for tenant in tenants:
+            await self._connections.permissions_changed(tenant)

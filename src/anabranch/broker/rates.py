@@ -1,0 +1,133 @@
+"""How much per time: token buckets. Pure machines: time is an argument (seconds that never run backwards).
+
+A bucket holds one period's worth at most. Whatever is asked for while it holds anything is granted whole, even when the
+bucket falls into debt by it (an entry cannot be cut); the debt is paid off by waiting, so the average is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SUBSCRIBERS_MAX = 10_000
+"""Consumers whose subscribe rate is remembered; the oldest ones are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many messages and so many bytes in a period; 0 or less: no limit."""
+
+    messages: int = 0
+    bytes: int = 0
+    period_seconds: float = 1.0
+
+    @property
+    def is_limited(self) -> bool:
+        return self.messages > 0 or self.bytes > 0
+
+
+NO_LIMIT = Rate()
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What may be read now without a wait; None: no limit."""
+
+    messages: int | None
+    bytes: int | None
+
+    def both(self, other: Allowance) -> Allowance:
+        return Allowance(_smaller(self.messages, other.messages), _smaller(self.bytes, other.bytes))
+
+
+UNLIMITED = Allowance(None, None)
+
+
+class Bucket:
+    """One dimension. Starts full."""
+
+    __slots__ = ("_at", "_per_second", "_size", "tokens")
+
+    def __init__(self, amount: int, period_seconds: float, now: float) -> None:
+        assert amount > 0
+        assert period_seconds > 0
+        self._size = float(amount)
+        self._per_second = amount / period_seconds
+        self._at = now
+        self.tokens = self._size
+
+    def refill(self, now: float) -> None:
+        if now > self._at:
+            self.tokens = min(self._size, self.tokens + (now - self._at) * self._per_second)
+            self._at = now
+
+    def seconds_short(self) -> float:
+        """Until it holds one token (or what one period gives, if that is less) again."""
+        wanted = min(1.0, self._size)
+        return 0.0 if self.tokens >= wanted else (wanted - self.tokens) / self._per_second
+
+
+class Throttle:
+    """Messages and bytes together. `times` counts how often somebody had to wait."""
+
+    __slots__ = ("_bytes", "_messages", "rate", "times")
+
+    def __init__(self, rate: Rate, now: float) -> None:
+        self.rate = rate
+        self.times = 0
+        period = rate.period_seconds
+        self._messages = Bucket(rate.messages, period, now) if rate.messages > 0 else None
+        self._bytes = Bucket(rate.bytes, period, now) if rate.bytes > 0 else None
+
+    def _buckets(self) -> Iterable[Bucket]:
+        return (bucket for bucket in (self._messages, self._bytes) if bucket is not None)
+
+    def wait_seconds(self, now: float) -> float:
+        """0: go ahead."""
+        short = 0.0
+        for bucket in self._buckets():
+            bucket.refill(now)
+            short = max(short, bucket.seconds_short())
+        return short
+
+    def take(self, messages: int, size: int) -> None:
+        if self._messages is not None:
+            self._messages.tokens -= messages
+        if self._bytes is not None:
+            self._bytes.tokens -= size
+
+    def allowance(self) -> Allowance:
+        """At least one message: what comes in excess is debt."""
+        messages = None if self._messages is None else max(1, int(self._messages.tokens))
+        return Allowance(messages, None if self._bytes is None else max(1, int(self._bytes.tokens)))
+
+
+class SubscribeRates:
+    """How often each consumer may attach; a consumer is known by its label."""
+
+    def __init__(self) -> None:
+        self._rate = NO_LIMIT
+        self._known: dict[str, Throttle] = {}
+
+    def change(self, rate: Rate) -> None:
+        if rate != self._rate:
+            self._rate = rate
+            self._known.clear()
+
+    def admits(self, label: str, now: float) -> bool:
+        if not self._rate.is_limited:
+            return True
+        throttle = self._known.pop(label, None) or Throttle(self._rate, now)
+        self._known[label] = throttle  # the latest is the last
+        if len(self._known) > SUBSCRIBERS_MAX:
+            del self._known[next(iter(self._known))]
+        if throttle.wait_seconds(now) > 0:
+            return False
+        throttle.take(1, 0)
+        return True
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

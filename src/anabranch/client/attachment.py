@@ -1,0 +1,101 @@
+"""Keeps one producer or consumer attached to the broker that serves its topic: lookup, attach, wait for the loss, back
+off, again. Knows when to try again and when to give up; nothing of what is produced or consumed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from anabranch.client.connection import Connection
+from anabranch.client.errors import ClientError, ConsumerBusy, ProducerBusy, Refused, TimedOut
+from anabranch.client.policies import Backoff
+from anabranch.client.pool import Pool
+from anabranch.model.errors import Error
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class Part(Protocol):
+    """What is attached: one lane or one intake."""
+
+    @property
+    def topic(self) -> str: ...
+
+    async def attach(self, connection: Connection) -> None:
+        """Introduce yourself on this connection; raises ClientError. Later losses go to `Attachment.lose`."""
+
+    def lost(self) -> None:
+        """The connection is over. Called after every attempt to attach, successful or not."""
+
+    def ended(self, error: ClientError) -> None:
+        """It can never be attached again."""
+
+
+class Attachment:
+    def __init__(self, part: Part, pool: Pool, backoff: Backoff, clock: Clock, chance: Chance) -> None:
+        self._part = part
+        self._pool = pool
+        self._backoff = backoff
+        self._clock = clock
+        self._chance = chance
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._loss: asyncio.Future[ClientError] = loop.create_future()
+        self._first: asyncio.Future[ClientError | None] = loop.create_future()
+        self._last_error: ClientError | None = None
+
+    def lose(self, error: ClientError) -> None:
+        """The connection broke, or the broker sent the part away."""
+        if not self._loss.done():
+            self._loss.set_result(error)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._loss.done()
+
+    async def wait_first(self, timeout_s: float) -> None:
+        """Until it was attached once; raises why that cannot be, or TimedOut with the last reason."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                error = await asyncio.shield(self._first)
+        except TimeoutError:
+            why = "the broker does not answer" if self._last_error is None else self._last_error.reason
+            raise TimedOut(f"{self._part.topic} is not available: {why}") from self._last_error
+        if error is not None:
+            raise error
+
+    async def run(self) -> None:
+        """Until cancelled, or until the broker says something final."""
+        attempt = 0
+        while True:
+            self._loss = self._loop.create_future()
+            try:
+                connection = await self._pool.serving(self._part.topic)
+                await self._part.attach(connection)
+                if not self._first.done():
+                    self._first.set_result(None)
+                attempt = 0
+                error = await self._loss
+            except Error as refused:
+                error = refused if isinstance(refused, ClientError) else ClientError(refused.reason)
+            self._part.lost()
+            self._last_error = error
+            if self._is_final(error):
+                self._part.ended(error)
+                if not self._first.done():
+                    self._first.set_result(error)
+                return
+            delay = self._backoff.delay(attempt, self._chance.random())
+            log.info("attaching again", extra={"topic": self._part.topic, "reason": error.reason, "delay_s": delay})
+            await self._clock.sleep(delay)
+            attempt += 1
+
+    def _is_final(self, error: ClientError) -> bool:
+        if not self._first.done():
+            # Whoever opens it should hear at once that somebody else is there.
+            return not error.retryable or isinstance(error, ProducerBusy | ConsumerBusy)
+        # A refusal without a reason that we know is a broker in trouble, not a verdict.
+        return not error.retryable and type(error) is not Refused

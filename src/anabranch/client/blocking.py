@@ -1,0 +1,312 @@
+"""The blocking face of the SDK: the same names, the same errors, no logic of its own. Knows threads.
+
+All blocking clients of a process share one daemon thread with an event loop; every call runs there and is waited for
+here. A call from that thread itself would wait for itself for ever, so it is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import ssl
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from anabranch.client import client as asynchronous
+from anabranch.client.client import Start
+from anabranch.client.connection import TokenSupplier
+from anabranch.client.consumer import Consumer, QueueConsumer, StreamConsumer
+from anabranch.client.errors import ClientError, Closed
+from anabranch.client.message import Message, MessageId
+from anabranch.client.policies import Batching, ConnectionPolicy, Seconds
+from anabranch.client.producer import Producer
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+
+T = TypeVar("T")
+
+
+class WrongThread(ClientError):
+    """A blocking call on the thread that would have to do the work."""
+
+    code = "wrong-thread"
+
+
+class Portal:
+    """One event loop on one daemon thread; started by the first call, kept for the life of the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def call(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run it there, wait here. An interrupt here cancels it there."""
+        waiting = self.submit(work)
+        try:
+            return waiting.result()
+        except BaseException:
+            waiting.cancel()
+            raise
+
+    def submit(self, work: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
+        loop = self._running()
+        if threading.current_thread() is self._thread:
+            raise WrongThread("blocking calls must not be made on the thread of the event loop")
+
+        async def run() -> T:
+            return await work()
+
+        return asyncio.run_coroutine_threadsafe(run(), loop)
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=loop.run_forever, name="anabranch-client", daemon=True)
+                self._thread.start()
+                self._loop = loop
+            return self._loop
+
+
+_PORTAL = Portal()
+
+
+class _Face:
+    """`with` closes it."""
+
+    _inner: Any
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self, timeout: Seconds | None = None) -> None:
+        _PORTAL.call(lambda: self._inner.close(timeout))
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self._inner.is_closed)
+
+
+class BlockingProducer(_Face):
+    """Blocking face of Producer."""
+
+    def __init__(self, inner: Producer) -> None:
+        self._inner: Producer = inner
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._inner.pending_bytes
+
+    def send(
+        self,
+        value: bytes,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_after: Seconds | None = None,
+        timeout: Seconds | None = None,
+    ) -> MessageId:
+        return _PORTAL.call(
+            lambda: self._inner.send(
+                value,
+                key=key,
+                properties=properties,
+                event_time=event_time,
+                deliver_after=deliver_after,
+                timeout=timeout,
+            )
+        )
+
+    def send_nowait(
+        self,
+        value: bytes,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: int | None = None,
+        deliver_after: Seconds | None = None,
+    ) -> concurrent.futures.Future[MessageId]:
+        """Order is fixed now. Unlike its asynchronous twin it reports QueueFull and the like through the future."""
+        return _PORTAL.submit(
+            lambda: self._inner.send_nowait(
+                value, key=key, properties=properties, event_time=event_time, deliver_after=deliver_after
+            )
+        )
+
+    def flush(self, timeout: Seconds | None = None) -> None:
+        _PORTAL.call(lambda: self._inner.flush(timeout))
+
+
+class _BlockingConsumer(_Face):
+    _inner: Consumer
+
+    @property
+    def topic(self) -> str:
+        return self._inner.topic
+
+    @property
+    def subscription(self) -> str:
+        return self._inner.subscription
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    def receive(self, timeout: Seconds | None = None) -> Message | None:
+        return _PORTAL.call(lambda: self._inner.receive(timeout))
+
+    def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
+        return _PORTAL.call(lambda: self._inner.receive_many(count, timeout))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        try:
+            message = self.receive()
+        except Closed as error:
+            raise StopIteration from error
+        assert message is not None
+        return message
+
+
+class BlockingQueueConsumer(_BlockingConsumer):
+    """Blocking face of QueueConsumer."""
+
+    def __init__(self, inner: QueueConsumer) -> None:
+        self._inner: QueueConsumer = inner
+
+    def ack(self, message: Message | MessageId) -> None:
+        _PORTAL.call(lambda: self._inner.ack(message))
+
+    def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
+        _PORTAL.call(lambda: self._inner.nack(message, delay))
+
+
+class BlockingStreamConsumer(_BlockingConsumer):
+    """Blocking face of StreamConsumer."""
+
+    def __init__(self, inner: StreamConsumer) -> None:
+        self._inner: StreamConsumer = inner
+
+    def ack_cumulative(self, message: Message | MessageId) -> None:
+        _PORTAL.call(lambda: self._inner.ack_cumulative(message))
+
+
+class BlockingClient(_Face):
+    """Blocking face of Client."""
+
+    def __init__(self, inner: asynchronous.Client) -> None:
+        self._inner: asynchronous.Client = inner
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        batching: Batching | None = Batching(),  # noqa: B008  frozen
+        send_timeout: Seconds = 30.0,
+        pending_bytes_max: int = 64 << 20,
+        properties: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> BlockingProducer:
+        opening = self._inner.producer(
+            topic,
+            name=name,
+            batching=batching,
+            send_timeout=send_timeout,
+            pending_bytes_max=pending_bytes_max,
+            properties=properties,
+            timeout=timeout,
+        )
+        return BlockingProducer(_PORTAL.call(lambda: opening))
+
+    def queue_consumer(
+        self,
+        topic: str,
+        *,
+        subscription: str,
+        start: Start = "latest",
+        name: str | None = None,
+        prefetch: int = 1000,
+        ack_group_time: Seconds = 0.01,
+        nack_delay: Seconds = 60.0,
+        properties: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> BlockingQueueConsumer:
+        opening = self._inner.queue_consumer(
+            topic,
+            subscription=subscription,
+            start=start,
+            name=name,
+            prefetch=prefetch,
+            ack_group_time=ack_group_time,
+            nack_delay=nack_delay,
+            properties=properties,
+            timeout=timeout,
+        )
+        return BlockingQueueConsumer(_PORTAL.call(lambda: opening))
+
+    def stream_consumer(
+        self,
+        topic: str,
+        *,
+        subscription: str,
+        start: Start = "latest",
+        name: str | None = None,
+        prefetch: int = 1000,
+        ack_group_time: Seconds = 0.01,
+        properties: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> BlockingStreamConsumer:
+        opening = self._inner.stream_consumer(
+            topic,
+            subscription=subscription,
+            start=start,
+            name=name,
+            prefetch=prefetch,
+            ack_group_time=ack_group_time,
+            properties=properties,
+            timeout=timeout,
+        )
+        return BlockingStreamConsumer(_PORTAL.call(lambda: opening))
+
+
+def connect(
+    url: str,
+    *,
+    token: str | TokenSupplier | None = None,
+    tls: ssl.SSLContext | None = None,
+    operation_timeout: Seconds = 30.0,
+    connection: ConnectionPolicy | None = None,
+    clock: Clock | None = None,
+    chance: Chance | None = None,
+) -> BlockingClient:
+    """`with anabranch.blocking.connect("pulsar://localhost:6650") as client`, or `close` it later."""
+    opening = asynchronous.connect(
+        url,
+        token=token,
+        tls=tls,
+        operation_timeout=operation_timeout,
+        connection=connection,
+        clock=clock,
+        chance=chance,
+    )
+    return BlockingClient(_PORTAL.call(lambda: opening))

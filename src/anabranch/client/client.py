@@ -1,0 +1,268 @@
+"""Client: the front door of the SDK. Checks options, shares connections, opens and closes producers and consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+from anabranch.client.address import Address
+from anabranch.client.connection import TokenSupplier
+from anabranch.client.consumer import Consumer, ConsumerOptions, QueueConsumer, StreamConsumer
+from anabranch.client.errors import BadOption, ClientError, Closed, NotSupported, TimedOut
+from anabranch.client.opening import Opening
+from anabranch.client.policies import NO_BATCHING, Batching, ConnectionPolicy, Seconds, seconds
+from anabranch.client.pool import Pool
+from anabranch.client.producer import Producer, ProducerOptions
+from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
+from anabranch.runtime.clock import Clock, SystemClock
+
+Start = Literal["earliest", "latest"]
+T = TypeVar("T")
+C = TypeVar("C", bound=Consumer)
+P = TypeVar("P", bound=Producer | Consumer)
+
+
+def connect(
+    url: str,
+    *,
+    token: str | TokenSupplier | None = None,
+    tls: ssl.SSLContext | None = None,
+    operation_timeout: Seconds = 30.0,
+    connection: ConnectionPolicy | None = None,
+    clock: Clock | None = None,
+    chance: Chance | None = None,
+) -> Opening[Client]:
+    """`async with connect("pulsar://localhost:6650") as client`, or `client = await connect(…)` and `close` later.
+
+    `url` may name several brokers of a cluster: `pulsar://one:6650,two:6650`. `token` is a text or a function that
+    gives the current one. Raises at once what is wrong with the options; awaiting raises when no broker answers within
+    `operation_timeout`.
+    """
+    supplier: TokenSupplier | None = (lambda: token) if isinstance(token, str) else token
+    client = Client(
+        Address.parse_all(url),
+        token=supplier,
+        tls=tls,
+        operation_timeout_s=seconds(operation_timeout),
+        policy=connection or ConnectionPolicy(),
+        clock=clock or SystemClock(),
+        chance=chance or SystemChance(),
+    )
+    return Opening(client.open)
+
+
+class Client:
+    """Made by `connect`. Everything it opened is closed with it."""
+
+    def __init__(
+        self,
+        services: Sequence[Address],
+        *,
+        token: TokenSupplier | None,
+        tls: ssl.SSLContext | None,
+        operation_timeout_s: float,
+        policy: ConnectionPolicy,
+        clock: Clock,
+        chance: Chance,
+    ) -> None:
+        if operation_timeout_s <= 0:
+            raise BadOption("operation_timeout must be above 0")
+        self._operation_timeout_s = operation_timeout_s
+        self._policy = policy
+        self._clock = clock
+        self._chance = chance
+        self._pool = Pool(services, policy, clock, token=token, tls=tls, answer_timeout_s=operation_timeout_s)
+        self._opened: set[Producer | Consumer] = set()
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def open(self) -> Client:
+        try:
+            await self._patiently(self._pool.connection)
+        except BaseException:
+            await self.close(timeout=0)
+            raise
+        return self
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        batching: Batching | None = Batching(),  # noqa: B008  frozen
+        send_timeout: Seconds = 30.0,
+        pending_bytes_max: int = 64 << 20,
+        properties: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> Opening[Producer]:
+        """`batching=None` sends each message in an entry of its own; `send_timeout=0` waits for receipts for ever."""
+        where = _regular(topic)
+        if pending_bytes_max < 1:
+            raise BadOption("pending_bytes_max must be at least 1")
+        options = ProducerOptions(
+            name=name or _new_name("producer"),
+            is_name_given=name is not None,
+            batching=batching or NO_BATCHING,
+            send_timeout_s=seconds(send_timeout),
+            pending_bytes_max=pending_bytes_max,
+            properties=properties,
+            operation_timeout_s=self._within(timeout),
+        )
+
+        async def opened() -> Producer:
+            lanes = await self._lanes(where, options.operation_timeout_s)
+            made = Producer(where, options, self._pool, self._policy.backoff, self._clock, self._chance)
+            await made.open(lanes)
+            return await self._keep(made)
+
+        return Opening(opened)
+
+    def queue_consumer(
+        self,
+        topic: str,
+        *,
+        subscription: str,
+        start: Start = "latest",
+        name: str | None = None,
+        prefetch: int = 1000,
+        ack_group_time: Seconds = 0.01,
+        nack_delay: Seconds = 60.0,
+        properties: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> Opening[QueueConsumer]:
+        """`start` says where a subscription begins that does not exist yet."""
+        options = self._consumer_options(
+            pb.CommandSubscribe.Shared,
+            subscription,
+            start,
+            name,
+            prefetch,
+            ack_group_time,
+            nack_delay,
+            properties,
+            timeout,
+        )
+        return self._consumer(QueueConsumer, topic, options)
+
+    def stream_consumer(
+        self,
+        topic: str,
+        *,
+        subscription: str,
+        start: Start = "latest",
+        name: str | None = None,
+        prefetch: int = 1000,
+        ack_group_time: Seconds = 0.01,
+        properties: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> Opening[StreamConsumer]:
+        """`start` says where a subscription begins that does not exist yet."""
+        options = self._consumer_options(
+            pb.CommandSubscribe.Failover, subscription, start, name, prefetch, ack_group_time, 0, properties, timeout
+        )
+        return self._consumer(StreamConsumer, topic, options)
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Closes everything it opened, then its connections. Safe to repeat; never hangs."""
+        self._is_closed = True
+        opened, self._opened = list(self._opened), set()
+        try:
+            outcomes = await asyncio.gather(*(one.close(timeout) for one in opened), return_exceptions=True)
+        finally:
+            await self._pool.close()
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    # -- inside
+
+    def _consumer_options(
+        self,
+        sub_type: pb.CommandSubscribe.SubType,
+        subscription: str,
+        start: Start,
+        name: str | None,
+        prefetch: int,
+        ack_group_time: Seconds,
+        nack_delay: Seconds,
+        properties: Mapping[str, str] | None,
+        timeout: Seconds | None,
+    ) -> ConsumerOptions:
+        if start not in ("earliest", "latest"):
+            raise BadOption(f"start is 'earliest' or 'latest', not {start!r}")
+        if prefetch < 1:
+            raise BadOption("prefetch must be at least 1")
+        return ConsumerOptions(
+            subscription=check_subscription_name(subscription),
+            sub_type=sub_type,
+            name=name or _new_name("consumer"),
+            from_earliest=start == "earliest",
+            prefetch=prefetch,
+            ack_group_s=seconds(ack_group_time),
+            nack_delay_s=seconds(nack_delay),
+            operation_timeout_s=self._within(timeout),
+            properties=properties,
+        )
+
+    def _consumer(self, kind: type[C], topic: str, options: ConsumerOptions) -> Opening[C]:
+        where = _regular(topic)
+
+        async def opened() -> C:
+            lanes = await self._lanes(where, options.operation_timeout_s)
+            made = kind(where, options, self._pool, self._policy.backoff, self._clock, self._chance)
+            await made.open(lanes)
+            return await self._keep(made)
+
+        return Opening(opened)
+
+    async def _keep(self, made: P) -> P:
+        if self._is_closed:
+            await made.close(timeout=0)
+            raise Closed("the client is closed")
+        self._opened = {one for one in self._opened if not one.is_closed} | {made}
+        return made
+
+    async def _lanes(self, topic: TopicName, timeout_s: float) -> int:
+        """The synthetic layout: one lane per partition."""
+        return await self._patiently(lambda: self._pool.partitions(str(topic)), timeout_s)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
+        """Ask until the answer is final: a broker that restarts is no reason to fail."""
+        attempt = 0
+        last: ClientError | None = None
+        try:
+            async with asyncio.timeout(self._operation_timeout_s if timeout_s is None else timeout_s):
+                while True:
+                    try:
+                        return await ask()
+                    except ClientError as error:
+                        if not error.retryable:
+                            raise
+                        last = error
+                    await self._clock.sleep(self._policy.backoff.delay(attempt, self._chance.random()))
+                    attempt += 1
+        except TimeoutError as error:
+            raise TimedOut("the broker does not answer" if last is None else last.reason) from (last or error)
+
+    def _within(self, timeout: Seconds | None) -> float:
+        return self._operation_timeout_s if timeout is None else seconds(timeout)
+
+
+def _regular(topic: str) -> TopicName:
+    name = TopicName.parse(topic)
+    if name.domain is Domain.NON_PERSISTENT:
+        raise BadOption("non-persistent topics are not offered: nothing could be promised about them")
+    if name.domain is not Domain.PERSISTENT:
+        raise NotSupported(f"{topic}: scalable topics are not served yet; use persistent://…")
+    return name
+
+
+def _new_name(what: str) -> str:
+    return f"{what}-{secret_bytes(6).hex()}"

@@ -1,0 +1,255 @@
+"""One connection of the SDK: where the `Link` machine meets a socket and the event loop. Knows asyncio transports and
+timers; knows nothing of topics. Producers and consumers listen by id and are told when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from anabranch.client.address import Address
+from anabranch.client.errors import ClientError, TimedOut, Unreachable
+from anabranch.client.link import Answered, Broken, Challenged, Event, Failed, ForConsumer, ForProducer, Link, Opened
+from anabranch.client.link import Write as LinkWrite
+from anabranch.client.policies import ConnectionPolicy, seconds
+from anabranch.protocol.frames import MESSAGE_BYTES_MAX
+from anabranch.runtime.clock import Clock, Timer
+
+
+class Listener(Protocol):
+    """A producer or consumer on this connection. Called on the event loop; must not raise."""
+
+    def heard(self, kind: int, body: Any, payload: bytes) -> None: ...
+
+    def detached(self, error: ClientError) -> None:
+        """The connection is over; at most once per listening."""
+
+
+TokenSupplier = Callable[[], str]
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(self, address: Address, policy: ConnectionPolicy, clock: Clock, token: TokenSupplier | None) -> None:
+        self.address = address
+        self.message_bytes_max = MESSAGE_BYTES_MAX
+        self.supports_scalable_topics = False
+        self._clock = clock
+        self._token = token
+        self._link = Link(keepalive_s=seconds(policy.keepalive))
+        self._transport: asyncio.WriteTransport | None = None
+        self._timer: Timer | None = None
+        self._timer_at = float("inf")
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._opened: asyncio.Future[None] = loop.create_future()
+        self._gone: asyncio.Future[None] = loop.create_future()  # the socket is closed
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._producers: dict[int, Listener] = {}
+        self._consumers: dict[int, Listener] = {}
+        self._last_id = 0
+        self._failure: ClientError | None = None
+        self._outbox: list[bytes] = []
+
+    @classmethod
+    async def dial(
+        cls,
+        address: Address,
+        policy: ConnectionPolicy,
+        clock: Clock,
+        token: TokenSupplier | None,
+        tls: ssl.SSLContext | None,
+    ) -> Connection:
+        """A connection that the broker has accepted."""
+        connection = cls(address, policy, clock, token)
+        try:
+            async with asyncio.timeout(seconds(policy.connect_timeout)):
+                await connection._loop.create_connection(
+                    lambda: connection,
+                    address.host,
+                    address.port,
+                    ssl=(tls or ssl.create_default_context()) if address.is_tls else None,
+                )
+                await connection._opened
+        except TimeoutError as error:
+            connection.abort("no answer")
+            raise TimedOut(f"no answer from {address}") from error
+        except OSError as error:
+            connection.abort("not connected")
+            raise Unreachable(f"cannot connect to {address}: {error.strerror or error}") from error
+        except BaseException:
+            connection.abort("given up")
+            raise
+        return connection
+
+    @property
+    def is_usable(self) -> bool:
+        return self._failure is None
+
+    # -- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+        if self._failure is not None:
+            transport.abort()
+            return
+        token = self._credentials()
+        method = None if token is None else "token"
+        self.write(self._link.start(self._clock.monotonic(), auth_method=method, auth_data=token))
+        self._set_timer()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._link.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._perform(self._link.received(nbytes, self._clock.monotonic()))
+
+    def eof_received(self) -> None:
+        self._perform(self._link.lost("the broker closed the connection"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = "the connection was closed" if exc is None else f"the connection broke: {exc}"
+        self._perform(self._link.lost(reason))
+        self._mark_gone()
+
+    def _mark_gone(self) -> None:
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    # -- saying
+
+    def new_id(self) -> int:
+        """For a producer or consumer on this connection."""
+        self._last_id += 1
+        return self._last_id
+
+    def write(self, data: bytes) -> None:
+        """Frames written in one turn of the loop leave together."""
+        if self._transport is None or self._failure is not None:
+            return
+        if not self._outbox:
+            self._loop.call_soon(self._send)
+        self._outbox.append(data)
+
+    def _send(self) -> None:
+        if self._transport is not None and self._outbox and not self._transport.is_closing():
+            self._transport.write(self._outbox[0] if len(self._outbox) == 1 else b"".join(self._outbox))
+        self._outbox.clear()
+
+    def begin(self, kind: int, timeout_s: float, **fields: Any) -> asyncio.Future[Any]:
+        """Like `ask`, written before it returns; the future has the answer."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if self._failure is not None:
+            answer.set_exception(self._failure)
+            return answer
+        request_id, data = self._link.request(kind, self._clock.monotonic() + timeout_s, **fields)
+        self._answers[request_id] = answer
+        answer.add_done_callback(lambda _: self._settled(request_id))
+        self.write(data)
+        self._set_timer()
+        return answer
+
+    def _settled(self, request_id: int) -> None:
+        self._link.forget(request_id)
+        self._answers.pop(request_id, None)
+
+    async def ask(self, kind: int, timeout_s: float, **fields: Any) -> Any:
+        """The body of the answer; raises what the broker refused with, or TimedOut, or Unreachable."""
+        return await self.begin(kind, timeout_s, **fields)
+
+    # -- hearing
+
+    def listen_producer(self, producer_id: int, listener: Listener) -> None:
+        self._producers[producer_id] = listener
+
+    def listen_consumer(self, consumer_id: int, listener: Listener) -> None:
+        self._consumers[consumer_id] = listener
+
+    def unlisten(self, identity: int) -> None:
+        """Producers and consumers of one connection have different ids."""
+        self._producers.pop(identity, None)
+        self._consumers.pop(identity, None)
+
+    def _perform(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case ForConsumer(consumer_id, kind, body, payload):
+                    if (listener := self._consumers.get(consumer_id)) is not None:
+                        listener.heard(kind, body, payload)
+                case ForProducer(producer_id, kind, body):
+                    if (listener := self._producers.get(producer_id)) is not None:
+                        listener.heard(kind, body, b"")
+                case Answered(request_id, _, body):
+                    answer = self._answers.get(request_id)
+                    if answer is not None and not answer.done():
+                        answer.set_result(body)
+                case Failed(request_id, error):
+                    answer = self._answers.get(request_id)
+                    if answer is not None and not answer.done():
+                        answer.set_exception(error)
+                case LinkWrite(data):
+                    self.write(data)
+                case Challenged():
+                    self.write(self._link.auth_response("token", self._credentials() or b""))
+                case Opened(_, message_bytes_max, features):
+                    self.message_bytes_max = message_bytes_max
+                    self.supports_scalable_topics = features.supports_scalable_topics
+                    if not self._opened.done():
+                        self._opened.set_result(None)
+                case Broken(error):
+                    self._over(error)
+
+    def _credentials(self) -> bytes | None:
+        return None if self._token is None else self._token().encode()
+
+    # -- time and the end
+
+    def _set_timer(self) -> None:
+        """One timer; it is only ever moved to an earlier time."""
+        at = self._link.next_tick()
+        if self._failure is not None or at >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._clock.call_later(max(0.0, at - self._clock.monotonic()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        self._perform(self._link.tick(self._clock.monotonic()))
+        self._set_timer()
+
+    def _over(self, error: ClientError) -> None:
+        self._failure = error
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+        else:
+            self._mark_gone()
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            self._opened.exception()  # read here: whoever dialled may have gone away
+        listeners = [*self._producers.values(), *self._consumers.values()]
+        self._producers.clear()
+        self._consumers.clear()
+        for listener in listeners:
+            listener.detached(error)
+
+    def abort(self, reason: str) -> None:
+        self._perform(self._link.lost(reason))
+
+    async def close(self) -> None:
+        """What was written is handed to the kernel first. Returns when the socket is closed."""
+        self._send()
+        if self._transport is not None and self._failure is None:
+            self._transport.close()
+            try:
+                async with asyncio.timeout(1.0):
+                    await asyncio.shield(self._gone)
+            except TimeoutError:
+                pass  # the peer does not read; abort drops the rest
+        self.abort("closed")
+        await self._gone

@@ -1,0 +1,174 @@
+"""What the SDK raises, and how a broker's refusal becomes one of these. Knows the wire's numbers, no connections.
+
+`retryable` answers "has the same call, made again later, a chance?"; the SDK's own retries follow it, too.
+"""
+
+from __future__ import annotations
+
+from anabranch.model.errors import Error
+from anabranch.protocol.server_errors import ServerError
+
+
+class ClientError(Error):
+    """Root of what the SDK raises."""
+
+    code = "client"
+
+
+class BadServiceUrl(ClientError):
+    """Not like pulsar://host:6650."""
+
+    code = "bad-service-url"
+
+
+class BadOption(ClientError):
+    """An option that cannot be, whatever the broker says."""
+
+    code = "bad-option"
+
+
+class Unreachable(ClientError):
+    """Nobody answers at the address, or nobody does any more."""
+
+    code = "unreachable"
+    retryable = True
+
+
+class TimedOut(ClientError):
+    """The deadline passed first; the outcome is unknown."""
+
+    code = "timeout"
+    retryable = True
+
+
+class Closed(ClientError):
+    """The client, producer or consumer was closed."""
+
+    code = "closed"
+
+
+class QueueFull(ClientError):
+    """More is waiting for its receipt than `pending_bytes_max` allows."""
+
+    code = "queue-full"
+    retryable = True
+
+
+class MessageTooLarge(ClientError):
+    code = "message-too-large"
+
+    def __init__(self, message_bytes: int, message_bytes_max: int) -> None:
+        super().__init__(f"message of {message_bytes} bytes, the broker takes {message_bytes_max}")
+        self.message_bytes, self.message_bytes_max = message_bytes, message_bytes_max
+
+
+class Refused(ClientError):
+    """The broker said no. `server_error` is its number on the wire."""
+
+    code = "refused"
+    server_error: int = int(ServerError.UnknownError)
+
+
+class NotReady(Refused):
+    """The broker starts, stops, or gives the topic away."""
+
+    code = "not-ready"
+    retryable = True
+
+
+class TopicNotFound(Refused):
+    code = "topic-not-found"
+
+
+class SubscriptionNotFound(Refused):
+    code = "subscription-not-found"
+
+
+class NotAuthenticated(Refused):
+    code = "authentication"
+
+
+class NotAuthorized(Refused):
+    code = "authorization"
+
+
+class ProducerBusy(Refused):
+    """A producer with this name is connected, or one has the topic for itself."""
+
+    code = "producer-busy"
+    retryable = True
+
+
+class ProducerFenced(Refused):
+    code = "producer-fenced"
+
+
+class ConsumerBusy(Refused):
+    code = "consumer-busy"
+    retryable = True
+
+
+class TopicTerminated(Refused):
+    """The topic has ended; nothing can be added to it."""
+
+    code = "topic-terminated"
+
+
+class IncompatibleSchema(Refused):
+    code = "incompatible-schema"
+
+
+class QuotaExceeded(Refused):
+    code = "quota-exceeded"
+    retryable = True
+
+
+class LimitExceeded(Refused):
+    code = "limit-exceeded"
+    retryable = True
+
+
+class NotAllowed(Refused):
+    code = "not-allowed"
+
+
+class NotSupported(Refused):
+    """The broker is too old for this, or has it switched off."""
+
+    code = "not-supported"
+
+
+_BY_NUMBER: dict[int, type[Refused]] = {
+    ServerError.MetadataError: NotReady,
+    ServerError.PersistenceError: NotReady,
+    ServerError.ServiceNotReady: NotReady,
+    ServerError.TooManyRequests: LimitExceeded,
+    ServerError.TopicNotFound: TopicNotFound,
+    ServerError.SubscriptionNotFound: SubscriptionNotFound,
+    ServerError.AuthenticationError: NotAuthenticated,
+    ServerError.AuthorizationError: NotAuthorized,
+    ServerError.ProducerBusy: ProducerBusy,
+    ServerError.ProducerFenced: ProducerFenced,
+    ServerError.ConsumerBusy: ConsumerBusy,
+    ServerError.TopicTerminatedError: TopicTerminated,
+    ServerError.IncompatibleSchema: IncompatibleSchema,
+    ServerError.ProducerBlockedQuotaExceededError: QuotaExceeded,
+    ServerError.ProducerBlockedQuotaExceededException: QuotaExceeded,
+    ServerError.NotAllowedError: NotAllowed,
+    ServerError.UnsupportedVersionError: NotSupported,
+}
+
+
+def refusal(number: int, text: str) -> Refused:
+    """The error for a ServerError of the wire."""
+    kind = _BY_NUMBER.get(number, Refused)
+    error = kind(text or _name(number))
+    error.server_error = number
+    return error
+
+
+def _name(number: int) -> str:
+    try:
+        return ServerError.Name(number)
+    except ValueError:  # a newer broker knows more reasons
+        return f"server error {number}"

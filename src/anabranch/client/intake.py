@@ -1,0 +1,314 @@
+"""The consumer of one partition (later: one segment), without I/O: entries, permits, what is held and acknowledged.
+
+An entry is a batch; the application sees messages. Each message of an entry that we know is in one of three states:
+
+| state  | means                                                  | a redelivery of it is      |
+|--------|--------------------------------------------------------|----------------------------|
+| open   | the application does not have it                       | handed out                 |
+| held   | buffered, or handed out and not yet acknowledged       | dropped: it is there       |
+| acked  | acknowledged, whether the broker has heard it or not   | dropped, and acked again   |
+
+So an application sees a message twice only when it asked for that (`nack`), or after it was processed elsewhere. That
+holds across reconnects, too: acks that the broker has not confirmed are said again.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.client.message import Message, MessageId
+from anabranch.model.errors import Error
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import U64_MASK, signed
+from anabranch.protocol.entry import BatchMessage, checksum_ok, metadata, split_batch
+from anabranch.protocol.errors import BadEntry
+
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    permits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Individual acks. `ids` are of the wire; a batch that is not complete has an `ack_set` of what is left."""
+
+    number: int
+    ids: Sequence[pb.MessageIdData]
+    is_cumulative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """An entry that cannot be read: acknowledged with the reason, so that it does not block the rest."""
+
+    id: pb.MessageIdData
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Redeliver:
+    ids: Sequence[pb.MessageIdData]
+
+
+Effect = Flow | Deliver | Ack | Reject | Redeliver
+
+
+@dataclass(slots=True)
+class _Held:
+    """One entry that is not done with. Bits stand for messages."""
+
+    size: int  # 0: not a batch
+    unacked: int
+    held: int = 0
+
+
+class Intake:
+    def __init__(self, topic: str, *, lane: int = -1, prefetch: int = 1000) -> None:
+        assert prefetch >= 1
+        self._topic = topic
+        self._lane = lane
+        self._prefetch = prefetch
+        self._is_open = False
+        self._returned = 0  # permits to give back
+        self._entries: dict[Place, _Held] = {}
+        self._dirty: dict[Place, None] = {}  # have acks to be said, in this order
+        self._cumulative: pb.MessageIdData | None = None  # the same for a cumulative one
+        self._floor: tuple[int, int, int] | None = None  # everything up to here is acknowledged cumulatively
+        self._unconfirmed: dict[int, Sequence[Place]] = {}  # acks said: number to places
+        self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
+        self._last_ack = 0
+
+    # -- what the broker does
+
+    def opened(self) -> list[Effect]:
+        """Subscribed: the broker counts our permits from 0. What was acknowledged and not confirmed is said again."""
+        assert not self._is_open
+        self._is_open = True
+        self._returned = 0
+        return [*self.flush(), Flow(self._prefetch)]
+
+    def lost(self, buffered: Iterable[MessageId]) -> None:
+        """Detached. `buffered` was never handed out: the broker will send it again, perhaps to somebody else."""
+        self._is_open = False
+        for places in self._unconfirmed.values():
+            self._dirty.update(dict.fromkeys(places))
+        self._unconfirmed.clear()
+        if self._cumulative is None and self._unconfirmed_cumulative:
+            self._cumulative = self._unconfirmed_cumulative[max(self._unconfirmed_cumulative)]
+        self._unconfirmed_cumulative.clear()
+        for one in buffered:
+            if (entry := self._entries.get((one.ledger, one.entry))) is not None:
+                entry.held &= ~_bit(one)
+                self._forget_untouched((one.ledger, one.entry), entry)
+
+    def delivered(self, body: Any, payload: bytes) -> list[Effect]:
+        """A MESSAGE command and its entry."""
+        identity = body.message_id
+        place = (signed(identity.ledgerId), signed(identity.entryId))
+        try:
+            if not checksum_ok(payload):
+                raise BadEntry("checksum does not fit")
+            batch = split_batch(payload)
+            of = metadata(payload)
+        except Error as error:
+            return [Reject(_wire(place, self._lane), error.reason), *self._give_back(1)]
+        is_batch = of.HasField("num_messages_in_batch")
+        size = len(batch) if is_batch else 0
+        entry = self._entries.get(place) or _Held(size, _all(size))
+        sent = _bits(body.ack_set) & _all(size) if body.ack_set else _all(size)
+        fresh = sent & entry.unacked & ~entry.held & ~self._below_floor(place, size)
+        messages: list[Message] = []
+        for index, one in enumerate(batch):
+            if fresh >> index & 1 and not one.metadata.compacted_out:
+                messages.append(self._message(place, index if is_batch else -1, size, of, one, body.redelivery_count))
+            elif fresh >> index & 1:
+                entry.unacked &= ~(1 << index)  # compaction took it: nothing to hand out
+        effects: list[Effect] = []
+        if messages:
+            entry.held |= fresh & entry.unacked
+            self._entries[place] = entry
+            effects.append(Deliver(messages))
+        elif not entry.unacked or self._below_floor(place, size) == _all(size):
+            entry.unacked = 0
+            self._entries[place] = entry
+            self._dirty[place] = None
+        skipped = sent.bit_count() - len(messages)
+        return [*effects, *self._give_back(skipped)] if skipped else effects
+
+    def confirmed(self, number: int) -> None:
+        """The broker has this ack."""
+        self._unconfirmed_cumulative.pop(number, None)
+        for place in self._unconfirmed.pop(number, ()):
+            entry = self._entries.get(place)
+            if entry is not None and not entry.unacked and place not in self._dirty:
+                del self._entries[place]
+
+    # -- what the application does
+
+    def taken(self, count: int = 1) -> list[Effect]:
+        """Messages left the buffer; as many more may come."""
+        return self._give_back(count)
+
+    def ack(self, one: MessageId) -> bool:
+        """True when there is now something for `flush` to say."""
+        place = (one.ledger, one.entry)
+        if self._floor is not None and (*place, one.batch_index) <= self._floor:
+            return False
+        size = one.batch_size if one.batch_index >= 0 else 0
+        entry = self._entries.get(place)
+        if entry is None:
+            entry = self._entries[place] = _Held(size, _all(size))
+        bit = _bit(one)
+        if not entry.unacked & bit:
+            return False
+        entry.unacked &= ~bit
+        entry.held &= ~bit
+        self._dirty[place] = None
+        return True
+
+    def ack_cumulative(self, one: MessageId) -> bool:
+        """Everything up to and including this message."""
+        floor = (one.ledger, one.entry, one.batch_index)
+        if self._floor is not None and floor <= self._floor:
+            return False
+        self._floor = floor
+        place = floor[:2]
+        for known in [known for known in self._entries if known <= place]:
+            if known < place or one.batch_index < 0 or one.batch_index == one.batch_size - 1:
+                del self._entries[known]
+                self._dirty.pop(known, None)
+        identity = _wire(place, self._lane)
+        if 0 <= one.batch_index < one.batch_size - 1:
+            left = _all(one.batch_size) & ~((2 << one.batch_index) - 1)
+            identity.ack_set.extend(_words(left, one.batch_size))
+            identity.batch_size = one.batch_size
+        self._cumulative = identity
+        return True
+
+    def flush(self) -> list[Effect]:
+        """Say the acks that are due. While detached they wait."""
+        if not self._is_open:
+            return []
+        effects: list[Effect] = []
+        if self._cumulative is not None:
+            self._last_ack += 1
+            effects.append(Ack(self._last_ack, [self._cumulative], is_cumulative=True))
+            self._unconfirmed_cumulative[self._last_ack] = self._cumulative
+            self._cumulative = None
+        if self._dirty:
+            places = list(self._dirty)
+            self._dirty.clear()
+            self._last_ack += 1
+            self._unconfirmed[self._last_ack] = places
+            effects.append(Ack(self._last_ack, [self._ack_of(place) for place in places]))
+        return effects
+
+    def release(self, ones: Iterable[MessageId]) -> list[Effect]:
+        """Nacked, and its delay is over: the broker shall send them again. Acknowledged ones stay so."""
+        places: dict[Place, None] = {}
+        for one in ones:
+            entry = self._entries.get((one.ledger, one.entry))
+            if entry is not None and entry.held & _bit(one):
+                entry.held &= ~_bit(one)
+                places[one.ledger, one.entry] = None
+                self._forget_untouched((one.ledger, one.entry), entry)
+        if not places or not self._is_open:
+            return []  # detached: the broker sends everything again anyway
+        return [*self.flush(), Redeliver([_wire(place, self._lane) for place in places])]
+
+    @property
+    def is_clean(self) -> bool:
+        """Every ack is confirmed."""
+        return not (self._dirty or self._unconfirmed or self._unconfirmed_cumulative or self._cumulative is not None)
+
+    # -- inside
+
+    def _forget_untouched(self, place: Place, entry: _Held) -> None:
+        """Somebody else may get it now, and we would never hear of it again."""
+        if not entry.held and entry.unacked == _all(entry.size):
+            self._entries.pop(place, None)
+
+    def _give_back(self, count: int) -> list[Effect]:
+        self._returned += count
+        if not self._is_open or self._returned * 2 < self._prefetch:
+            return []
+        permits, self._returned = self._returned, 0
+        return [Flow(permits)]
+
+    def _below_floor(self, place: Place, size: int) -> int:
+        """Messages of this entry that a cumulative ack covers."""
+        if self._floor is None or place > self._floor[:2]:
+            return 0
+        if place < self._floor[:2] or self._floor[2] < 0:
+            return _all(size)
+        return _all(size) & ((2 << self._floor[2]) - 1)
+
+    def _ack_of(self, place: Place) -> pb.MessageIdData:
+        entry = self._entries[place]
+        identity = _wire(place, self._lane)
+        if entry.unacked:
+            identity.ack_set.extend(_words(entry.unacked, entry.size))
+            identity.batch_size = entry.size
+        return identity
+
+    def _message(
+        self, place: Place, index: int, size: int, of: pb.MessageMetadata, one: BatchMessage, redeliveries: int
+    ) -> Message:
+        single = one.metadata
+        key: str | bytes | None = None
+        if single.HasField("partition_key"):
+            key = single.partition_key
+            if single.partition_key_b64_encoded:
+                key = _decoded_key(single.partition_key)
+        return Message(
+            MessageId(self._topic, place[0], place[1], index, size, self._lane),
+            one.data,
+            key,
+            {pair.key: pair.value for pair in single.properties} if single.properties else {},
+            of.publish_time,
+            single.event_time or None,
+            single.sequence_id if single.HasField("sequence_id") else of.sequence_id,
+            of.producer_name,
+            redeliveries,
+        )
+
+
+def _decoded_key(text: str) -> str | bytes:
+    try:
+        return binascii.a2b_base64(text)
+    except (binascii.Error, ValueError):  # says it is base64 and is not: the text is all there is
+        return text
+
+
+def _all(size: int) -> int:
+    return (1 << (size or 1)) - 1
+
+
+def _bit(one: MessageId) -> int:
+    return 1 << max(one.batch_index, 0)
+
+
+def _bits(words: Iterable[int]) -> int:
+    return sum((word & U64_MASK) << 64 * index for index, word in enumerate(words))
+
+
+def _words(bits: int, size: int) -> list[int]:
+    return [signed(bits >> shift & U64_MASK) for shift in range(0, size, 64)]
+
+
+def _wire(place: Place, lane: int) -> pb.MessageIdData:
+    identity = pb.MessageIdData(ledgerId=place[0] & U64_MASK, entryId=place[1] & U64_MASK)
+    if lane >= 0:
+        identity.partition = lane
+    return identity

@@ -1,0 +1,272 @@
+"""The client's side of one connection, without I/O: bytes and ticks in, events out; requests in, bytes out.
+
+Knows the handshake, keep-alive, which answer belongs to which request, and when a request has waited too long. Must not
+know sockets, topics, or what producers and consumers do: their commands come out addressed by id.
+
+    NEW --start--> GREETING --CONNECTED--> OPEN        any of them --BROKEN--> DEAD, once, for good
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from anabranch.client.errors import ClientError, Refused, TimedOut, Unreachable, refusal
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand, frame, read_command
+from anabranch.protocol.errors import ProtocolError
+from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, MESSAGE_BYTES_MAX, Frame, FrameDecoder
+from anabranch.protocol.replies import PING_FRAME, PONG_FRAME
+
+CLIENT_VERSION = "Anabranch-Python"
+PROTOCOL_VERSION = 21
+SCRATCH_BYTES = 256 * 1024
+
+_MESSAGE = int(BaseCommand.MESSAGE)
+_RECEIPT = int(BaseCommand.SEND_RECEIPT)
+_FOR_PRODUCER = frozenset({_RECEIPT, int(BaseCommand.SEND_ERROR), int(BaseCommand.CLOSE_PRODUCER)})
+_FOR_CONSUMER = frozenset(
+    int(kind)
+    for kind in (
+        BaseCommand.MESSAGE,
+        BaseCommand.CLOSE_CONSUMER,
+        BaseCommand.REACHED_END_OF_TOPIC,
+        BaseCommand.ACTIVE_CONSUMER_CHANGE,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The broker accepted us."""
+
+    server_version: str
+    message_bytes_max: int
+    features: pb.FeatureFlags
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The machine itself has something to say."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Challenged:
+    """The broker asks for credentials; answer with `auth_response`."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    request_id: int
+    kind: int
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request that was refused or waited too long."""
+
+    request_id: int
+    error: ClientError
+
+
+@dataclass(frozen=True, slots=True)
+class ForProducer:
+    producer_id: int
+    kind: int
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ForConsumer:
+    consumer_id: int
+    kind: int
+    body: Any
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The connection is of no more use. All open requests have failed before this event."""
+
+    error: ClientError
+
+
+Event = Opened | Write | Challenged | Answered | Failed | ForProducer | ForConsumer | Broken
+
+
+class State(Enum):
+    NEW = "new"
+    GREETING = "greeting"
+    OPEN = "open"
+    DEAD = "dead"
+
+
+def command(kind: int, **fields: Any) -> bytes:
+    """A complete frame; fields that are None are left out."""
+    name = BaseCommand.Type.Name(kind)
+    made = BaseCommand(type=name)
+    body = getattr(made, name.lower())
+    body.SetInParent()
+    body.MergeFrom(type(body)(**{key: value for key, value in fields.items() if value is not None}))
+    return frame(made)
+
+
+class Link:
+    """Times are seconds of any clock that never runs backwards; they come with the calls."""
+
+    def __init__(self, *, keepalive_s: float = 30.0) -> None:
+        self.state = State.NEW
+        self._keepalive_s = keepalive_s
+        self._decoder = FrameDecoder(MESSAGE_BYTES_MAX + FRAME_OVERHEAD_MAX, bytearray(SCRATCH_BYTES))
+        self._deadlines: dict[int, float] = {}  # open requests
+        self._last_request = 0
+        self._last_heard = 0.0
+        self._last_ping = 0.0
+
+    # -- saying
+
+    def start(
+        self, now: float, *, auth_method: str | None = None, auth_data: bytes | None = None, proxy_to: str | None = None
+    ) -> bytes:
+        """CONNECT. `proxy_to` names the broker behind a proxy."""
+        assert self.state is State.NEW
+        self.state = State.GREETING
+        self._last_heard = self._last_ping = now
+        return command(
+            BaseCommand.CONNECT,
+            client_version=CLIENT_VERSION,
+            protocol_version=PROTOCOL_VERSION,
+            auth_method_name=auth_method,
+            auth_data=auth_data,
+            proxy_to_broker_url=proxy_to,
+            feature_flags=pb.FeatureFlags(supports_auth_refresh=True, supports_broker_entry_metadata=True),
+        )
+
+    def auth_response(self, method: str, data: bytes) -> bytes:
+        response = pb.AuthData(auth_method_name=method, auth_data=data)
+        return command(
+            BaseCommand.AUTH_RESPONSE,
+            response=response,
+            client_version=CLIENT_VERSION,
+            protocol_version=PROTOCOL_VERSION,
+        )
+
+    def request(self, kind: int, deadline: float, **fields: Any) -> tuple[int, bytes]:
+        """A request with an id of its own, and that id. Its outcome is exactly one Answered or Failed."""
+        assert self.state is State.OPEN
+        self._last_request += 1
+        request_id = self._last_request
+        data = command(kind, request_id=request_id, **fields)
+        self._deadlines[request_id] = deadline
+        return request_id, data
+
+    def forget(self, request_id: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._deadlines.pop(request_id, None)
+
+    # -- hearing
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes belong."""
+        return self._decoder.buffer()
+
+    def received(self, count: int, now: float) -> list[Event]:
+        """`count` bytes are in `buffer()`."""
+        self._last_heard = now
+        return self._events(self._decoder.received(count))
+
+    def feed(self, data: bytes, now: float) -> list[Event]:
+        """For tests: any bytes."""
+        self._last_heard = now
+        return self._events(self._decoder.feed(data))
+
+    def _events(self, frames: Iterator[Frame]) -> list[Event]:
+        events: list[Event] = []
+        if self.state is State.DEAD:
+            return events
+        try:
+            for one in frames:
+                kind, body = read_command(one.command)
+                if kind == _MESSAGE:
+                    payload = b"" if one.payload is None else bytes(one.payload)
+                    events.append(ForConsumer(body.consumer_id, kind, body, payload))
+                elif kind == _RECEIPT:
+                    events.append(ForProducer(body.producer_id, kind, body))
+                else:
+                    self._take(kind, body, events)
+        except ProtocolError as error:
+            events += self._break(Unreachable(f"the broker sent something unreadable: {error.reason}"))
+        except Refused as error:
+            events += self._break(error)
+        return events
+
+    def _take(self, kind: int, body: Any, events: list[Event]) -> None:
+        if kind == BaseCommand.PING:
+            events.append(Write(PONG_FRAME))
+        elif kind == BaseCommand.PONG:
+            pass
+        elif kind == BaseCommand.CONNECTED:
+            self.state = State.OPEN
+            bytes_max = body.max_message_size or MESSAGE_BYTES_MAX
+            self._decoder.allow(bytes_max + FRAME_OVERHEAD_MAX)
+            events.append(Opened(body.server_version, bytes_max, body.feature_flags))
+        elif kind == BaseCommand.AUTH_CHALLENGE:
+            events.append(Challenged(body.challenge.auth_data))
+        elif kind == BaseCommand.ERROR:
+            if self.state is State.GREETING:
+                raise refusal(body.error, body.message)
+            self._fail(body.request_id, refusal(body.error, body.message), events)
+        elif kind in _FOR_PRODUCER:
+            events.append(ForProducer(body.producer_id, kind, body))
+        elif kind in _FOR_CONSUMER:
+            events.append(ForConsumer(body.consumer_id, kind, body, b""))
+        elif kind == BaseCommand.PRODUCER_SUCCESS and not body.producer_ready:
+            pass  # it waits for its turn and is told again when it is in
+        elif (request_id := getattr(body, "request_id", None)) is not None:
+            if self._deadlines.pop(request_id, None) is not None:
+                events.append(Answered(request_id, kind, body))
+
+    def _fail(self, request_id: int, error: ClientError, events: list[Event]) -> None:
+        if self._deadlines.pop(request_id, None) is not None:
+            events.append(Failed(request_id, error))
+
+    # -- time and the end
+
+    def tick(self, now: float) -> list[Event]:
+        """What the passing of time causes. Call it at least as often as `next_tick` says."""
+        events: list[Event] = []
+        for request_id in [one for one, deadline in self._deadlines.items() if deadline <= now]:
+            self._fail(request_id, TimedOut("the broker did not answer in time"), events)
+        if self.state is State.DEAD:
+            return events
+        if now - self._last_heard >= 2 * self._keepalive_s:
+            return events + self._break(Unreachable("the broker has been silent for too long"))
+        if self.state is State.OPEN and now - max(self._last_heard, self._last_ping) >= self._keepalive_s:
+            self._last_ping = now
+            events.append(Write(PING_FRAME))
+        return events
+
+    def next_tick(self) -> float:
+        """When `tick` has something to do at the latest."""
+        ping = max(self._last_heard, self._last_ping) + self._keepalive_s
+        return min(ping, self._last_heard + 2 * self._keepalive_s, *self._deadlines.values())
+
+    def lost(self, reason: str) -> list[Event]:
+        """The connection broke, or we closed it."""
+        return self._break(Unreachable(reason))
+
+    def _break(self, error: ClientError) -> list[Event]:
+        if self.state is State.DEAD:
+            return []
+        self.state = State.DEAD
+        events: list[Event] = [Failed(request_id, error) for request_id in self._deadlines]
+        self._deadlines.clear()
+        events.append(Broken(error))
+        return events

@@ -1,0 +1,69 @@
+"""Policies: frozen values that say how the SDK behaves. Know no I/O; times are seconds or `timedelta`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from anabranch.client.errors import BadOption
+
+Seconds = float | timedelta
+
+
+def seconds(value: Seconds) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise BadOption(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """A batch goes out when it is old, full or large enough, whichever comes first."""
+
+    max_delay: Seconds = 0.001
+    max_messages: int = 1000
+    max_bytes: int = 128 * 1024
+
+    def __post_init__(self) -> None:
+        _require(seconds(self.max_delay) >= 0, "Batching.max_delay must not be negative")
+        _require(self.max_messages >= 1, "Batching.max_messages must be at least 1")
+        _require(self.max_bytes >= 1, "Batching.max_bytes must be at least 1")
+
+
+NO_BATCHING = Batching(max_delay=0, max_messages=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Waits between attempts: `initial`, then each time `multiplier` as long, never more than `maximum`."""
+
+    initial: Seconds = 0.1
+    maximum: Seconds = 30.0
+    multiplier: float = 2.0
+    jitter: float = 0.1  # share of the wait, half of it to either side
+
+    def __post_init__(self) -> None:
+        _require(0 < seconds(self.initial) <= seconds(self.maximum), "Backoff.initial must be above 0, within maximum")
+        _require(self.multiplier >= 1, "Backoff.multiplier must be at least 1")
+        _require(0 <= self.jitter <= 1, "Backoff.jitter must be between 0 and 1")
+
+    def delay(self, attempt: int, chance: float) -> float:
+        """Seconds before attempt number `attempt` (the first repetition is 0); `chance` is in [0, 1)."""
+        longest = seconds(self.maximum)
+        # Past 64 doublings any wait is the longest one, and floats do not overflow.
+        plain = min(longest, seconds(self.initial) * self.multiplier ** min(attempt, 64))
+        return plain * (1 + self.jitter * (chance - 0.5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionPolicy:
+    connect_timeout: Seconds = 10.0
+    keepalive: Seconds = 30.0
+    backoff: Backoff = Backoff()
+
+    def __post_init__(self) -> None:
+        _require(seconds(self.connect_timeout) > 0, "ConnectionPolicy.connect_timeout must be above 0")
+        _require(seconds(self.keepalive) > 0, "ConnectionPolicy.keepalive must be above 0")

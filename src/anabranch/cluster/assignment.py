@@ -1,0 +1,94 @@
+"""Which slot goes to whom: a pure function of table and members. Sticky, balanced, fewest moves, deterministic.
+
+Two steps that never mix: slots without a living holder get one at once (`fill`); then slots of living holders may be
+planned to move (`balance`), at most as many as balance needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anabranch.cluster.load import Load
+from anabranch.cluster.table import Seat, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker that is there."""
+
+    seat: Seat
+    is_draining: bool = False  # gives everything away, gets nothing
+    load: Load | None = None  # as it reported last
+
+
+def fill(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> Table:
+    """Free slots get holders: the broker that had it in an earlier life first, then whoever has least."""
+    counts = _counts(table, members, free)
+    if not counts:
+        return table
+    share = -(-len(table.slots) // len(counts))
+    holders: dict[int, Seat | None] = {}
+    for number in sorted(free):
+        before = table.slots[number].holder
+        again = members.get(before.broker) if before is not None else None
+        if again is not None and again.seat in counts and counts[again.seat] < share:
+            chosen = again.seat
+        else:
+            chosen = min(counts, key=lambda seat: (counts[seat], seat))
+        counts[chosen] += 1
+        holders[number] = chosen
+    return table.with_holders(holders)
+
+
+def balance(table: Table, members: Mapping[str, Member]) -> Table:
+    """Heirs for slots that should move; plans that make no sense any more are dropped."""
+    able = {member.seat for member in members.values() if not member.is_draining}
+    present = {member.seat for member in members.values()}
+    dropped: dict[int, Seat | None] = {
+        number: None
+        for number, slot in enumerate(table.slots)
+        if slot.heir is not None and (slot.heir not in able or slot.holder not in present)
+    }
+    table = table.with_heirs(dropped)
+    if not able:
+        return table
+    held: dict[Seat, list[int]] = {seat: [] for seat in present}
+    for number, slot in enumerate(table.slots):
+        seat = slot.heir or slot.holder
+        if seat in held:
+            held[seat].append(number)
+    heirs: dict[int, Seat | None] = {}
+    givers = [seat for seat in sorted(present - able) if held[seat]]
+    for seat in givers:
+        for number in list(held[seat]):
+            _give(table, held, heirs, seat, number, min(able, key=lambda one: (len(held[one]), one)))
+    while True:
+        most = max(able, key=lambda one: (len(held[one]), one))
+        least = min(able, key=lambda one: (len(held[one]), one))
+        if len(held[most]) - len(held[least]) <= 1:
+            break
+        number = next((n for n in held[most] if table.slots[n].holder != most), held[most][-1])
+        _give(table, held, heirs, most, number, least)
+    return table.with_heirs(heirs)
+
+
+def _give(
+    table: Table, held: dict[Seat, list[int]], heirs: dict[int, Seat | None], giver: Seat, number: int, taker: Seat
+) -> None:
+    held[giver].remove(number)
+    held[taker].append(number)
+    heirs[number] = None if table.slots[number].holder == taker else taker
+
+
+def _counts(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> dict[Seat, int]:
+    """How many slots each able member has, planned moves counted as done."""
+    able = [member.seat for member in members.values() if not member.is_draining]
+    if not able:  # better a draining broker than none
+        able = [member.seat for member in members.values()]
+    counts = dict.fromkeys(able, 0)
+    for number, slot in enumerate(table.slots):
+        seat = slot.heir or slot.holder
+        if number not in free and seat in counts:
+            counts[seat] += 1
+    return counts

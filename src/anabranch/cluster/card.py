@@ -1,0 +1,60 @@
+"""What a broker tells the others about itself, under `/cluster/brokers/<id>`. A value and its codec."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from anabranch.cluster.assignment import Member
+from anabranch.cluster.load import Load
+from anabranch.cluster.table import Seat
+from anabranch.model.errors import Error
+
+
+class BadCard(Error):
+    """A registration that this release does not understand."""
+
+    code = "bad-broker-card"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    broker: str
+    incarnation: int
+    service_url: str
+    http_url: str
+    volume_id: str  # brokers of one cluster work on one volume
+    version: str
+    started_ms: int
+    service_url_tls: str | None = None
+    http_url_tls: str | None = None
+    is_draining: bool = False
+    load: float = 0.0  # bytes per second, in and out
+    load_serial: int = -1  # of the table under which it was measured; -1: never
+    load_slots: tuple[tuple[int, float], ...] = ()  # of the busiest and the idlest slots
+
+    @property
+    def seat(self) -> Seat:
+        return Seat(self.broker, self.incarnation)
+
+    @property
+    def member(self) -> Member:
+        load = None if self.load_serial < 0 else Load(self.load_serial, self.load, self.load_slots)
+        return Member(self.seat, self.is_draining, load)
+
+    def with_load(self, load: Load) -> Card:
+        return replace(self, load=load.total, load_serial=load.serial, load_slots=load.slots)
+
+
+def encode_card(card: Card) -> bytes:
+    return json.dumps(asdict(card), separators=(",", ":")).encode()
+
+
+def decode_card(data: bytes) -> Card:
+    """Fields of later releases are passed over."""
+    try:
+        record = json.loads(data)
+        card = Card(**{name: record[name] for name in Card.__dataclass_fields__ if name in record})
+        return replace(card, load_slots=tuple((int(slot), float(load)) for slot, load in card.load_slots))
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadCard(f"a broker's registration cannot be read: {error}") from error

@@ -1,0 +1,470 @@
+"""This broker as a part of the cluster: registered, watching the table, holding slots, directing when elected.
+
+The shell around `holder` and `director`: it reads and writes the table, runs their effects one after the other, and
+asks its node (`Serving`) to close topics. Knows the metadata port and its recipes; must not know topics or connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import Protocol, Self
+
+from anabranch.cluster import director, holder
+from anabranch.cluster.card import BadCard, Card, decode_card, encode_card
+from anabranch.cluster.director import (
+    Director,
+    MembersSeen,
+    ReadTable,
+    Recovered,
+    RecoveryFailed,
+    SaveTable,
+    TableRaced,
+    TableSaved,
+    TableSeen,
+    Waited,
+)
+from anabranch.cluster.holder import Close, Closed, CloseFailed, GiveUp, Holder, Serve
+from anabranch.cluster.load import LOOK_SECONDS, LoadReporter
+from anabranch.cluster.moves import plan_move
+from anabranch.cluster.slots import slot_of
+from anabranch.cluster.table import BadTable, Seat, Table
+from anabranch.cluster.tablestore import TableStore, seen
+from anabranch.metadata.election import Elected, Election
+from anabranch.metadata.membership import Members, Registration
+from anabranch.metadata.mirror import Mirror
+from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.session_keeper import KeeperEvent, SessionKeeper, SessionUp
+from anabranch.model.errors import Error
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+ROOT = "/cluster"
+SLOTS_KEY = f"{ROOT}/slots"
+BROKERS = f"{ROOT}/brokers"
+DIRECTOR = f"{ROOT}/director"
+JOIN_SECONDS = 30.0
+RETRY_SECONDS = 0.5
+PATIENT_SECONDS = 3.0  # for others to register again when the store was away for all
+
+
+class ForeignVolume(Error):
+    """Brokers of one cluster share one data directory."""
+
+    code = "foreign-volume"
+
+
+class Serving(Protocol):
+    """What a broker does with the slots it holds."""
+
+    async def close(self, heirs: Mapping[int, Card | None]) -> Callable[[], None]:
+        """Close the topics of these slots; the answer tells their clients where to go, once the heirs hold them.
+
+        An heir of whom nothing is known (any more) is None: their clients look for themselves. Raises when it is not
+        sure that all of it is durable.
+        """
+
+    def loads(self) -> Mapping[int, float]:
+        """Bytes per second, in and out, by slot; slots without traffic may be missing."""
+
+    def give_up(self, reason: str) -> None:
+        """Another serves what we served: confirm nothing, tell nobody anything, end."""
+
+
+class Cluster:
+    def __init__(
+        self,
+        store: MetadataStore,
+        card: Card,
+        *,
+        serving: Serving,
+        recover: Callable[[str, int], Awaitable[object]],
+        clock: Clock,
+        chance: Chance,
+        session_ms: int,
+    ) -> None:
+        """`recover` fences the log of a broker's incarnation and brings it into the ledger files."""
+        self.card = card
+        self._store = store
+        self._slots = TableStore(store, SLOTS_KEY, clock, chance)
+        self._serving = serving
+        self._recover = recover
+        self._clock = clock
+        self._keeper = SessionKeeper(store, name=f"broker-{card.broker}", ttl_ms=session_ms, clock=clock, chance=chance)
+        self._registration = Registration(self._keeper, BROKERS, card.broker, encode_card(card))
+        self._members = Members(store, BROKERS, clock=clock, chance=chance)
+        self._mirror = Mirror(store, SLOTS_KEY, clock=clock, chance=chance)
+        self._election = Election(self._keeper, DIRECTOR, card.broker.encode())
+        self._holder = Holder(card.seat)
+        self._director: Director | None = None
+        self._term = 0
+        self._table = Table()
+        self._cards: dict[str, Card] = {}
+        self._farewells: list[tuple[frozenset[int], Callable[[], None]]] = []
+        self._session_regained_at: float | None = None
+        self._changed = asyncio.Event()
+        self._gave_up = False
+        self._tasks = TaskOwner("cluster")
+        self._stack = AsyncExitStack()
+
+    # -- what the node asks
+
+    def is_here(self, topic: str) -> bool:
+        return slot_of(topic) in self._holder.serving and self.is_valid
+
+    def card_of(self, topic: str) -> Card | None:
+        """Of the broker that serves a topic, as far as we know; None: nobody does at the moment."""
+        seat = self._table.slots[slot_of(topic)].holder
+        card = None if seat is None else self._cards.get(seat.broker)
+        return card if card is not None and card.seat == seat and not self._table.is_lost(seat) else None
+
+    def tenure_of(self, topic: str) -> int | None:
+        """The epoch in which we hold the topic's slot; None: we do not, as far as we know."""
+        slot = self._table.slots[slot_of(topic)]
+        return slot.epoch if slot.holder == self.card.seat else None
+
+    def is_placed(self, topic: str) -> bool:
+        """Does somebody serve it, as far as we know, and keeps it?"""
+        slot = self._table.slots[slot_of(topic)]
+        if slot.heir is not None:
+            return False
+        return self.is_here(topic) if slot.holder == self.card.seat else self.card_of(topic) is not None
+
+    async def wait_changed(self, seconds: float) -> bool:
+        """Until table or members change; False when they do not in this time."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def is_valid(self) -> bool:
+        """Can nobody have declared us dead? Looked at before anything is confirmed."""
+        lease = self._keeper.lease
+        return not self._gave_up and lease is not None and lease.is_valid
+
+    @property
+    def serving(self) -> frozenset[int]:
+        """The slots that are served here, while `is_valid`."""
+        return self._holder.serving
+
+    @property
+    def has_given_up(self) -> bool:
+        return self._gave_up
+
+    @property
+    def table(self) -> Table:
+        return self._table
+
+    @property
+    def cards(self) -> Mapping[str, Card]:
+        """Everybody who is registered."""
+        return dict(self._cards)
+
+    @property
+    def directs(self) -> bool:
+        """Is this broker the director, as far as it knows?"""
+        return self._director is not None
+
+    # -- joining and leaving
+
+    async def __aenter__(self) -> Self:
+        stack = self._stack
+        try:
+            for part in (self._keeper, self._members, self._mirror):
+                await stack.enter_async_context(part)
+            await self._keeper.wait_lease(JOIN_SECONDS)
+            await self._members.wait_ready(JOIN_SECONDS)
+            await self._mirror.wait_ready(JOIN_SECONDS)
+            self._see_members()
+            self._check_volume()
+            await stack.enter_async_context(self._registration)
+            await self._registration.wait_registered(JOIN_SECONDS)
+            stack.callback(self._keeper.listen(self._hear_session))
+            stack.push_async_callback(self._tasks.close)
+            self._tasks.spawn(self._follow_table(), "table")
+            self._tasks.spawn(self._follow_members(), "members")
+            self._tasks.spawn(self._follow_election(), "election")
+            self._tasks.spawn(self._report_load(), "load")
+            await stack.enter_async_context(self._election)
+        except BaseException:
+            await stack.aclose()
+            raise
+        self._perform_holder(self._holder.begin())
+        return self
+
+    def _check_volume(self) -> None:
+        for other in self._cards.values():
+            if other.volume_id != self.card.volume_id:
+                raise ForeignVolume(
+                    f"broker {other.broker} works on volume {other.volume_id}, this one on {self.card.volume_id}"
+                )
+
+    async def wait_serving(self, seconds: float) -> None:
+        """Until we hold something, or everything has a holder; TimeoutError otherwise."""
+        async with asyncio.timeout(seconds):
+            while not self._gave_up and not self._holder.serving and None in {s.holder for s in self._table.slots}:
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def drain(self, seconds: float) -> bool:
+        """Give everything away; True when nothing is held any more. Alone there is nobody to give to."""
+        self.card = replace(self.card, is_draining=True)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._registration.update(encode_card(self.card), seconds)
+                while not self._holder.is_empty and self._others_able() and not self._gave_up:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return self._holder.is_empty
+
+    async def resume(self, seconds: float) -> None:
+        """Take a share again after a drain."""
+        self.card = replace(self.card, is_draining=False)
+        await self._registration.update(encode_card(self.card), seconds)
+
+    async def move(self, slots: Iterable[int], broker: str, seconds: float) -> bool:
+        """A planned move of these slots to a broker that is registered; True once it holds them all."""
+        to, wanted = self._cards[broker].seat, frozenset(slots)
+        try:
+            async with asyncio.timeout(seconds):
+                while not await self._plan_move(wanted, to):
+                    pass
+                while any(slot.heir == to for number, slot in enumerate(self._table.slots) if number in wanted):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return wanted <= self._table.held_by(to)
+
+    async def _plan_move(self, slots: frozenset[int], to: Seat) -> bool:
+        """False: somebody else wrote the table meanwhile."""
+        found = await self._slots.read()
+        planned = plan_move(found.table, slots, to)
+        if found.stamp is None or planned == found.table:
+            return True
+        effect = SaveTable(replace(planned, serial=found.table.serial + 1), found.stamp, f"moved to {to}")
+        outcome = await self._slots.save(effect)
+        if isinstance(outcome, TableSaved):
+            self._table_seen(TableSeen(effect.table, outcome.stamp))
+        return isinstance(outcome, TableSaved)
+
+    def _others_able(self) -> bool:
+        return any(card.broker != self.card.broker and not card.is_draining for card in self._cards.values())
+
+    async def _report_load(self) -> None:
+        """For ever: what the topics of our slots carry, told when it is worth a write."""
+        reporter = LoadReporter()
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            table = self._table
+            held = table.held_by(self.card.seat)
+            load = reporter.looked(self._clock.monotonic(), table.serial, held, self._serving.loads())
+            if load is None:
+                continue
+            self.card = self.card.with_load(load)
+            try:
+                await self._registration.update(encode_card(self.card), LOOK_SECONDS)
+            except TimeoutError:
+                log.info("load not told yet", extra={"load": load.total})  # it goes with the next registration
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    # -- watching
+
+    async def _follow_table(self) -> None:
+        changes = self._mirror.changes()
+        try:
+            self._see_table()
+            async for _ in changes:
+                self._see_table()
+        finally:
+            changes.close()
+
+    def _see_table(self) -> None:
+        found = self._mirror.now.get(SLOTS_KEY)
+        if found is None:
+            return
+        try:
+            self._table_seen(seen(found))
+        except BadTable as error:  # of a later release, perhaps: what we hold is ours until our log is fenced
+            log.error("slot table not understood", extra={"reason": error.reason})
+
+    def _table_seen(self, seen: TableSeen) -> None:
+        self._note_table(seen.table)
+        self._perform_holder(self._holder.handle(seen))
+        if self._director is not None:
+            self._perform_director(self._director.handle(seen))
+
+    def _note_table(self, table: Table) -> None:
+        if table.serial >= self._table.serial:
+            self._table = table
+        self._changed.set()
+
+    async def _follow_members(self) -> None:
+        async for _ in self._members.changes():
+            self._see_members()
+            await self._brief(self._director)
+
+    def _see_members(self) -> None:
+        cards: dict[str, Card] = {}
+        for name, value in self._members.now.items():
+            try:
+                cards[name] = decode_card(value)
+            except BadCard as error:
+                log.warning("registration not understood", extra={"broker": name, "reason": error.reason})
+        self._cards = cards
+        self._changed.set()
+
+    async def _brief(self, by: Director | None) -> None:
+        """Tell the director who is there, once nothing is known to be missing: on an old list the living look dead."""
+        while by is not None and by is self._director:
+            try:
+                await self._members.wait_current(RETRY_SECONDS)
+            except TimeoutError:
+                continue
+            self._see_members()
+            members = {name: card.member for name, card in self._cards.items()}
+            self._perform_director(by.handle(MembersSeen(members)))
+            return
+
+    def _hear_session(self, event: KeeperEvent) -> None:
+        if isinstance(event, SessionUp):  # not the first: we heard nothing of that one
+            self._session_regained_at = self._clock.monotonic()
+
+    async def _follow_election(self) -> None:
+        async for event in self._election.events():
+            if isinstance(event, Elected):
+                self._term = event.leadership.term
+                regained_at = self._session_regained_at
+                is_patient = regained_at is not None and self._clock.monotonic() - regained_at < PATIENT_SECONDS
+                log.info("this broker directs the cluster", extra={"term": self._term, "patient": is_patient})
+                self._director = Director(self._term, is_patient)
+                self._tasks.spawn(self._take_office(self._director, is_patient), "take office")
+            else:
+                log.info("this broker directs no longer", extra={"reason": event.reason})
+                self._director = None
+
+    async def _take_office(self, by: Director, is_patient: bool) -> None:
+        """The list of members must not be older than the table: its holders have registered before it was written."""
+        table = await self._slots.read()
+        if by is not self._director:
+            return
+        self._members.refresh()
+        self._table_seen(table)
+        await self._brief(by)
+        if is_patient:
+            await self._clock.sleep(PATIENT_SECONDS)
+            if by is self._director:
+                self._perform_director(by.handle(Waited()))
+
+    # -- effects
+
+    def _perform_holder(self, effects: list[holder.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Serve(slots):
+                    log.info("slots served", extra={"slots": len(slots)})
+                case Close(heirs):
+                    self._tasks.spawn(self._close(dict(heirs)), "close")
+                case GiveUp(reason):
+                    self._gave_up = True
+                    log.error("this broker was replaced", extra={"reason": reason})
+                    self._serving.give_up(reason)
+                case ReadTable():
+                    self._tasks.spawn(self._read(), "read table")
+                case SaveTable():
+                    self._tasks.spawn(self._hand_over(effect), "hand over")
+        self._say_farewells()
+        self._changed.set()
+
+    async def _close(self, heirs: dict[int, Seat]) -> None:
+        slots = frozenset(heirs)
+        try:
+            say = await self._serving.close({number: self._card_at(seat) for number, seat in heirs.items()})
+        except Exception as error:  # whatever it was: what is not surely closed must never be served by another
+            log.error("slots not closed", extra={"slots": len(slots)}, exc_info=error)
+            self._perform_holder(self._holder.handle(CloseFailed("slots could not be closed")))
+            return
+        self._farewells.append((slots, say))
+        self._perform_holder(self._holder.handle(Closed(slots)))
+
+    def _card_at(self, seat: Seat) -> Card | None:
+        card = self._cards.get(seat.broker)
+        return card if card is not None and card.seat == seat else None
+
+    def _say_farewells(self) -> None:
+        """To clients of slots that others hold now, or that are served here again because the heir has gone."""
+        if self._gave_up:
+            return  # their connections end with us
+        waiting = self._holder.unsettled
+        due = [say for slots, say in self._farewells if not slots & waiting]
+        self._farewells = [(slots, say) for slots, say in self._farewells if slots & waiting]
+        for say in due:
+            say()
+
+    async def _hand_over(self, effect: SaveTable) -> None:
+        outcome = await self._slots.save(effect)
+        if isinstance(outcome, TableSaved):
+            self._note_table(effect.table)
+        self._perform_holder(self._holder.handle(outcome))
+        if isinstance(outcome, TableSaved) and self._director is not None:
+            self._perform_director(self._director.handle(TableSeen(effect.table, outcome.stamp)))
+
+    def _perform_director(self, effects: list[director.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case ReadTable():
+                    self._tasks.spawn(self._read(), "read table")
+                case SaveTable(_, _, reason):
+                    log.info("slots change", extra={"term": self._term, "reason": reason})
+                    self._tasks.spawn(self._direct(effect, self._director), "direct")
+                case director.Recover(seat):
+                    self._tasks.spawn(self._recover_seat(seat, self._director), f"recover {seat}")
+                case director.StepDown(term):
+                    log.warning("a later director has written", extra={"term": term})
+                    self._director = None
+
+    async def _direct(self, effect: SaveTable, by: Director | None) -> None:
+        outcome: TableSaved | TableRaced = TableRaced()
+        leadership = self._election.leadership
+        if leadership is not None and leadership.is_valid and leadership.term == effect.table.term:
+            outcome = await self._slots.save(effect)
+        else:
+            await self._clock.sleep(RETRY_SECONDS)  # we are about to hear that it is over
+        if isinstance(outcome, TableSaved):
+            self._note_table(effect.table)
+        if by is not None and by is self._director:
+            self._perform_director(by.handle(outcome))
+        if isinstance(outcome, TableSaved):
+            self._perform_holder(self._holder.handle(TableSeen(effect.table, outcome.stamp)))
+
+    async def _recover_seat(self, seat: Seat, by: Director | None) -> None:
+        event: Recovered | RecoveryFailed = Recovered(seat)
+        try:
+            await self._recover(seat.broker, seat.incarnation)
+        except Exception as error:  # whatever it was: a recovery that fails must not be the last one that is tried
+            reason = error.reason if isinstance(error, Error) else repr(error)
+            log.warning("log not recovered yet", extra={"seat": str(seat), "reason": reason})
+            await self._clock.sleep(RETRY_SECONDS)
+            event = RecoveryFailed(seat)
+        if by is not None and by is self._director:
+            self._perform_director(by.handle(event))
+
+    async def _read(self) -> None:
+        self._table_seen(await self._slots.read())

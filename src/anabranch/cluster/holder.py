@@ -1,0 +1,143 @@
+"""What one broker holds: it serves what the table gives it, hands over what the table plans away. Never awaits.
+
+Serving ends before anybody else may begin: the holder closes a slot's topics first and only then writes the heir in. A
+slot that is taken away in any other manner means that this seat was declared dead: then everything is given up at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from anabranch.cluster.director import ReadTable, SaveTable, Stamp, TableRaced, TableSaved, TableSeen, newer
+from anabranch.cluster.table import Seat, Table
+
+
+# events ---------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The topics of these slots are closed: durable, and served by nobody here."""
+
+    slots: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseFailed:
+    """Some of it is not durable, or nobody knows: only a recovery of our log can tell what was confirmed."""
+
+    reason: str
+
+
+Event = TableSeen | TableSaved | TableRaced | Closed | CloseFailed
+
+
+# effects --------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """From now on exactly these slots are served here."""
+
+    slots: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the topics of these slots and tell their clients who is next; answered by Closed or CloseFailed."""
+
+    heirs: tuple[tuple[int, Seat], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Stop serving everything, confirm nothing any more; join again with a new incarnation."""
+
+    reason: str
+
+
+Effect = ReadTable | SaveTable | Serve | Close | GiveUp
+
+
+class Holder:
+    def __init__(self, seat: Seat) -> None:
+        self.seat = seat
+        self.serving: frozenset[int] = frozenset()
+        self._table: Table | None = None
+        self._stamp: Stamp = None
+        self._closing: frozenset[int] = frozenset()
+        self._closed: frozenset[int] = frozenset()
+        self._saving: Table | None = None
+        self._newest: TableSeen | None = None  # seen while our own write was under way
+        self._floor = 0  # no table earlier than this one counts any more
+        self._has_given_up = False
+
+    def begin(self) -> list[Effect]:
+        return [ReadTable()]
+
+    @property
+    def is_empty(self) -> bool:
+        """Holds nothing, as far as it knows: a drained broker may leave."""
+        return self._table is not None and not self._table.held_by(self.seat)
+
+    @property
+    def unsettled(self) -> frozenset[int]:
+        """Closed here or being closed, and not in another's hands yet: their clients wait."""
+        return self._closing | self._closed
+
+    def handle(self, event: Event) -> list[Effect]:
+        if self._has_given_up:
+            return []
+        match event:
+            case TableSeen(table, stamp):
+                if table.serial < self._floor:
+                    return []
+                if self._saving is not None:
+                    self._newest = newer(self._newest, event)
+                    return self._give_up("declared dead") if table.is_lost(self.seat) else []
+                self._table, self._stamp, self._floor = table, stamp, table.serial
+            case TableSaved(stamp):
+                assert self._saving is not None
+                seen = newer(TableSeen(self._saving, stamp), self._newest)
+                self._table, self._stamp, self._floor = seen.table, seen.stamp, seen.table.serial
+                self._saving = self._newest = None
+            case TableRaced():
+                self._saving = self._newest = None
+                return [ReadTable()]
+            case Closed(slots):
+                self._closing -= slots
+                self._closed |= slots
+            case CloseFailed(reason):
+                return self._give_up(reason)
+            case _:
+                assert_never(event)
+        return self._decide()
+
+    def _decide(self) -> list[Effect]:
+        table = self._table
+        if table is None or self._saving is not None:
+            return []
+        held = table.held_by(self.seat)
+        taken = (self.serving | self._closing) - held
+        if table.is_lost(self.seat) or taken:
+            return self._give_up("declared dead" if table.is_lost(self.seat) else "slots were taken away")
+        moving = table.moving_from(self.seat)
+        self._closed &= held  # what was handed over is done
+        starts = {number: heir for number, heir in moving.items() if number not in self._closing | self._closed}
+        effects: list[Effect] = []
+        # A plan that was dropped after the topics were closed: they are simply served again.
+        serving = held - self._closing - frozenset(moving)
+        self._closed -= serving
+        if serving != self.serving:
+            self.serving = serving
+            effects.append(Serve(serving))
+        if starts:
+            self._closing |= frozenset(starts)
+            effects.append(Close(tuple(sorted(starts.items()))))
+        ready = {number: heir for number, heir in moving.items() if number in self._closed}
+        if ready:
+            self._saving = replace(table.with_holders(ready), serial=table.serial + 1)
+            effects.append(SaveTable(self._saving, self._stamp, "handed over"))
+        return effects
+
+    def _give_up(self, reason: str) -> list[Effect]:
+        self._has_given_up = True
+        self.serving = self._closing = self._closed = frozenset()
+        return [Serve(self.serving), GiveUp(reason)]

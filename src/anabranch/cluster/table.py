@@ -1,0 +1,139 @@
+"""The table of slots: who holds which, as a value. Never edited: every change is a new table. Pure, with its codec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from anabranch.cluster.slots import SLOTS
+from anabranch.model.errors import Error
+
+FORMAT = 1
+
+
+class BadTable(Error):
+    """The record of slots is not one that this release understands."""
+
+    code = "bad-slot-table"
+
+
+class Seat(NamedTuple):
+    """One life of a broker."""
+
+    broker: str
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.broker}#{self.incarnation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    holder: Seat | None = None
+    epoch: int = 0  # grows whenever the holder changes
+    heir: Seat | None = None  # a planned move: the holder itself writes the heir in
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    slots: tuple[Slot, ...] = (Slot(),) * SLOTS
+    dead: frozenset[Seat] = frozenset()  # may confirm nothing any more; their logs are not recovered yet
+    term: int = 0  # of the director that wrote last
+    serial: int = 0  # grows with every write, whoever makes it: which of two tables is the later one
+    over: frozenset[Seat] = frozenset()  # one per broker: this life and all before it are fenced and recovered
+
+    def is_lost(self, seat: Seat) -> bool:
+        """Declared dead, recovered or not: it never serves again. A later life of the broker may."""
+        return seat in self.dead or self.is_over(seat)
+
+    def is_over(self, seat: Seat) -> bool:
+        return any(seat.broker == last.broker and seat.incarnation <= last.incarnation for last in self.over)
+
+    def held_by(self, seat: Seat) -> frozenset[int]:
+        return frozenset(number for number, slot in enumerate(self.slots) if slot.holder == seat)
+
+    def moving_from(self, seat: Seat) -> dict[int, Seat]:
+        """Slots this seat has to hand over, and to whom."""
+        return {
+            number: slot.heir for number, slot in enumerate(self.slots) if slot.holder == seat and slot.heir is not None
+        }
+
+    @property
+    def seats(self) -> frozenset[Seat]:
+        return frozenset(slot.holder for slot in self.slots if slot.holder is not None)
+
+    def with_holders(self, holders: Mapping[int, Seat | None]) -> Table:
+        """These slots change hands; a slot that keeps its holder only forgets its heir."""
+        slots = list(self.slots)
+        for number, holder in holders.items():
+            slot = slots[number]
+            epoch = slot.epoch if slot.holder == holder else slot.epoch + 1
+            slots[number] = Slot(holder, epoch)
+        return replace(self, slots=tuple(slots))
+
+    def with_heirs(self, heirs: Mapping[int, Seat | None]) -> Table:
+        slots = list(self.slots)
+        for number, heir in heirs.items():
+            slots[number] = replace(slots[number], heir=heir)
+        return replace(self, slots=tuple(slots))
+
+    def with_dead(self, seats: Iterable[Seat]) -> Table:
+        return replace(self, dead=self.dead | frozenset(seats))
+
+    def settle(self, seats: Iterable[Seat]) -> Table:
+        """Their logs are in the ledger files: what they held is free, and they are over for good."""
+        last = dict(self.over)
+        for broker, incarnation in seats:
+            last[broker] = max(incarnation, last.get(broker, incarnation))
+        over = frozenset(Seat(broker, incarnation) for broker, incarnation in last.items())
+        return replace(self, dead=self.dead - frozenset(seats), over=over)
+
+
+def encode_table(table: Table) -> bytes:
+    """Seats are written once and named by number: the record stays small."""
+    seats = sorted(table.seats | table.dead | {slot.heir for slot in table.slots if slot.heir is not None})
+    number = {seat: index for index, seat in enumerate(seats)}
+    rows = [
+        [-1 if slot.holder is None else number[slot.holder], slot.epoch]
+        + ([] if slot.heir is None else [number[slot.heir]])
+        for slot in table.slots
+    ]
+    record = {
+        "format": FORMAT,
+        "term": table.term,
+        "serial": table.serial,
+        "seats": seats,
+        "dead": sorted(number[seat] for seat in table.dead),
+        "over": sorted(table.over),
+        "slots": rows,
+    }
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def decode_table(data: bytes) -> Table:
+    try:
+        record: dict[str, Any] = json.loads(data)
+        if record["format"] > FORMAT:
+            raise BadTable(f"the slot table has format {record['format']}; this release reads up to {FORMAT}")
+        seats = [Seat(str(broker), int(incarnation)) for broker, incarnation in record["seats"]]
+        rows = [tuple(row) for row in record["slots"]]
+        known = {row: _slot(seats, *row) for row in set(rows)}  # most rows are alike
+        slots = tuple(known[row] for row in rows)
+        table = Table(
+            slots,
+            frozenset(seats[index] for index in record["dead"]),
+            int(record["term"]),
+            int(record["serial"]),
+            frozenset(Seat(str(broker), int(incarnation)) for broker, incarnation in record["over"]),
+        )
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise BadTable(f"the slot table cannot be read: {error}") from error
+    if len(table.slots) != SLOTS:
+        raise BadTable(f"the slot table has {len(table.slots)} slots, not {SLOTS}")
+    return table
+
+
+def _slot(seats: list[Seat], holder: int, epoch: int, heir: int | None = None) -> Slot:
+    return Slot(seats[holder] if holder >= 0 else None, int(epoch), None if heir is None else seats[heir])

@@ -1,0 +1,56 @@
+"""The record of slots in the metadata store: read and written, whatever the store does. Knows no slots' meaning."""
+
+from __future__ import annotations
+
+import logging
+
+from anabranch.cluster.director import SaveTable, TableRaced, TableSaved, TableSeen
+from anabranch.cluster.table import Table, decode_table, encode_table
+from anabranch.metadata.patience import PATIENCE
+from anabranch.metadata.port import ABSENT, MetadataStore, Versioned, VersionMismatch
+from anabranch.model.errors import Error
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+def seen(found: Versioned | None) -> TableSeen:
+    return TableSeen(Table(), None) if found is None else TableSeen(decode_table(found.value), found.version)
+
+
+class TableStore:
+    def __init__(self, store: MetadataStore, key: str, clock: Clock, chance: Chance) -> None:
+        self._store, self._key = store, key
+        self._clock, self._chance = clock, chance
+        self._failures = 0
+
+    async def read(self) -> TableSeen:
+        """With what everybody had confirmed before; tried until the store answers."""
+        while True:
+            try:
+                await self._store.sync()
+                table = seen(await self._store.get(self._key))
+            except Error as error:
+                await self._rest(error, "slot table not read")
+                continue
+            self._failures = 0
+            return table
+
+    async def save(self, effect: SaveTable) -> TableSaved | TableRaced:
+        """TableRaced says nothing about what was written: read again."""
+        expected = ABSENT if effect.expected is None else effect.expected
+        try:
+            stamp = await self._store.put(self._key, encode_table(effect.table), expected=expected)
+        except VersionMismatch:
+            return TableRaced()
+        except Error as error:  # whatever the store says: a writer that never hears an answer would wait for ever
+            await self._rest(error, "slot table not written")
+            return TableRaced()
+        self._failures = 0
+        return TableSaved(stamp)
+
+    async def _rest(self, error: Error, what: str) -> None:
+        self._failures += 1
+        log.warning(what, extra={"reason": error.reason})
+        await self._clock.sleep(PATIENCE.retry_after(self._failures, self._chance.random()))

@@ -1,0 +1,379 @@
+"""The consumers of one ordered subscription, by the topic's leader: sessions, drain gate and assignment in one record.
+
+Nothing is told before it is durable: what an event leads to waits in the outbox until the record that has it is saved.
+Saves are one at a time; what comes meanwhile goes into the next. A successor finds members, what each holds and what is
+drained, so it takes nothing from anybody: it gives everybody a fresh grace period and goes on. Never awaits.
+
+A consumer that did not let go in time, or whose grace is over, may still read somewhere: the owners close it first
+(`CloseConsumer`), and only when they have is the segment another's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from anabranch.controller import assignment as assigning
+from anabranch.controller import drain as draining
+from anabranch.controller import sessions as seating
+from anabranch.controller.assignment import Assignment, AssignmentRecord, AwaitRelease
+from anabranch.controller.drain import DrainRecord, DrainTracker
+from anabranch.controller.sessions import (
+    Attachment,
+    Connection,
+    Fence,
+    Refuse,
+    Sessions,
+    SessionsRecord,
+    WakeAt,
+    Welcome,
+)
+from anabranch.controller.steps import Deposed, Stamp, StepDown
+from anabranch.model.errors import Error
+from anabranch.model.layout import Layout
+
+
+class BadGroup(Error):
+    """A group record that this version cannot read."""
+
+    code = "bad-group"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """`life` names the subscription's life (the call that made it): a group of another life counts for nothing."""
+
+    life: str
+    leader_term: int = 0
+    sessions: SessionsRecord = field(default_factory=SessionsRecord)
+    drain: DrainRecord = field(default_factory=DrainRecord)
+    assignment: AssignmentRecord = field(default_factory=AssignmentRecord)
+
+    def encode(self) -> bytes:
+        value = {
+            "life": self.life,
+            "leaderTerm": self.leader_term,
+            "sessions": self.sessions.to_json(),
+            "drain": self.drain.to_json(),
+            "assignment": self.assignment.to_json(),
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> GroupRecord:
+        try:
+            value = json.loads(data)
+            return cls(
+                str(value["life"]),
+                int(value["leaderTerm"]),
+                SessionsRecord.from_json(value["sessions"]),
+                DrainRecord.from_json(value["drain"]),
+                AssignmentRecord.from_json(value["assignment"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadGroup(f"not a group record: {type(error).__name__}: {error}") from error
+
+
+# events (beside those of sessions, Holding, Released, Deposed) --------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    record: GroupRecord | None
+    stamp: Stamp | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSaved:
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDoubtful:
+    """Raced, or nobody knows: what is read next decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUnread:
+    """The store did not answer, and a while has passed: it may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutTold:
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseOverdue:
+    """The deadline of an AwaitRelease has passed."""
+
+    segment_id: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerClosed:
+    """The answer to CloseConsumer: it reads there no longer, and its old attachment cannot come back."""
+
+    request: CloseConsumer
+
+
+Event = (
+    GroupSeen
+    | GroupSaved
+    | GroupDoubtful
+    | GroupUnread
+    | LayoutTold
+    | ReleaseOverdue
+    | ConsumerClosed
+    | draining.Drained
+    | draining.Refilled
+    | assigning.Holding
+    | assigning.Released
+    | seating.Event
+    | Deposed
+)
+
+
+# effects (beside Welcome, Fence, Refuse, WakeAt, AwaitRelease, StepDown) ----------------------------------------------
+@dataclass(frozen=True, slots=True)
+class ReadGroup:
+    """Answered by GroupSeen or GroupUnread."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveGroup:
+    """Compare-and-set (None: there must be none). Answered by GroupSaved or GroupDoubtful."""
+
+    record: GroupRecord
+    expected: Stamp | None
+
+
+@dataclass(frozen=True, slots=True)
+class AskDrained:
+    """Of the owners, once: which of these sealed segments are drained. Answered by Drained for those that are."""
+
+    segment_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """The complete assignment of a consumer, for its connection."""
+
+    connection: Connection
+    consumer: str
+    generation: int
+    segment_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConsumer:
+    """The owner of the segment closes this consumer there; None: all owners do. Answered by ConsumerClosed.
+
+    Meant is what it attached before `generation`, or, everywhere, under `attachment` or an earlier one: that must not
+    come back either. A consumer that has registered again meanwhile is not hurt.
+    """
+
+    consumer: str
+    segment_id: int | None
+    generation: int
+    attachment: Attachment
+
+
+Told = Push | Welcome | Fence | Refuse | AwaitRelease
+Effect = ReadGroup | SaveGroup | AskDrained | CloseConsumer | WakeAt | StepDown | Told
+
+
+class Group:
+    """For one ordered subscription and one term of the topic's leader."""
+
+    def __init__(self, life: str, term: int, *, grace_ms: int = seating.GRACE_MS) -> None:
+        self._life, self._term, self._grace_ms = life, term, grace_ms
+        self._now_ms = 0
+        self._stamp: Stamp | None = None
+        self._saving: GroupRecord | None = None
+        self._is_dirty = False
+        self._is_ready = False  # our term is in the record
+        self._is_over = False
+        self._layout: Layout | None = None
+        self._closing: set[str] = set()  # members whose grace is over and who are being closed everywhere
+        self._waiting: list[Event] = []  # what came before the record was read
+        self._outbox: list[Told] = []  # to be told when the next save is done
+        self._leaving: list[Told] = []  # to be told when the running save is done
+        self.sessions = Sessions(term, grace_ms=grace_ms)
+        self.drain = DrainTracker()
+        self.assignment = Assignment()
+
+    def begin(self) -> list[Effect]:
+        return [ReadGroup()]
+
+    def record(self) -> GroupRecord:
+        return GroupRecord(
+            self._life, self._term, self.sessions.record(), self.drain.record(), self.assignment.record()
+        )
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        self._now_ms = max(self._now_ms, now_ms)
+        if self._is_over:
+            return []
+        match event:
+            case GroupSeen(record, stamp):
+                return self._seen(record, stamp)
+            case GroupUnread():
+                return [ReadGroup()]
+            case GroupSaved(stamp):
+                return self._saved(stamp)
+            case GroupDoubtful():
+                return [ReadGroup()]
+            case Deposed(reason):
+                return self._step_down(reason)
+            case _:
+                if not self._is_ready:
+                    self._waiting.append(event)
+                    return []
+                return self._live(event) + self._flush()
+
+    # the record -------------------------------------------------------------------------------------------------------
+    def _seen(self, record: GroupRecord | None, stamp: Stamp | None) -> list[Effect]:
+        if record is not None and record.leader_term > self._term:
+            return self._step_down(f"the leader of term {record.leader_term} has written")
+        self._stamp = stamp
+        if self._is_ready:  # nobody but us can have written since: it is there, or it is not
+            assert self._saving is not None
+            if record == self._saving and stamp is not None:
+                return self._saved(stamp)
+            return [SaveGroup(self._saving, stamp)]
+        if record is None or record.life != self._life:
+            record = GroupRecord(self._life)
+        self.sessions = Sessions(self._term, record=record.sessions, now_ms=self._now_ms, grace_ms=self._grace_ms)
+        self.drain, self.assignment = DrainTracker(record.drain), Assignment(record.assignment)
+        self._saving = replace(record, leader_term=self._term)
+        return [SaveGroup(self._saving, stamp)]
+
+    def _saved(self, stamp: Stamp) -> list[Effect]:
+        self._stamp, self._saving = stamp, None
+        effects: list[Effect] = [*self._addressed(self._leaving)]
+        self._leaving = []
+        if not self._is_ready:
+            self._is_ready = True
+            effects += [effect for effect in self.sessions.begin() if isinstance(effect, WakeAt)]
+            effects += self.assignment.awaited()
+            for name in sorted(self.assignment.members - self.sessions.names):  # its end was noted, not yet its closing
+                self._closing.add(name)
+                effects.append(CloseConsumer(name, None, self.assignment.generation, (self._term, 0)))
+            waiting, self._waiting = self._waiting, []
+            for event in waiting:
+                effects += self._live(event)
+        return effects + self._flush()
+
+    def _flush(self) -> list[Effect]:
+        """Tells at once what needs no save; saves what does, one save at a time."""
+        if self._saving is not None:
+            return []
+        if not self._is_dirty:
+            told, self._outbox = self._outbox, []
+            return [*self._addressed(told)]
+        self._is_dirty = False
+        self._leaving, self._outbox = self._outbox, []
+        self._saving = self.record()
+        return [SaveGroup(self._saving, self._stamp)]
+
+    def _addressed(self, told: list[Told]) -> Iterable[Told]:
+        """Connections may have changed while it waited: what is for a former one goes to nobody."""
+        for one in told:
+            if isinstance(one, Push):
+                connection = self.sessions.connection(one.consumer)
+                if connection is not None:
+                    yield replace(one, connection=connection)
+            else:
+                yield one
+
+    # what happens -----------------------------------------------------------------------------------------------------
+    def _live(self, event: Event) -> list[Effect]:
+        match event:
+            case LayoutTold(layout):
+                is_first, self._layout = self._layout is None, layout
+                self._drained(self.drain.handle(draining.LayoutChanged(layout)))
+                undrained = tuple(sorted(self.drain.undrained)) if is_first else ()
+                return [AskDrained(undrained)] if undrained else []
+            case draining.Drained() | draining.Refilled():
+                if self._layout is not None:
+                    self._drained(self.drain.handle(event))
+                return []
+            case assigning.Holding() | assigning.Released():
+                self._assigned(self.assignment.handle(event))
+                return []
+            case ReleaseOverdue(segment_id, generation):
+                for due in self.assignment.awaited():
+                    if (due.segment_id, due.generation) == (segment_id, generation):
+                        return [CloseConsumer(due.consumer, segment_id, generation, (self._term, 0))]
+                return []
+            case ConsumerClosed(CloseConsumer(consumer, None)):
+                if consumer in self._closing:
+                    self._closing.discard(consumer)
+                    self._assigned(self.assignment.handle(assigning.Left(consumer)))
+                return []
+            case ConsumerClosed(CloseConsumer(_, int() as segment_id, generation)):
+                self._assigned(self.assignment.handle(assigning.ReleaseTimedOut(segment_id, generation)))
+                return []
+            case seating.Registered() | seating.Disconnected() | seating.LeftCleanly() | seating.Ticked():
+                return self._seated(self.sessions.handle(event, self._now_ms))
+            case GroupSeen() | GroupSaved() | GroupDoubtful() | GroupUnread() | Deposed() | ConsumerClosed():
+                raise AssertionError(event)
+            case _:
+                assert_never(event)
+
+    def _seated(self, effects: list[seating.Effect]) -> list[Effect]:
+        now: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case seating.SaveSessions():
+                    self._is_dirty = True
+                case seating.Arrived(name):
+                    self._closing.discard(name)  # back before it was sent away: it keeps what it had
+                    self._assigned(self.assignment.handle(assigning.Joined(name)))
+                case seating.Departed(name, reason, attachment):
+                    if reason == seating.LEFT:
+                        self._assigned(self.assignment.handle(assigning.Left(name)))
+                    else:
+                        self._closing.add(name)
+                        now.append(CloseConsumer(name, None, self.assignment.generation, attachment))
+                case Welcome(name, connection, _):
+                    self._outbox.append(effect)
+                    mine = self.assignment.assigned(name)
+                    self._outbox.append(Push(connection, name, mine.generation, mine.segment_ids))
+                case WakeAt():
+                    now.append(effect)
+                case Fence() | Refuse():
+                    self._outbox.append(effect)
+                case _:
+                    assert_never(effect)
+        return now
+
+    def _drained(self, effects: list[draining.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case draining.Open(segments, finished):
+                    self._assigned(self.assignment.handle(assigning.SegmentsChanged(segments, finished)))
+                case draining.SaveDrained():
+                    self._is_dirty = True
+                case _:
+                    assert_never(effect)
+
+    def _assigned(self, effects: list[assigning.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case assigning.Save():
+                    self._is_dirty = True
+                case assigning.Assign(consumer, generation, segment_ids):
+                    self._outbox.append(Push(-1, consumer, generation, segment_ids))
+                case AwaitRelease():
+                    self._outbox.append(effect)
+                case assigning.Evict():
+                    pass  # it was closed before: that is what ConsumerClosed says
+                case _:
+                    assert_never(effect)
+
+    def _step_down(self, reason: str) -> list[Effect]:
+        self._is_over = True
+        return [StepDown(reason)]

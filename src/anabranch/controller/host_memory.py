@@ -1,0 +1,241 @@
+"""Segments in memory: a complete model of the `SegmentHost` port for simulations and tests. Knows no broker.
+
+`Shelf` is what survives a crash: every segment with its entries, cursors and the mandate it remembers. `MemoryHost` is
+a door to it. Publishing, reading and acknowledging are here too, so that whole life stories can be told.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from anabranch.controller.host import (
+    Answer,
+    ClearBacklog,
+    Create,
+    CreateCursor,
+    CursorMissing,
+    CursorSpec,
+    Delete,
+    DeleteCursor,
+    Done,
+    Drained,
+    Fence,
+    HostCapabilities,
+    HostEvent,
+    Mandate,
+    OtherIncarnation,
+    Overtaken,
+    Refilled,
+    Request,
+    Seal,
+    SealFacts,
+    Seek,
+    SegmentMissing,
+    SegmentRef,
+    SegmentSealed,
+    StaleTerm,
+    Start,
+    Status,
+)
+from anabranch.model.names import TopicName
+from anabranch.model.position import EARLIEST, Position
+
+CAPABILITIES = HostCapabilities(
+    "memory", has_drain_events=True, has_fencing=True, has_dedup_handover=True, tells_children=True
+)
+NEVER = Mandate(-1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    producer: str
+    sequence_id: int
+    publish_ms: int
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Cursor:
+    next: int  # everything before this entry is acknowledged
+    moved_by: set[str] = field(default_factory=set)  # operations that have moved it
+    is_drained: bool = False  # as it was last told
+    rewinds: int = 0  # how often it was taken back out of a drained segment
+
+
+@dataclass(slots=True)
+class StoredSegment:
+    ref: SegmentRef
+    created_by: str
+    entries: list[Entry] = field(default_factory=list)
+    cursors: dict[str, Cursor] = field(default_factory=dict)
+    sequence_ids: dict[str, int] = field(default_factory=dict)
+    sealed: SealFacts | None = None
+    children: tuple[SegmentRef, ...] = ()
+
+    def position(self, index: int) -> Position:
+        return Position(self.ref.segment_id, index) if index >= 0 else EARLIEST
+
+
+class Shelf:
+    """All segments of all topics, durable. Every change is applied whole or not at all."""
+
+    def __init__(self) -> None:
+        self.segments: dict[TopicName, StoredSegment] = {}
+        self._mandates: dict[TopicName, Mandate] = {}  # kept when the segment is deleted: that is the fence
+        self._listeners: list[Callable[[HostEvent], None]] = []
+
+    def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback)
+
+    # requests ---------------------------------------------------------------------------------------------------------
+    def apply(self, mandate: Mandate, request: Request, now_ms: int) -> Answer:
+        ref = request.segment
+        known = self._mandates.get(ref.name, NEVER)
+        if mandate.term < known.term:
+            raise StaleTerm(f"{ref}: term {mandate.term} is over, {known.term} has spoken")
+        if mandate < known:
+            raise Overtaken(f"{ref}: request {mandate.number} comes after request {known.number}")
+        self._mandates[ref.name] = mandate
+        found = self.segments.get(ref.name)
+        if found is not None and found.ref.incarnation != ref.incarnation:
+            if isinstance(request, Delete | DeleteCursor):
+                return Done()  # that life is over
+            raise OtherIncarnation(f"{ref} belongs to incarnation {found.ref.incarnation}")
+        match request:
+            case Create(operation, _, cursors):
+                if found is None:
+                    found = self.segments[ref.name] = StoredSegment(ref, operation)
+                for spec in cursors:
+                    self._add_cursor(found, spec)
+                return Done()
+            case Fence():
+                if found is None:
+                    return Status(exists=False)
+                drained = frozenset((name, one.rewinds) for name, one in found.cursors.items() if one.is_drained)
+                return Status(exists=True, sealed=found.sealed, cursors=frozenset(found.cursors), drained=drained)
+            case Seal(operation, _, children):
+                return self._seal(self._must(found, ref), operation, children, now_ms)
+            case Delete():
+                self.segments.pop(ref.name, None)
+                return Done()
+            case CreateCursor(_, _, spec):
+                self._add_cursor(self._must(found, ref), spec)
+                return Done()
+            case DeleteCursor(_, _, subscription):
+                if found is not None:
+                    found.cursors.pop(subscription, None)
+                return Done()
+            case Seek(operation, _, subscription, publish_ms):
+                segment = self._must(found, ref)
+                target = bisect_left(segment.entries, publish_ms, key=lambda entry: entry.publish_ms)
+                self._move(segment, subscription, operation, target)
+                return Done()
+            case ClearBacklog(operation, _, subscription):
+                segment = self._must(found, ref)
+                self._move(segment, subscription, operation, len(segment.entries))
+                return Done()
+            case _:
+                assert_never(request)
+
+    def _must(self, found: StoredSegment | None, ref: SegmentRef) -> StoredSegment:
+        if found is None:
+            raise SegmentMissing(f"{ref} does not exist")
+        return found
+
+    def _add_cursor(self, segment: StoredSegment, spec: CursorSpec) -> None:
+        if spec.subscription not in segment.cursors:
+            at = 0 if spec.start is Start.EARLIEST else len(segment.entries)
+            segment.cursors[spec.subscription] = Cursor(at)
+            self._tell_drained(segment, spec.subscription)
+
+    def _seal(self, segment: StoredSegment, operation: str, children: tuple[SegmentRef, ...], now_ms: int) -> SealFacts:
+        if segment.sealed is None:
+            segment.sealed = SealFacts(
+                segment.position(len(segment.entries) - 1),
+                now_ms,
+                operation,
+                tuple(sorted(segment.sequence_ids.items())),
+            )
+            segment.children = children
+            for subscription in segment.cursors:
+                self._tell_drained(segment, subscription)
+        return segment.sealed
+
+    def _move(self, segment: StoredSegment, subscription: str, operation: str, target: int) -> None:
+        cursor = self._cursor(segment, subscription)
+        if operation not in cursor.moved_by:
+            cursor.moved_by.add(operation)
+            cursor.next = target
+            self._tell_drained(segment, subscription)
+
+    def _cursor(self, segment: StoredSegment, subscription: str) -> Cursor:
+        try:
+            return segment.cursors[subscription]
+        except KeyError:
+            raise CursorMissing(f"{segment.ref} has no cursor {subscription}") from None
+
+    def _tell_drained(self, segment: StoredSegment, subscription: str) -> None:
+        cursor = segment.cursors[subscription]
+        is_drained = segment.sealed is not None and cursor.next == len(segment.entries)
+        if is_drained == cursor.is_drained:
+            return
+        cursor.is_drained = is_drained
+        cursor.rewinds += not is_drained
+        event = (Drained if is_drained else Refilled)(segment.ref, subscription, cursor.rewinds)
+        for tell in tuple(self._listeners):
+            tell(event)
+
+    # messages ---------------------------------------------------------------------------------------------------------
+    def publish(self, name: TopicName, producer: str, sequence_id: int, payload: bytes, now_ms: int) -> Position:
+        """Deduplicated: what this producer has sent before is confirmed with EARLIEST. Raises SegmentSealed."""
+        segment = self.segments.get(name)
+        if segment is None:
+            raise SegmentMissing(f"{name} does not exist")
+        if sequence_id <= segment.sequence_ids.get(producer, -1):
+            return EARLIEST
+        if segment.sealed is not None:
+            raise SegmentSealed(f"{segment.ref} is sealed")
+        segment.sequence_ids[producer] = sequence_id
+        segment.entries.append(Entry(producer, sequence_id, now_ms, payload))
+        return segment.position(len(segment.entries) - 1)
+
+    def children_of(self, name: TopicName) -> tuple[SegmentRef, ...]:
+        """What a producer of a sealed segment is told."""
+        segment = self.segments.get(name)
+        return segment.children if segment is not None else ()
+
+    def unread(self, name: TopicName, subscription: str) -> list[tuple[Position, Entry]]:
+        segment = self._must(self.segments.get(name), SegmentRef(name, 0, -1))
+        start = self._cursor(segment, subscription).next
+        return [(segment.position(i), segment.entries[i]) for i in range(start, len(segment.entries))]
+
+    def acknowledge(self, name: TopicName, subscription: str, position: Position) -> None:
+        """Cumulative."""
+        segment = self.segments.get(name)
+        if segment is None:
+            return
+        cursor = self._cursor(segment, subscription)
+        cursor.next = max(cursor.next, position.entry + 1)
+        self._tell_drained(segment, subscription)
+
+
+class MemoryHost:
+    """The port, on a shelf that others may share."""
+
+    def __init__(self, shelf: Shelf, now_ms: Callable[[], int]) -> None:
+        self._shelf = shelf
+        self._now_ms = now_ms
+
+    @property
+    def capabilities(self) -> HostCapabilities:
+        return CAPABILITIES
+
+    async def ask(self, mandate: Mandate, request: Request) -> Answer:
+        return self._shelf.apply(mandate, request, self._now_ms())
+
+    def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
+        return self._shelf.listen(callback)

@@ -1,0 +1,412 @@
+"""The journaled workflow: every change of one topic's record by its leader, one after another. Never awaits.
+
+    PLAN ── CREATE ── SEAL ── COMMIT ── TELL          one compare-and-set each for PLAN and COMMIT, nothing in between
+               └── abort: parents fenced, then one compare-and-set; children become garbage and are swept
+
+What to do next is read off the record and what the owners of the segments have answered, never off a memory of what was
+done: so a new leader goes on where the last one stopped, and a write whose fate is unknown is settled by reading again
+(the operation's id is in the record while it runs and as its last one afterwards; nobody else may write meanwhile).
+
+The point of no return is the first SEAL that may have arrived. A leader that has not asked for one itself cannot know
+whether its predecessor did: before it aborts it fences the parents, which makes late seals of others impossible, and if
+one is sealed already it rolls forward instead. For hosts without fencing the phase is written into the record first
+(`journals_seal`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import assert_never
+
+from anabranch.controller import host
+from anabranch.controller.host import CursorSpec, Request, SealFacts, SegmentRef, Start, Status
+from anabranch.controller.record import (
+    Operation,
+    Outcome,
+    Phase,
+    TopicRecord,
+    aborted,
+    committed,
+    planned,
+    pruned,
+    sealing,
+    swept,
+    with_term,
+)
+from anabranch.controller.steps import (
+    Answered,
+    Ask,
+    Asked,
+    Call,
+    DeleteCall,
+    Deposed,
+    Effect,
+    Event,
+    Failed,
+    MergeCall,
+    NotLeading,
+    OperationAborted,
+    PruneCall,
+    ReadRecord,
+    RecordDoubtful,
+    RecordRemoved,
+    RecordSaved,
+    RecordSeen,
+    RecordUnread,
+    RemoveRecord,
+    Reply,
+    Rest,
+    Rested,
+    SaveRecord,
+    SplitCall,
+    Stamp,
+    StepDown,
+    SubscriptionsKnown,
+    TellDeleted,
+    TellLayout,
+    TellPlan,
+    TooManyCalls,
+    TopicGone,
+)
+from anabranch.model.errors import Error
+from anabranch.model.layout import LayoutLimits
+from anabranch.model.names import TopicName
+from anabranch.model.replacement import Replacement, plan_merge, plan_split
+from anabranch.model.segment import Seal, Segment, backing_topic
+
+CALLS_MAX = 64
+"""Waiting for their turn, or running."""
+
+_Key = tuple[type[object], object]
+
+
+class Progress:
+    """What the owners have answered for the operation that is driven, and what was asked of them."""
+
+    def __init__(self, operation_id: str, since_ms: int) -> None:
+        self.operation_id, self.since_ms = operation_id, since_ms
+        self.created: set[int] = set()
+        self.seals: dict[int, SealFacts] = {}
+        self.fenced: set[int] = set()
+        self.has_asked_seal = False
+        self.abort_reason: str | None = None
+
+    @property
+    def must_go_forward(self) -> bool:
+        return self.has_asked_seal or bool(self.seals)
+
+
+class Operations:
+    """For one topic and one term of its leader. `create_ms_max`: children not made by then are given up."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        term: int,
+        *,
+        limits: LayoutLimits,
+        create_ms_max: int = 30_000,
+        journals_seal: bool = False,
+    ) -> None:
+        self.limits = limits
+        self.record: TopicRecord | None = None  # as it is in the store, as far as we know; None: it must be read
+        self._topic, self._term = topic, term
+        self._create_ms_max, self._journals_seal = create_ms_max, journals_seal
+        self._now_ms = 0
+        self._stamp: Stamp = 0
+        self._incarnation: int | None = None
+        self._saving: TopicRecord | RemoveRecord | None = None
+        self._calls: dict[str, Call] = {}  # first come, first served
+        self._subscriptions: frozenset[str] | None = None
+        self._progress: Progress | None = None
+        self._made: set[int] = set()  # initial segments of a new topic
+        self._deleted: set[int] = set()
+        self._busy: set[_Key] = set()  # asked and not answered, or resting
+        self._failures: dict[_Key, int] = {}
+        self._told: tuple[int, str | None] | None = None  # the epoch and the running operation that were told last
+        self._is_over = False
+
+    def begin(self) -> list[Effect]:
+        return [ReadRecord()]
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is asked for and nothing is being written: what is asked now begins at once."""
+        record = self.record
+        if record is None or record.is_deleting or record.leader_term != self._term:
+            return False
+        return record.operation is None and not self._calls and self._saving is None
+
+    @property
+    def phase(self) -> Phase | None:
+        """How far the running operation is, finer than the record says."""
+        if self.record is None or self.record.operation is None or self._progress is None:
+            return None
+        if isinstance(self._saving, TopicRecord) and self._saving.operation is None:
+            return Phase.COMMIT
+        return Phase.SEAL if self._progress.has_asked_seal else self.record.operation.phase
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        self._now_ms = max(self._now_ms, now_ms)
+        if self._is_over:
+            if isinstance(event, Asked):
+                return [Reply(event.call.operation_id, NotLeading(f"{self._topic} is led elsewhere"), -1)]
+            return []
+        match event:
+            case RecordSeen(record, stamp):
+                if self._saving is not None:
+                    return []  # what comes of our own write decides; hints may come late
+                if record is None:
+                    return self._gone()
+                self.record, self._stamp = record, stamp
+                self._failures.pop(_key(ReadRecord()), None)
+            case RecordUnread():
+                return [self._rest(ReadRecord())]
+            case RecordSaved(stamp):
+                assert isinstance(self._saving, TopicRecord)
+                self.record, self._stamp, self._saving = self._saving, stamp, None
+            case RecordRemoved():
+                return self._gone()
+            case RecordDoubtful():
+                self._saving = self.record = None
+                return [ReadRecord()]
+            case Answered(request, answer):
+                self._busy.discard(_key(request))
+                self._failures.pop(_key(request), None)
+                self._note(request, answer)
+            case Failed(request, error):
+                return self._failed(request, error)
+            case Rested(what):
+                self._busy.discard(_key(what))
+                if isinstance(what, ReadRecord):
+                    return [ReadRecord()]
+            case Asked(call):
+                if len(self._calls) >= CALLS_MAX and call.operation_id not in self._calls:
+                    return [Reply(call.operation_id, TooManyCalls(f"{CALLS_MAX} operations of {self._topic} wait"), -1)]
+                self._calls.setdefault(call.operation_id, call)
+            case SubscriptionsKnown(subscriptions):
+                self._subscriptions = subscriptions
+            case Deposed(reason):
+                return self._step_down(reason)
+            case _:
+                assert_never(event)
+        return self._decide()
+
+    # what owners say --------------------------------------------------------------------------------------------------
+    def _note(self, request: Request, answer: host.Answer) -> None:
+        segment_id, progress = request.segment.segment_id, self._progress
+        if isinstance(request, host.Delete):
+            self._deleted.add(segment_id)
+        elif isinstance(request, host.Create) and request.operation == _BIRTH:
+            self._made.add(segment_id)
+        elif progress is None or progress.operation_id != request.operation:
+            return  # an answer for an operation that is over
+        elif isinstance(request, host.Create):
+            progress.created.add(segment_id)
+        elif isinstance(answer, SealFacts):
+            progress.seals[segment_id] = answer
+        elif isinstance(answer, Status):
+            progress.fenced.add(segment_id)
+            if answer.sealed is not None:
+                progress.seals[segment_id] = answer.sealed
+
+    def _failed(self, request: Request, error: Error) -> list[Effect]:
+        if isinstance(error, host.StaleTerm):
+            return self._step_down(str(error))
+        progress = self._progress
+        is_ours = progress is not None and progress.operation_id == request.operation
+        if is_ours and isinstance(request, host.Create) and not error.retryable:
+            self._busy.discard(_key(request))
+            self._abort(str(error))
+            return self._decide()
+        return [self._rest(request), *self._decide()]
+
+    def _rest(self, what: ReadRecord | Request) -> Rest:
+        key = _key(what)
+        self._busy.add(key)
+        self._failures[key] = self._failures.get(key, 0) + 1
+        return Rest(what, self._failures[key])
+
+    def _ask(self, requests: Iterable[Request]) -> list[Effect]:
+        effects: list[Effect] = []
+        for request in requests:
+            if _key(request) not in self._busy:
+                self._busy.add(_key(request))
+                effects.append(Ask(request))
+        return effects
+
+    def _ref(self, segment: Segment) -> SegmentRef:
+        assert self.record is not None
+        return SegmentRef(backing_topic(self._topic, segment), self.record.incarnation, segment.segment_id)
+
+    # what to do next --------------------------------------------------------------------------------------------------
+    def _decide(self) -> list[Effect]:
+        record = self.record
+        if record is None or self._saving is not None:
+            return []
+        if record.leader_term > self._term:
+            return self._step_down(f"the leader of term {record.leader_term} has written")
+        if self._incarnation not in (None, record.incarnation):
+            return self._step_down(f"the topic is in its incarnation {record.incarnation}")
+        self._incarnation = record.incarnation
+        effects = self._settle(record)
+        if record.leader_term < self._term:
+            return effects + self._take_office(record)
+        if record.is_deleting:
+            return effects + self._delete_topic(record)
+        if record.operation is not None:
+            effects += self._drive(record, record.operation)
+        else:
+            self._progress = None
+            effects += self._start(record)
+        if self._saving is None:
+            effects += self._sweep(record)
+        return effects
+
+    def _settle(self, record: TopicRecord) -> list[Effect]:
+        """Tells what the record says about a layout or a call that was not told yet."""
+        effects: list[Effect] = []
+        if record.leader_term == self._term and not record.is_deleting:
+            now = record.epoch, None if record.operation is None else record.operation.operation_id
+            if now != self._told:
+                effects.append((TellLayout if record.operation is None else TellPlan)(record))
+            self._told = now
+        for operation_id, call in tuple(self._calls.items()):
+            outcome = record.outcome(operation_id)
+            if outcome is Outcome.COMMITTED or (
+                isinstance(call, PruneCall) and record.segments.keys().isdisjoint(call.segment_ids)
+            ):
+                effects.append(self._reply(call, None))
+            elif outcome is Outcome.ABORTED:
+                assert record.last_operation is not None
+                effects.append(self._reply(call, OperationAborted(record.last_operation.reason)))
+        return effects
+
+    def _take_office(self, record: TopicRecord) -> list[Effect]:
+        if record.leader_term == 0:  # nobody ever led it: its segments may not exist yet, and it has no subscriptions
+            unmade = [segment for segment in record.layout.active if segment.segment_id not in self._made]
+            if unmade:
+                return self._ask(host.Create(_BIRTH, self._ref(segment), ()) for segment in unmade)
+        return self._save(record, f"term {self._term} begins")
+
+    def _start(self, record: TopicRecord) -> list[Effect]:
+        """The next call that can be begun; those that cannot be are answered."""
+        effects: list[Effect] = []
+        for call in tuple(self._calls.values()):
+            try:
+                changed = self._begun(record, call)
+            except Error as error:
+                effects.append(self._reply(call, error))
+                continue
+            return effects + self._save(changed, f"{type(call).__name__} {call.operation_id}")
+        return effects
+
+    def _begun(self, record: TopicRecord, call: Call) -> TopicRecord:
+        match call:
+            case SplitCall(operation_id, segment_id, ways, points, reason):
+                plan = plan_split(
+                    record.layout, segment_id, ways=ways, points=points, now_ms=self._now_ms, limits=self.limits
+                )
+                return planned(record, operation_id, plan, now_ms=self._now_ms, reason=reason)
+            case MergeCall(operation_id, segment_ids, reason):
+                plan = plan_merge(record.layout, segment_ids, now_ms=self._now_ms, limits=self.limits)
+                return planned(record, operation_id, plan, now_ms=self._now_ms, reason=reason)
+            case PruneCall(_, segment_ids):
+                return pruned(record, [one for one in segment_ids if one in record.segments])
+            case DeleteCall(_, incarnation):
+                if incarnation not in (None, record.incarnation):
+                    raise TopicGone(f"incarnation {incarnation} of {self._topic} was deleted")
+                return replace(record, is_deleting=True)
+            case _:
+                assert_never(call)
+
+    def _drive(self, record: TopicRecord, operation: Operation) -> list[Effect]:
+        plan, operation_id = operation.plan, operation.operation_id
+        if self._progress is None or self._progress.operation_id != operation_id:
+            self._progress = Progress(operation_id, self._now_ms)
+        progress = self._progress
+        if self._subscriptions is None:
+            return []  # children must not exist without their cursors
+        if operation.phase is Phase.CREATE and self._now_ms - progress.since_ms > self._create_ms_max:
+            self._abort(f"children could not be made within {self._create_ms_max} ms")
+        if progress.abort_reason is not None:
+            return self._drive_abort(record, plan, progress)
+        uncreated = [child for child in plan.children if child.segment_id not in progress.created]
+        if uncreated:
+            cursors = tuple(CursorSpec(name, Start.EARLIEST) for name in sorted(self._subscriptions))
+            return self._ask(host.Create(operation_id, self._ref(child), cursors) for child in uncreated)
+        if self._journals_seal and operation.phase is Phase.CREATE:
+            return self._save(sealing(record, operation_id), f"seal {operation_id}")
+        unsealed = [record.layout[one] for one in plan.parent_ids if one not in progress.seals]
+        if unsealed:
+            progress.has_asked_seal = True
+            children = tuple(self._ref(child) for child in plan.children)
+            return self._ask(host.Seal(operation_id, self._ref(parent), children) for parent in unsealed)
+        seals = {one: Seal(facts.sealed_at_ms, facts.last_position) for one, facts in progress.seals.items()}
+        done = committed(record, operation_id, seals, now_ms=self._now_ms)
+        return self._save(done, f"commit {operation_id}")
+
+    def _abort(self, reason: str) -> None:
+        """If it is still possible."""
+        if self._progress is not None and not self._progress.must_go_forward:
+            self._progress.abort_reason = self._progress.abort_reason or reason
+
+    def _drive_abort(self, record: TopicRecord, plan: Replacement, progress: Progress) -> list[Effect]:
+        assert progress.abort_reason is not None
+        assert record.operation is not None
+        if progress.must_go_forward or record.operation.phase is Phase.SEAL:  # a predecessor got further than we knew
+            progress.abort_reason, progress.since_ms = None, self._now_ms
+            return self._drive(record, record.operation)
+        unfenced = [record.layout[one] for one in plan.parent_ids if one not in progress.fenced]
+        if unfenced:
+            return self._ask(host.Fence(progress.operation_id, self._ref(parent)) for parent in unfenced)
+        given_up = aborted(record, progress.operation_id, now_ms=self._now_ms, reason=progress.abort_reason)
+        return self._save(given_up, f"abort {progress.operation_id}")
+
+    def _sweep(self, record: TopicRecord) -> list[Effect]:
+        """Garbage is deleted; that it is gone is written when nothing else is to be done."""
+        left = [segment for segment in record.garbage if segment.segment_id not in self._deleted]
+        if left:
+            return self._ask(host.Delete(_SWEEP, self._ref(segment)) for segment in left)
+        if record.garbage and record.operation is None:
+            return self._save(swept(record, [segment.segment_id for segment in record.garbage]), "swept")
+        return []
+
+    def _delete_topic(self, record: TopicRecord) -> list[Effect]:
+        segments = (*record.segments.values(), *record.garbage, *record.planned_children)
+        left = [segment for segment in segments if segment.segment_id not in self._deleted]
+        if left:
+            return self._ask(host.Delete(_SWEEP, self._ref(segment)) for segment in left)
+        self._saving = RemoveRecord(record.incarnation, self._stamp)
+        return [self._saving]
+
+    # ends -------------------------------------------------------------------------------------------------------------
+    def _save(self, record: TopicRecord, reason: str) -> list[Effect]:
+        self._saving = with_term(record, self._term)
+        return [SaveRecord(self._saving, self._stamp, reason)]
+
+    def _reply(self, call: Call, error: Error | None) -> Reply:
+        del self._calls[call.operation_id]
+        return Reply(call.operation_id, error, -1 if self.record is None else self.record.epoch)
+
+    def _gone(self) -> list[Effect]:
+        self._is_over = True
+        effects: list[Effect] = [TellDeleted()]
+        for call in tuple(self._calls.values()):
+            is_wanted = isinstance(call, DeleteCall)
+            effects.append(self._reply(call, None if is_wanted else TopicGone(f"{self._topic} was deleted")))
+        return effects
+
+    def _step_down(self, reason: str) -> list[Effect]:
+        self._is_over = True
+        replies = [self._reply(call, NotLeading(reason)) for call in tuple(self._calls.values())]
+        return [*replies, StepDown(reason)]
+
+
+_BIRTH = "birth"
+_SWEEP = "sweep"
+
+
+def _key(what: ReadRecord | Request) -> _Key:
+    return type(what), None if isinstance(what, ReadRecord) else what.segment.name

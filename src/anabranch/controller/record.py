@@ -1,0 +1,193 @@
+"""The topic record: everything durable about one scalable topic, one compare-and-set unit. Values and edits; no store.
+
+Each edit is one step of a writer: it takes a record and gives the next, or raises. While an `operation` is set nothing
+but its own steps raises the epoch, so whoever resumes it finds the layout that it was planned on.
+
+    idle ── planned() ──▶ operation CREATE ── sealing() ──▶ operation SEAL ── committed() ──▶ idle, epoch + 1
+                                 └── aborted() ──▶ idle, same epoch, planned children in `garbage`
+
+`garbage` names segments that are no part of the topic any more and whose storage may still be there: it is deleted
+until storage confirms, then `swept`. So an aborted plan or a pruned segment can be late, but never leaked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from anabranch.model.errors import Busy, Error
+from anabranch.model.layout import Layout
+from anabranch.model.replacement import OperationKind, Replacement, replaced, reserved
+from anabranch.model.segment import NOT_SEALED, Seal, Segment
+
+
+class StaleTerm(Error):
+    """Another leader was elected: this one may not write any more."""
+
+    code = "stale-term"
+
+
+class OperationRunning(Busy):
+    """A split, merge or migration of this topic is on its way; one at a time."""
+
+    code = "operation-running"
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__(
+            f"{operation.plan.kind.lower()} of {list(operation.plan.parent_ids)} is running (phase {operation.phase})"
+        )
+        self.operation = operation
+
+
+class NoSuchOperation(Error):
+    """The operation is not the running one: it was finished or aborted by somebody."""
+
+    code = "no-such-operation"
+
+
+class Phase(StrEnum):
+    """How far a running operation has come. The record shows CREATE and SEAL; the other names are for telling."""
+
+    PLAN = "PLAN"  # not yet in the record
+    CREATE = "CREATE"  # ids reserved; children and their cursors are being made. Can still be aborted
+    SEAL = "SEAL"  # some parent may be sealed: roll forward only
+    COMMIT = "COMMIT"  # all parents sealed, the record is being written
+    TELL = "TELL"  # in the record: the layout has changed
+
+
+class Outcome(StrEnum):
+    COMMITTED = "COMMITTED"
+    ABORTED = "ABORTED"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The intent of a structural change, written before anything is touched."""
+
+    operation_id: str
+    plan: Replacement
+    phase: Phase
+    started_at_ms: int
+    reason: str = ""  # who or what wanted it
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedOperation:
+    """The last operation and its end: tells a writer whose answer was lost what became of it."""
+
+    operation_id: str
+    kind: OperationKind
+    outcome: Outcome
+    epoch: int  # of the layout after it
+    finished_at_ms: int
+    reason: str = ""  # why it was wanted, or why aborted
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    layout: Layout
+    incarnation: int = 0  # another number after the topic was deleted and created again
+    properties: Mapping[str, str] = field(default_factory=dict)
+    leader_term: int = 0
+    operation: Operation | None = None
+    last_operation: FinishedOperation | None = None
+    last_split_at_ms: int = NOT_SEALED  # -1: never. Cooldowns of auto-scaling start here
+    last_merge_at_ms: int = NOT_SEALED
+    auto_scale_policy: Mapping[str, object] | None = None
+    migrated_from: object = None  # as PIP-475 writes it; we carry it
+    garbage: tuple[Segment, ...] = ()  # by id
+    is_deleting: bool = False  # nothing happens any more but the deletion of everything
+    extra: Mapping[str, object] = field(default_factory=dict)  # what a newer writer added, kept as it came
+
+    @property
+    def epoch(self) -> int:
+        return self.layout.epoch
+
+    @property
+    def segments(self) -> Mapping[int, Segment]:
+        return self.layout.segments
+
+    @property
+    def planned_children(self) -> tuple[Segment, ...]:
+        """Segments that are not in the layout yet but may be materialised and get cursors."""
+        return () if self.operation is None else self.operation.plan.children
+
+    def running(self, operation_id: str) -> Operation:
+        """The running operation, if it is this one."""
+        if self.operation is None or self.operation.operation_id != operation_id:
+            raise NoSuchOperation(f"operation {operation_id} is not running")
+        return self.operation
+
+    def outcome(self, operation_id: str) -> Outcome | None:
+        """What became of an operation of late; None while it runs, or when another one came after it."""
+        last = self.last_operation
+        return last.outcome if last is not None and last.operation_id == operation_id else None
+
+
+def with_term(record: TopicRecord, term: int) -> TopicRecord:
+    """A leader of this term writes: its term is noted, and writers of lower terms are refused from then on."""
+    if term < record.leader_term:
+        raise StaleTerm(f"term {term} is over: the leader of term {record.leader_term} has written")
+    return replace(record, leader_term=term)
+
+
+def planned(record: TopicRecord, operation_id: str, plan: Replacement, *, now_ms: int, reason: str = "") -> TopicRecord:
+    """PLAN: the operation is set and its ids are taken."""
+    if record.operation is not None:
+        raise OperationRunning(record.operation)
+    operation = Operation(operation_id, plan, Phase.CREATE, now_ms, reason)
+    return replace(record, layout=reserved(record.layout, plan), operation=operation)
+
+
+def sealing(record: TopicRecord, operation_id: str) -> TopicRecord:
+    """From here on a parent may be sealed: the point of no return."""
+    return replace(record, operation=replace(record.running(operation_id), phase=Phase.SEAL))
+
+
+def committed(record: TopicRecord, operation_id: str, seals: Mapping[int, Seal], *, now_ms: int) -> TopicRecord:
+    """COMMIT: parents SEALED, children ACTIVE, epoch + 1, operation cleared, cooldowns started."""
+    operation = record.running(operation_id)
+    kind = operation.plan.kind
+    layout = replaced(record.layout, operation.plan, seals)
+    return replace(
+        record,
+        layout=layout,
+        operation=None,
+        last_operation=_finished(operation, Outcome.COMMITTED, layout.epoch, now_ms, operation.reason),
+        last_split_at_ms=now_ms if kind is OperationKind.SPLIT else record.last_split_at_ms,
+        last_merge_at_ms=now_ms if kind is OperationKind.MERGE else record.last_merge_at_ms,
+    )
+
+
+def aborted(record: TopicRecord, operation_id: str, *, now_ms: int, reason: str) -> TopicRecord:
+    """Given up before the point of no return: the planned children are garbage, their ids are not used again."""
+    operation = record.running(operation_id)
+    if operation.phase is not Phase.CREATE:
+        raise OperationRunning(operation)
+    return replace(
+        record,
+        operation=None,
+        last_operation=_finished(operation, Outcome.ABORTED, record.epoch, now_ms, reason),
+        garbage=(*record.garbage, *operation.plan.children),
+    )
+
+
+def pruned(record: TopicRecord, segment_ids: Iterable[int]) -> TopicRecord:
+    """First phase of garbage collection: the segments leave the layout (epoch + 1) and wait for their deletion."""
+    if record.operation is not None:
+        raise OperationRunning(record.operation)
+    gone = [record.layout[one] for one in sorted(set(segment_ids))]
+    layout = record.layout.pruned(segment.segment_id for segment in gone)
+    return replace(record, layout=layout, garbage=(*record.garbage, *gone))
+
+
+def swept(record: TopicRecord, segment_ids: Iterable[int]) -> TopicRecord:
+    """Second phase: storage has confirmed that nothing of these segments is left. Safe to repeat."""
+    done = set(segment_ids)
+    return replace(record, garbage=tuple(segment for segment in record.garbage if segment.segment_id not in done))
+
+
+def _finished(operation: Operation, outcome: Outcome, epoch: int, now_ms: int, reason: str) -> FinishedOperation:
+    return FinishedOperation(operation.operation_id, operation.plan.kind, outcome, epoch, now_ms, reason)

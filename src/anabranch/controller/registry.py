@@ -1,0 +1,129 @@
+"""The registry of a topic's subscriptions as it is stored: one record beside the topic's, one compare-and-set unit.
+
+One record and not one per subscription, because a leader that lost its office must not be able to add one behind the
+back of its successor: who writes here needs the current stamp, and raises `leaderTerm` first. Knows no segments.
+
+    CREATING ──── cursors everywhere ────▶ READY ──▶ DELETING ──── no cursor left ────▶ gone
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from anabranch.controller.host import Start
+from anabranch.model.errors import Error
+
+
+class BadRegistry(Error):
+    """A registry record that this version cannot read."""
+
+    code = "bad-registry"
+
+
+class SubscriptionKind(StrEnum):
+    STREAM = "STREAM"  # ordered, segments are assigned
+    QUEUE = "QUEUE"  # every consumer is attached to every segment
+    CHECKPOINT = "CHECKPOINT"  # ordered, assigned, positions are kept by the application
+
+    @property
+    def has_cursors(self) -> bool:
+        return self is not SubscriptionKind.CHECKPOINT
+
+
+class SubscriptionState(StrEnum):
+    CREATING = "CREATING"  # registered; cursors are being made. New segments get one from here on
+    READY = "READY"
+    DELETING = "DELETING"  # new segments get none any more
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A seek (to a publish time) or, without one, the clearing of the backlog; on its way over all segments."""
+
+    operation_id: str
+    publish_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    name: str
+    kind: SubscriptionKind
+    start: Start  # fixed by the first who subscribed
+    state: SubscriptionState
+    created_at_epoch: int  # segments of later epochs are read from their beginning, whatever `start` says
+    created_at_ms: int
+    operation_id: str = ""  # of the call that made it
+    move: Move | None = None
+
+    def start_on(self, created_at_epoch: int) -> Start:
+        """Where the cursor begins on a segment of that epoch."""
+        return Start.EARLIEST if created_at_epoch > self.created_at_epoch else self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
+    leader_term: int = 0
+    incarnation: int = 0  # of the topic: a registry of another life counts for nothing
+
+    def with_one(self, subscription: Subscription) -> Registry:
+        return replace(self, subscriptions={**self.subscriptions, subscription.name: subscription})
+
+    def without(self, name: str) -> Registry:
+        return replace(self, subscriptions={k: v for k, v in self.subscriptions.items() if k != name})
+
+    @property
+    def cursors(self) -> frozenset[str]:
+        """The subscriptions that every segment has, and every new one gets, a cursor of."""
+        found = self.subscriptions.values()
+        return frozenset(s.name for s in found if s.kind.has_cursors and s.state is not SubscriptionState.DELETING)
+
+    def encode(self) -> bytes:
+        value = {
+            "leaderTerm": self.leader_term,
+            "incarnation": self.incarnation,
+            "subscriptions": {name: _subscription_json(s) for name, s in sorted(self.subscriptions.items())},
+        }
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Registry:
+        try:
+            value = json.loads(data)
+            found = {str(name): _subscription(name, one) for name, one in value["subscriptions"].items()}
+            return cls(found, int(value["leaderTerm"]), int(value["incarnation"]))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadRegistry(f"not a registry of subscriptions: {type(error).__name__}: {error}") from error
+
+
+def _subscription_json(subscription: Subscription) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "type": subscription.kind.value,
+        "initialPosition": subscription.start.value,
+        "state": subscription.state.value,
+        "createdAtEpoch": subscription.created_at_epoch,
+        "createdAtMs": subscription.created_at_ms,
+        "operation": subscription.operation_id,
+    }
+    if subscription.move is not None:
+        value["move"] = {"id": subscription.move.operation_id, "publishMs": subscription.move.publish_ms}
+    return value
+
+
+def _subscription(name: str, value: Mapping[str, Any]) -> Subscription:
+    move = value.get("move")
+    publish_ms = None if move is None or move["publishMs"] is None else int(move["publishMs"])
+    return Subscription(
+        name,
+        SubscriptionKind(value["type"]),
+        Start(value["initialPosition"]),
+        SubscriptionState(value["state"]),
+        int(value["createdAtEpoch"]),
+        int(value["createdAtMs"]),
+        str(value["operation"]),
+        None if move is None else Move(str(move["id"]), publish_ms),
+    )

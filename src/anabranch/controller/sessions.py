@@ -1,0 +1,240 @@
+"""The consumer sessions of one subscription: durable by name, alive through broken connections. Never awaits.
+
+    register ──▶ connected ── connection lost ──▶ in grace ── registered again ──▶ connected
+                     │                               └── grace over ──▶ gone
+                     └── leave ──▶ gone at once
+
+A session is its consumer's name. What is attached to it is a connection, and only the last one counts: one that
+was replaced is fenced, and what still comes from it (its close, a leave) changes nothing. Attachments are numbered by
+(term, number): the numbers grow across leaders without being written down.
+
+Time arrives with the events. Joining and leaving are durable before anybody is told; connecting again writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from anabranch.model.errors import Error, LimitExceeded
+
+GRACE_MS = 60_000
+SESSIONS_MAX = 10_000
+LEFT = "left"
+EXPIRED = "grace period over"
+
+Connection = int
+"""As the leader's broker numbers them: never used twice while it leads."""
+
+Attachment = tuple[int, int]
+"""(leader term, number within it)."""
+
+
+class TooManySessions(LimitExceeded):
+    code = "too-many-consumers"
+
+
+# events ---------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A consumer of that name asks for its assignment."""
+
+    name: str
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    """The connection is gone, with every session on it."""
+
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class LeftCleanly:
+    """The consumer was closed. `connection` None: an operator says so."""
+
+    name: str
+    connection: Connection | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Some time has passed; wanted at the latest at the moment of the last WakeAt."""
+
+
+Event = Registered | Disconnected | LeftCleanly | Ticked
+
+
+# effects --------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SaveSessions:
+    """Make `record()` durable before any effect that follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A new member: the assignment is to know."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A member is gone for good. Nothing attached under a later number is meant."""
+
+    name: str
+    reason: str
+    attachment: Attachment
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The answer to Registered: from now on this connection hears of the session's assignment."""
+
+    name: str
+    connection: Connection
+    attachment: Attachment
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Another connection took the session over: this one is told, and hears nothing of it any more."""
+
+    name: str
+    connection: Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    name: str
+    connection: Connection
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Send Ticked then. Replaces the last one."""
+
+    at_ms: int
+
+
+Effect = SaveSessions | Arrived | Departed | Welcome | Fence | Refuse | WakeAt
+
+
+# stored ---------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SessionsRecord:
+    """The durable part: who is a member, and since when (wall clock, for people)."""
+
+    joined_at_ms: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: {"joinedAtMs": at} for name, at in sorted(self.joined_at_ms.items())}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SessionsRecord:
+        return cls({str(name): int(one["joinedAtMs"]) for name, one in value.items()})
+
+
+@dataclass(slots=True)
+class _Session:
+    joined_at_ms: int
+    connection: Connection | None
+    attachment: Attachment
+    expires_at_ms: int | None  # set while it has no connection
+
+
+class Sessions:
+    """For one subscription and one term of its topic's leader."""
+
+    def __init__(
+        self,
+        term: int,
+        *,
+        record: SessionsRecord | None = None,
+        now_ms: int = 0,
+        grace_ms: int = GRACE_MS,
+        sessions_max: int = SESSIONS_MAX,
+    ) -> None:
+        """With `record` the members a predecessor had: all of them get a whole grace period, nobody is sent away."""
+        self._term, self._grace_ms, self._sessions_max = term, grace_ms, sessions_max
+        self._attachments = 0
+        self._wake_at_ms: int | None = None
+        found = (record or SessionsRecord()).joined_at_ms
+        # (term, 0) is after every attachment of former leaders and before every one of ours
+        self._sessions = {name: _Session(at, None, (term, 0), now_ms + grace_ms) for name, at in found.items()}
+
+    def begin(self) -> list[Effect]:
+        return self._wake()
+
+    # questions --------------------------------------------------------------------------------------------------------
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self._sessions)
+
+    def connection(self, name: str) -> Connection | None:
+        """Where to tell it something; None while it is in grace or unknown."""
+        session = self._sessions.get(name)
+        return None if session is None else session.connection
+
+    def is_current(self, name: str, connection: Connection) -> bool:
+        """Does what this connection says of the session count?"""
+        return self.connection(name) == connection
+
+    def record(self) -> SessionsRecord:
+        return SessionsRecord({name: session.joined_at_ms for name, session in sorted(self._sessions.items())})
+
+    # the machine ------------------------------------------------------------------------------------------------------
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        match event:
+            case Registered(name, connection):
+                effects = self._register(name, connection, now_ms)
+            case Disconnected(connection):
+                for session in self._sessions.values():
+                    if session.connection == connection:
+                        session.connection, session.expires_at_ms = None, now_ms + self._grace_ms
+                effects = []
+            case LeftCleanly(name, left):
+                counts = name in self._sessions and (left is None or self.is_current(name, left))
+                effects = self._remove([name], LEFT) if counts else []
+            case Ticked():
+                over = [
+                    name
+                    for name, session in self._sessions.items()
+                    if session.expires_at_ms is not None and session.expires_at_ms <= now_ms
+                ]
+                effects = self._remove(sorted(over), EXPIRED)
+            case _:
+                assert_never(event)
+        return effects + self._wake()
+
+    def _register(self, name: str, connection: Connection, now_ms: int) -> list[Effect]:
+        session, effects = self._sessions.get(name), list[Effect]()
+        if session is None:
+            if len(self._sessions) >= self._sessions_max:
+                error = TooManySessions(f"the subscription has {self._sessions_max} consumers, which is its limit")
+                return [Refuse(name, connection, error)]
+            session = self._sessions[name] = _Session(now_ms, None, (0, 0), None)
+            effects += [SaveSessions(), Arrived(name)]
+        elif session.connection not in (None, connection):
+            assert session.connection is not None
+            effects.append(Fence(name, session.connection))
+        self._attachments += 1
+        session.connection, session.attachment = connection, (self._term, self._attachments)
+        session.expires_at_ms = None
+        return [*effects, Welcome(name, connection, session.attachment)]
+
+    def _remove(self, names: list[str], reason: str) -> list[Effect]:
+        gone = [Departed(name, reason, self._sessions.pop(name).attachment) for name in names]
+        return [SaveSessions(), *gone] if gone else []
+
+    def _wake(self) -> list[Effect]:
+        """The next end of a grace period, when it is another than was told."""
+        times = [session.expires_at_ms for session in self._sessions.values() if session.expires_at_ms is not None]
+        earliest = min(times, default=None)
+        if earliest == self._wake_at_ms:
+            return []
+        self._wake_at_ms = earliest
+        return [] if earliest is None else [WakeAt(earliest)]

@@ -1,0 +1,389 @@
+"""Subscriptions of one topic, by its leader: registered first, then a cursor on every segment, then answered. No await.
+
+    subscribe ──▶ registry: CREATING ──▶ a cursor on every segment, planned children too ──▶ registry: READY ──▶ answer
+
+From CREATING on, the workflow (`operation.py`) makes new segments with the cursor: it is told `TellSubscriptions` once
+the registry is durable. A segment that was planned before that is in the record that this machine is given
+(`LayoutKnown`), so no segment is missed either way. Seek and clear-backlog are intents in the registry as well: begun
+means finished, on all segments, by whoever leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from anabranch.controller import host
+from anabranch.controller.host import CursorSpec, Request, SegmentRef, Start
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.registry import Move, Registry, Subscription, SubscriptionKind, SubscriptionState
+from anabranch.controller.steps import Answered, Ask, Deposed, Failed, NotLeading, Reply, Stamp, StepDown
+from anabranch.model.errors import AlreadyExists, Busy, Error, NotFound
+from anabranch.model.names import TopicName
+from anabranch.model.segment import Segment, backing_topic
+
+
+class OtherKind(AlreadyExists):
+    """The subscription exists with another type."""
+
+    code = "subscription-of-other-type"
+
+
+class UnknownSubscription(NotFound):
+    code = "subscription-not-found"
+
+
+class SubscriptionBusy(Busy):
+    """It is being deleted or moved."""
+
+    code = "subscription-busy"
+
+
+# calls ----------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class SubscribeCall:
+    operation_id: str
+    name: str
+    kind: SubscriptionKind
+    start: Start
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubscribeCall:
+    operation_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class MoveCall:
+    """Seek to a publish time; None clears the backlog."""
+
+    operation_id: str
+    name: str
+    publish_ms: int | None
+
+
+SubscriptionCall = SubscribeCall | UnsubscribeCall | MoveCall
+
+
+# events (beside Answered, Failed, Deposed) ----------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class RegistrySeen:
+    """As it stands; None and no stamp when there is none."""
+
+    registry: Registry | None
+    stamp: Stamp | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryUnread:
+    """The store did not answer a read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySaved:
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryDoubtful:
+    """Raced, or the answer was lost: what is read next decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutKnown:
+    """The topic's record, at every TellPlan and TellLayout of the workflow."""
+
+    record: TopicRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRested:
+    what: ReadRegistry | Request
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionAsked:
+    call: SubscriptionCall
+
+
+Event = (
+    RegistrySeen
+    | RegistryUnread
+    | RegistrySaved
+    | RegistryDoubtful
+    | LayoutKnown
+    | CursorRested
+    | SubscriptionAsked
+    | Answered
+    | Failed
+    | Deposed
+)
+
+
+# effects (beside Ask, Reply, StepDown) --------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class ReadRegistry:
+    """Answered by RegistrySeen or RegistryUnread."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRegistry:
+    """Compare-and-set (None: there must be none). Answered by RegistrySaved or RegistryDoubtful."""
+
+    registry: Registry
+    expected: Stamp | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRest:
+    """Answered by CursorRested."""
+
+    what: ReadRegistry | Request
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellSubscriptions:
+    """For the workflow (SubscriptionsKnown): what new segments get cursors of."""
+
+    subscriptions: frozenset[str]
+
+
+Effect = ReadRegistry | SaveRegistry | CursorRest | TellSubscriptions | Ask | Reply | StepDown
+
+_Todo = tuple[str, int]
+"""An intent and a segment that it is done on."""
+
+CALLS_MAX = 4_096
+"""Waiting for their turn: every consumer that subscribes may be one."""
+
+FINISHED = -1
+"""In place of a segment: done on all of them."""
+
+
+class Subscriptions:
+    """For one topic and one term of its leader."""
+
+    def __init__(self, topic: TopicName, term: int) -> None:
+        self.registry: Registry | None = None
+        self._topic, self._term = topic, term
+        self._now_ms = 0
+        self._stamp: Stamp | None = None
+        self._saving: Registry | None = None
+        self._record: TopicRecord | None = None
+        self._calls: dict[str, SubscriptionCall] = {}
+        self._done: set[_Todo] = set()
+        self._busy: dict[Request | ReadRegistry, int] = {}  # asked or resting, with its failures
+        self._told: frozenset[str] | None = None
+        self._is_over = False
+
+    def begin(self) -> list[Effect]:
+        return [ReadRegistry()]
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        self._now_ms = max(self._now_ms, now_ms)
+        if self._is_over:
+            if isinstance(event, SubscriptionAsked):
+                return [Reply(event.call.operation_id, NotLeading(f"{self._topic} is led elsewhere"), -1)]
+            return []
+        match event:
+            case RegistrySeen(registry, stamp):
+                if self._saving is not None:
+                    return []
+                self.registry, self._stamp = registry or Registry(), stamp
+            case RegistryUnread():
+                return [self._rest(ReadRegistry())]
+            case RegistrySaved(stamp):
+                assert self._saving is not None
+                self.registry, self._stamp, self._saving = self._saving, stamp, None
+                intents = {intent for one in self.registry.subscriptions.values() for intent in _intents(one)}
+                self._done = {todo for todo in self._done if todo[0] in intents or todo[1] == FINISHED}
+            case RegistryDoubtful():
+                self._saving = self.registry = None
+                return [ReadRegistry()]
+            case LayoutKnown(record):
+                self._record = record
+            case CursorRested(what):
+                if isinstance(what, ReadRegistry):
+                    return [ReadRegistry()]
+                return self._retry(what)
+            case SubscriptionAsked(call):
+                if len(self._calls) >= CALLS_MAX and call.operation_id not in self._calls:
+                    error = SubscriptionBusy(f"{CALLS_MAX} changes of subscriptions of {self._topic} wait")
+                    return [Reply(call.operation_id, error, -1)]
+                self._calls.setdefault(call.operation_id, call)
+            case Answered(request, _):
+                if self._busy.pop(request, None) is not None:
+                    self._done.add((request.operation, request.segment.segment_id))
+            case Failed(request, error):
+                if isinstance(error, host.StaleTerm):
+                    return self._step_down(str(error))
+                return [self._rest(request)]
+            case Deposed(reason):
+                return self._step_down(reason)
+            case _:
+                assert_never(event)
+        return self._decide()
+
+    def _rest(self, what: ReadRegistry | Request) -> CursorRest:
+        self._busy[what] = self._busy.get(what, 0) + 1
+        return CursorRest(what, self._busy[what])
+
+    def _retry(self, request: Request) -> list[Effect]:
+        """Again, unless nobody wants it any more."""
+        failures = self._busy.pop(request, 0)
+        effects = self._decide()
+        if request in self._busy:
+            self._busy[request] = failures
+        return effects
+
+    # what to do next --------------------------------------------------------------------------------------------------
+    def _decide(self) -> list[Effect]:
+        registry, record = self.registry, self._record
+        if registry is None or self._saving is not None:
+            return []
+        if registry.leader_term > self._term:
+            return self._step_down(f"the leader of term {registry.leader_term} has written")
+        if record is None:
+            return []
+        if registry.incarnation != record.incarnation:
+            return self._save(Registry(incarnation=record.incarnation), f"incarnation {record.incarnation} begins")
+        if registry.leader_term < self._term:
+            return self._save(registry, f"term {self._term} begins")
+        effects: list[Effect] = []
+        if registry.cursors != self._told:
+            self._told = registry.cursors
+            effects.append(TellSubscriptions(self._told))
+        changed = registry
+        for subscription in registry.subscriptions.values():
+            requests = list(self._requests(subscription, record))
+            if requests:
+                effects += self._ask(requests)
+            else:
+                changed = _finished(changed, subscription)
+                if subscription.move is not None:
+                    self._done.add((subscription.move.operation_id, FINISHED))
+        if changed is registry:
+            changed, replies = self._take_calls(registry, record)
+            effects += replies
+        return effects if changed is registry else effects + self._save(changed, "subscriptions")
+
+    def _requests(self, subscription: Subscription, record: TopicRecord) -> Iterable[Request]:
+        """What is still to be done on segments for this subscription."""
+        name, state, move = subscription.name, subscription.state, subscription.move
+        if not subscription.kind.has_cursors or (state is SubscriptionState.READY and move is None):
+            return
+        for segment in (*record.segments.values(), *record.planned_children):
+            ref = SegmentRef(backing_topic(self._topic, segment), record.incarnation, segment.segment_id)
+            if state is SubscriptionState.CREATING and (request := self._creation(subscription, segment, ref)):
+                yield request
+            elif state is SubscriptionState.DELETING:
+                intent = f"delete {subscription.operation_id}"
+                if (intent, ref.segment_id) not in self._done:
+                    yield host.DeleteCursor(intent, ref, name)
+            elif move is not None and (move.operation_id, ref.segment_id) not in self._done:
+                if move.publish_ms is None:
+                    yield host.ClearBacklog(move.operation_id, ref, name)
+                else:
+                    yield host.Seek(move.operation_id, ref, name, move.publish_ms)
+
+    def _creation(self, subscription: Subscription, segment: Segment, ref: SegmentRef) -> Request | None:
+        intent = f"create {subscription.operation_id}"
+        if (intent, ref.segment_id) in self._done:
+            return None
+        return host.CreateCursor(
+            intent, ref, CursorSpec(subscription.name, subscription.start_on(segment.created_at_epoch))
+        )
+
+    def _ask(self, requests: Iterable[Request]) -> list[Effect]:
+        effects: list[Effect] = []
+        for request in requests:
+            if request not in self._busy:
+                self._busy[request] = 0
+                effects.append(Ask(request))
+        return effects
+
+    def _take_calls(self, registry: Registry, record: TopicRecord) -> tuple[Registry, list[Effect]]:
+        """Answers every call that is decided; notes the intents of the others."""
+        effects: list[Effect] = []
+        for call in tuple(self._calls.values()):
+            try:
+                wanted = self._wanted(registry, record, call)
+            except Error as error:
+                effects.append(self._reply(call, error))
+                continue
+            if wanted is None:
+                effects.append(self._reply(call, None))
+            registry = wanted or registry
+        return registry, effects
+
+    def _wanted(self, registry: Registry, record: TopicRecord, call: SubscriptionCall) -> Registry | None:
+        """The registry with the intent of the call in it; None when what it asked for is so."""
+        found = registry.subscriptions.get(call.name)
+        match call:
+            case SubscribeCall(operation_id, name, kind, start):
+                if found is None:
+                    state = SubscriptionState.CREATING
+                    return registry.with_one(
+                        Subscription(name, kind, start, state, record.epoch, self._now_ms, operation_id)
+                    )
+                if found.kind is not kind:
+                    raise OtherKind(f"subscription {name} is a {found.kind} subscription, not {kind}")
+                if found.state is SubscriptionState.DELETING:
+                    raise SubscriptionBusy(f"subscription {name} is being deleted")
+                return None if found.state is SubscriptionState.READY else registry
+            case UnsubscribeCall(_, name):
+                if found is None or found.state is SubscriptionState.DELETING:
+                    return None if found is None else registry
+                return registry.with_one(replace(found, state=SubscriptionState.DELETING, move=None))
+            case MoveCall(operation_id, name, publish_ms):
+                move = None if found is None else found.move
+                if move is not None and move.operation_id == operation_id:
+                    return registry
+                if (operation_id, FINISHED) in self._done:
+                    return None
+                if found is None:
+                    raise UnknownSubscription(f"no subscription {name} on {self._topic}")
+                if found.state is not SubscriptionState.READY or move is not None:
+                    raise SubscriptionBusy(f"subscription {name} is being {'moved' if move else found.state.lower()}")
+                return registry.with_one(replace(found, move=Move(operation_id, publish_ms)))
+            case _:
+                assert_never(call)
+
+    # ends -------------------------------------------------------------------------------------------------------------
+    def _save(self, registry: Registry, reason: str) -> list[Effect]:
+        self._saving = replace(registry, leader_term=self._term)
+        return [SaveRegistry(self._saving, self._stamp, reason)]
+
+    def _reply(self, call: SubscriptionCall, error: Error | None) -> Reply:
+        del self._calls[call.operation_id]
+        return Reply(call.operation_id, error, -1 if self._record is None else self._record.epoch)
+
+    def _step_down(self, reason: str) -> list[Effect]:
+        self._is_over = True
+        replies = [self._reply(call, NotLeading(reason)) for call in tuple(self._calls.values())]
+        return [*replies, StepDown(reason)]
+
+
+def _intents(subscription: Subscription) -> Iterable[str]:
+    yield f"{'delete' if subscription.state is SubscriptionState.DELETING else 'create'} {subscription.operation_id}"
+    if subscription.move is not None:
+        yield subscription.move.operation_id
+
+
+def _finished(registry: Registry, subscription: Subscription) -> Registry:
+    """After nothing is left to be done on segments for this subscription."""
+    match subscription.state:
+        case SubscriptionState.CREATING:
+            return registry.with_one(replace(subscription, state=SubscriptionState.READY))
+        case SubscriptionState.DELETING:
+            return registry.without(subscription.name)
+        case SubscriptionState.READY:
+            if subscription.move is None:
+                return registry
+            return registry.with_one(replace(subscription, move=None))
+        case _:
+            assert_never(subscription.state)

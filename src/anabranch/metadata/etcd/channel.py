@@ -1,0 +1,259 @@
+"""Calls to one of several etcd servers: deadlines, which calls may be repeated, and what the server's errors mean.
+
+One connection is in use at a time (a `Line`). When it fails or falls silent everybody moves on to the next endpoint;
+what is still under way on the old one may finish. Reads are repeated until their deadline, writes only while it is sure
+that they never reached a server.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from anabranch.metadata.etcd import etcd_pb2 as pb
+from anabranch.metadata.grpc_calls import CallFailed, Fate, answer, close_channel, closed, make_channel
+from anabranch.metadata.port import OutcomeUnknown, SessionLost, StoreFull, StoreIncompatible, StoreUnavailable
+from anabranch.model.errors import BadRequest, Error, NotAllowed
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+DEADLINE_MS = 8_000
+ATTEMPTS = 3
+"""A read waits this part of its deadline for one server before it asks the next. An election takes a second or two."""
+
+_BACKOFF_S = (0.02, 0.5)
+_TOO_LARGE = (
+    "etcdserver: request is too large",
+    "etcdserver: too many operations in txn request",
+    "grpc: received message larger than max",  # said by the server; our own library writes it with a capital
+)
+_METADATA = (("hasleader", "true"),)
+"""A server without a leader answers at once instead of letting us wait; it ends streams then too."""
+
+Req = TypeVar("Req")
+Res = TypeVar("Res")
+
+log = logging.getLogger(__name__)
+
+
+class Compacted(StoreUnavailable):
+    """The revision asked for is not kept any more: start again at the present one."""
+
+    code = "metadata-compacted"
+
+
+class RequestTooLarge(BadRequest):
+    """More bytes or operations than this server takes in one request; nothing was done."""
+
+    code = "metadata-request-too-large"
+
+
+class AnswerTooLarge(StoreUnavailable):
+    """The answer has more bytes than we receive at once: ask for less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Req, Res]):
+    path: str
+    encode: Callable[[Req], bytes]
+    decode: Callable[[bytes], Res]
+
+
+def _same(data: bytes) -> bytes:
+    return data
+
+
+RANGE = Method("/etcdserverpb.KV/Range", pb.RangeRequest.SerializeToString, pb.RangeResponse.FromString)
+TXN = Method("/etcdserverpb.KV/Txn", pb.TxnRequest.SerializeToString, pb.TxnResponse.FromString)
+DELETE = Method(
+    "/etcdserverpb.KV/DeleteRange", pb.DeleteRangeRequest.SerializeToString, pb.DeleteRangeResponse.FromString
+)
+TXN_ENCODED = Method("/etcdserverpb.KV/Txn", _same, pb.TxnVerdict.FromString)
+GRANT = Method(
+    "/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest.SerializeToString, pb.LeaseGrantResponse.FromString
+)
+REVOKE = Method(
+    "/etcdserverpb.Lease/LeaseRevoke", pb.LeaseRevokeRequest.SerializeToString, pb.LeaseRevokeResponse.FromString
+)
+KEEP_ALIVE: Method[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse] = Method(
+    "/etcdserverpb.Lease/LeaseKeepAlive",
+    pb.LeaseKeepAliveRequest.SerializeToString,
+    pb.LeaseKeepAliveResponse.FromString,
+)
+WATCH: Method[pb.WatchRequest, pb.WatchResponse] = Method(
+    "/etcdserverpb.Watch/Watch", pb.WatchRequest.SerializeToString, pb.WatchResponse.FromString
+)
+
+
+class Line:
+    """A connection to one endpoint."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = make_channel(address)
+        self._methods: dict[int, Any] = {}
+
+    async def call(self, method: Method[Req, Res], request: Req, timeout_s: float) -> Res:
+        made = self._methods.get(id(method))
+        if made is None:
+            made = self._channel.unary_unary(
+                method.path, request_serializer=method.encode, response_deserializer=method.decode
+            )
+            self._methods[id(method)] = made
+        try:
+            call = made(request, timeout=timeout_s, metadata=_METADATA)
+        except grpc.aio.UsageError as error:
+            raise closed(error) from error
+        response: Res = await answer(call)
+        return response
+
+    def stream(self, method: Method[Req, Res]) -> grpc.aio.StreamStreamCall[Req, Res]:
+        try:
+            return self._channel.stream_stream(
+                method.path, request_serializer=method.encode, response_deserializer=method.decode
+            )(metadata=_METADATA)
+        except grpc.aio.UsageError as error:
+            raise closed(error) from error
+
+    async def close(self, grace_s: float | None) -> None:
+        await close_channel(self._channel, grace_s)
+
+
+class EtcdChannel:
+    """The way to a cluster. `revision` is the highest one that any answer has told."""
+
+    def __init__(self, endpoints: Sequence[str], clock: Clock, deadline_ms: int = DEADLINE_MS) -> None:
+        assert endpoints
+        self._deadline_s = deadline_ms / 1000
+        self._endpoints = tuple(endpoints)
+        self._clock = clock
+        self._index = 0
+        self._line: Line | None = None
+        self._left: set[Line] = set()
+        self._tasks = TaskOwner("etcd-channel")
+        self._is_open = False
+        self.revision = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def open(self) -> None:
+        self._tasks = TaskOwner("etcd-channel")
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+        line, self._line = self._line, None
+        await self._tasks.close()
+        for old in {line, *self._left} - {None}:
+            assert old is not None
+            await old.close(None)
+        self._left.clear()
+
+    def end(self, deadline_s: float | None = None) -> float:
+        """When an operation that begins now has to be over, on the clock; all its calls share it."""
+        return self._clock.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
+
+    def line(self) -> Line:
+        """The connection in use now."""
+        if not self._is_open:
+            raise StoreUnavailable("the metadata store is not open")
+        if self._line is None:
+            self._line = Line(self._endpoints[self._index])
+        return self._line
+
+    def leave(self, line: Line) -> None:
+        """This connection disappointed: the next call uses another one."""
+        if line is not self._line:
+            return  # somebody else was quicker
+        self._index = (self._index + 1) % len(self._endpoints)
+        self._line = None
+        self._left.add(line)
+        self._tasks.spawn(self._retire(line), line.address)
+
+    async def _retire(self, line: Line) -> None:
+        await line.close(self._deadline_s)
+        self._left.discard(line)
+
+    async def repeat(self, method: Method[Req, Res], request: Req, *, end: float | None = None) -> Res:
+        """A call that does no harm when it is made twice: asked again, elsewhere, until its end."""
+        if end is None:
+            end = self.end()
+        attempt_s = (end - self._clock.monotonic()) / ATTEMPTS
+        pause_s, pause_s_max = _BACKOFF_S
+        while True:
+            line = self.line()
+            left_s = end - self._clock.monotonic()
+            try:
+                return self._note(await line.call(method, request, max(0.001, min(attempt_s, left_s))))
+            except CallFailed as failure:
+                if fate_of(failure) is Fate.ANSWERED:
+                    raise refusal(failure) from failure
+                self.leave(line)
+                if self._clock.monotonic() + pause_s >= end:
+                    raise StoreUnavailable(f"etcd at {line.address}: {failure}") from failure
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, pause_s_max)
+
+    async def once(self, method: Method[Req, Res], request: Req, *, end: float | None = None) -> Res:
+        """A write: sent again only while it surely reached no server; else OutcomeUnknown."""
+        if end is None:
+            end = self.end()
+        pause_s, pause_s_max = _BACKOFF_S
+        while True:
+            line = self.line()
+            left_s = end - self._clock.monotonic()
+            try:
+                return self._note(await line.call(method, request, max(0.001, left_s)))
+            except CallFailed as failure:
+                fate = fate_of(failure)
+                if fate is Fate.ANSWERED:
+                    raise refusal(failure) from failure
+                self.leave(line)
+                if fate is Fate.UNKNOWN:
+                    raise OutcomeUnknown(f"etcd at {line.address}: {failure}") from failure
+                if self._clock.monotonic() + pause_s >= end:
+                    raise StoreUnavailable(f"etcd at {line.address}: {failure}") from failure
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, pause_s_max)
+
+    def _note(self, response: Res) -> Res:
+        header = getattr(response, "header", None)
+        if header is not None and header.revision > self.revision:
+            self.revision = header.revision
+        return response
+
+
+def fate_of(failure: CallFailed) -> Fate:
+    """As for any gRPC call; and a server that has no leader has not even looked at the request."""
+    if failure.code is grpc.StatusCode.UNAVAILABLE and failure.details == "etcdserver: no leader":
+        return Fate.NOT_SENT
+    return failure.fate
+
+
+def refusal(failure: CallFailed) -> Error:
+    """The port's word for what the server said. Whatever was asked for was not done."""
+    code, details = failure.code, failure.details
+    if "requested lease not found" in details:
+        return SessionLost("the session's lease has ended")
+    if "revision has been compacted" in details:
+        return Compacted(details)
+    if "database space exceeded" in details:
+        return StoreFull(f"etcd has reached its quota: {details}")
+    if details.startswith(_TOO_LARGE):
+        return RequestTooLarge(details)
+    match code:
+        case grpc.StatusCode.RESOURCE_EXHAUSTED if "larger than max" in details:
+            return AnswerTooLarge(details)
+        case grpc.StatusCode.PERMISSION_DENIED | grpc.StatusCode.UNAUTHENTICATED:
+            return NotAllowed(f"etcd: {details}")
+        case grpc.StatusCode.UNIMPLEMENTED:
+            return StoreIncompatible(f"not an etcd server of version 3.4 or newer: {details}")
+        case _:
+            return StoreUnavailable(f"etcd: {failure}")

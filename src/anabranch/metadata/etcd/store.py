@@ -1,0 +1,275 @@
+"""The metadata port on etcd: what each call does with reads and transactions.
+
+Every write is a transaction that compares the record's revision and the epoch. What a write must know of the record it
+replaces (its revision, its time of creation) is taken from what was seen lately, else read first; if it was wrong the
+transaction answers what is there and the decision is taken again. After a lost connection nothing is repeated:
+OutcomeUnknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from anabranch.metadata.envelope import Numbering, wrap_timed
+from anabranch.metadata.etcd import etcd_pb2 as pb
+from anabranch.metadata.etcd import requests
+from anabranch.metadata.etcd.bulk import BulkWriter
+from anabranch.metadata.etcd.channel import DEADLINE_MS, DELETE, TXN, EtcdChannel, RequestTooLarge
+from anabranch.metadata.etcd.keys import Keyspace
+from anabranch.metadata.etcd.lease import TTL_MS_MIN, EtcdSession, grant
+from anabranch.metadata.etcd.records import Records, Seen
+from anabranch.metadata.etcd.scanning import names_below, walk
+from anabranch.metadata.etcd.watching import Watching
+from anabranch.metadata.port import (
+    ABSENT,
+    ANY,
+    Capabilities,
+    Expected,
+    Item,
+    KeyMissing,
+    Session,
+    SessionLost,
+    StoreUnavailable,
+    UnknownStore,
+    ValueTooLarge,
+    Version,
+    Versioned,
+    Watch,
+    check_key,
+    check_tree,
+    check_value,
+    decide_delete,
+    decide_put,
+)
+from anabranch.model.errors import BadRequest
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import give_way
+
+PORT = 2379
+ALWAYS_READ = 2**62
+"""As the numbering's `native_end`: no revision can be told from a version alone once records were moved in."""
+
+CAPABILITIES = Capabilities("etcd", is_durable=True, is_shared=True, has_snapshot_scan=True, ttl_ms_min=TTL_MS_MIN)
+
+log = logging.getLogger(__name__)
+
+
+class EtcdStore:
+    def __init__(self, endpoints: Sequence[str], prefix: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> None:
+        self._clock = clock
+        self._channel = EtcdChannel(endpoints, clock, deadline_ms)
+        self._records = Records(self._channel, Keyspace(prefix))
+        self._watching = Watching(self._channel, self._records.keyspace, clock)
+        self._sessions: set[EtcdSession] = set()
+
+    # -- life
+
+    async def open(self) -> None:
+        self._channel.open()
+        self._watching = Watching(self._channel, self._records.keyspace, self._clock)  # a closed one starts nothing
+        try:
+            await self._records.load_epoch()
+        except BaseException:
+            await self._channel.close()
+            raise
+
+    async def close(self) -> None:
+        if not self._channel.is_open:
+            return
+        await self._watching.close()
+        await asyncio.gather(*(session.close() for session in tuple(self._sessions)))
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    # -- single records
+
+    async def get(self, key: str) -> Versioned | None:
+        check_key(key)
+        return await self._records.read(key)
+
+    async def put(self, key: str, value: bytes, *, expected: Expected, session: Session | None = None) -> Version:
+        check_key(key)
+        check_value(key, value)
+        owner = self._own(session)
+        raw = self._records.keyspace.key(key)
+        end = self._channel.end()
+        seen = await self._before_put(key, expected, end)
+        while True:
+            now_ms = self._clock.now_ms()
+            native, created_ms = (seen.native, seen.created_ms) if seen is not None else (0, now_ms)
+            put = requests.put_op(raw, wrap_timed(bytes(value), created_ms, now_ms), owner.lease if owner else 0)
+            epoch = self._records.epoch
+            try:
+                response = await self._txn(raw, native, put, end)
+            except RequestTooLarge as error:
+                raise ValueTooLarge(key, len(value)) from error
+            except SessionLost:
+                assert owner is not None
+                owner.end()
+                raise
+            if response.succeeded:
+                version = epoch.numbering.logical(response.header.revision)
+                self._records.recent.put(key, Seen(version, response.header.revision, created_ms))
+                return version
+            seen = self._learn(key, response)
+            decide_put(key, expected, seen.version if seen is not None else None)
+            if self._clock.monotonic() > end:
+                raise StoreUnavailable(f"{key}: others keep writing it")
+
+    async def _before_put(self, key: str, expected: Expected, end: float) -> Seen | None:
+        """The record that the put is to replace; None: it is to be created. A guess that the put then checks."""
+        if expected is ABSENT:
+            return None
+        seen = self._records.recent.get(key)
+        if expected is ANY or (seen is not None and seen.version == expected):
+            return seen
+        seen = await self._records.look(key, end)
+        decide_put(key, expected, seen.version if seen is not None else None)
+        return seen
+
+    async def delete(self, key: str, *, expected: Expected) -> None:
+        check_key(key)
+        raw = self._records.keyspace.key(key)
+        if expected is ANY:
+            gone = await self._channel.once(DELETE, pb.DeleteRangeRequest(key=raw))
+            self._records.recent.put(key, None)
+            if gone.deleted == 0:
+                raise KeyMissing(key)
+            return
+        if expected is ABSENT:
+            decide_delete(key, expected, None)
+        assert isinstance(expected, int)
+        end = self._channel.end()
+        native = await self._before_delete(key, expected, end)
+        while True:
+            response = await self._txn(raw, native, requests.delete_op(raw), end)
+            if response.succeeded:
+                self._records.recent.put(key, None)
+                return
+            seen = self._learn(key, response)
+            decide_delete(key, expected, seen.version if seen is not None else None)
+            assert seen is not None
+            native = seen.native
+            if self._clock.monotonic() > end:
+                raise StoreUnavailable(f"{key}: others keep writing it")
+
+    async def _before_delete(self, key: str, expected: Version, end: float) -> int:
+        """The revision to compare with, above 0."""
+        seen = self._records.recent.get(key)
+        if seen is not None and seen.version == expected:
+            return seen.native
+        native = self._records.epoch.numbering.native(expected)
+        if native is not None and native > 0:
+            return native
+        seen = await self._records.look(key, end)
+        decide_delete(key, expected, seen.version if seen is not None else None)
+        assert seen is not None
+        return seen.native
+
+    async def _txn(self, raw: bytes, native: int, then: pb.RequestOp, end: float) -> pb.TxnResponse:
+        epoch = self._records.keyspace.epoch, self._records.epoch.native
+        return await self._channel.once(TXN, requests.guarded(raw, native, epoch, then), end=end)
+
+    def _learn(self, key: str, refused: pb.TxnResponse) -> Seen | None:
+        self._records.learn_epoch(requests.found(refused, 1))
+        return self._records.learn(key, requests.found(refused, 0))
+
+    async def sync(self) -> None:
+        """Reads are linearizable anyway; this one tells whether the cluster can be asked."""
+        await self._records.load_epoch()
+
+    # -- many records
+
+    async def children(self, key: str) -> list[str]:
+        return await names_below(self._channel, self._records, check_tree(key))
+
+    async def scan(self, prefix: str) -> AsyncIterator[tuple[str, Versioned]]:
+        async for items in walk(self._channel, self._records, check_tree(prefix), is_snapshot=False):
+            for item in items:
+                yield item
+            await give_way()
+
+    async def bulk_scan(self, prefix: str) -> AsyncIterator[list[Item]]:
+        async for items in walk(self._channel, self._records, check_tree(prefix), is_snapshot=True):
+            yield items
+            await give_way()
+
+    async def bulk_write(self, items: Sequence[Item], *, preserve: bool) -> None:
+        for key, given in items:
+            check_key(key)
+            check_value(key, given.value)
+        await BulkWriter(self._channel, self._records, self._clock).write(items, preserve=preserve)
+
+    async def bulk_delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            check_key(key)
+        await BulkWriter(self._channel, self._records, self._clock).delete(keys)
+
+    async def raise_versions(self, floor: Version) -> None:
+        """One transaction: nothing but reserved keys is there, and the epoch is still the one that was read."""
+        keyspace = self._records.keyspace
+        await self._records.load_epoch()
+        epoch = self._records.epoch
+        numbering = Numbering(max(epoch.numbering.offset, floor + 1), ALWAYS_READ)
+        now_ms = self._clock.now_ms()
+        request = pb.TxnRequest(
+            compare=[
+                *(requests.compare_empty(part) for part in keyspace.unreserved()),
+                requests.compare(keyspace.epoch, epoch.native),
+            ],
+            success=[requests.put_op(keyspace.epoch, wrap_timed(numbering.to_bytes(), now_ms, now_ms))],
+        )
+        response = await self._channel.once(TXN, request)
+        await self._records.load_epoch()
+        if not response.succeeded:
+            raise BadRequest("versions can be raised only in an empty store")
+
+    # -- sessions, watches
+
+    async def open_session(self, ttl_ms: int) -> Session:
+        session = await grant(self._channel, self._clock, ttl_ms)
+        self._sessions.add(session)
+        session.listen(lambda event: self._sessions.discard(session) if session.is_lost else None)
+        return session
+
+    def watch(self, prefix: str) -> Watch:
+        self._channel.line()  # refuses when not open
+        return self._watching.add(prefix)
+
+    def _own(self, session: Session | None) -> EtcdSession | None:
+        if session is None:
+            return None
+        if not isinstance(session, EtcdSession) or session not in self._sessions:
+            raise SessionLost("the session has ended")
+        return session
+
+
+def parse_url(rest: str) -> tuple[list[str], str]:
+    """Endpoints and prefix of `//h:p,h:p/prefix`, what follows the scheme of a metadata URL."""
+    hosts, slash, path = rest.removeprefix("//").partition("/")
+    endpoints = [host if _has_port(host) else f"{host}:{PORT}" for host in hosts.split(",")]
+    if not rest.startswith("//") or "" in hosts.split(","):
+        raise UnknownStore("metadata on etcd is written etcd://HOST:PORT[,HOST:PORT][/PREFIX]")
+    return endpoints, check_tree(slash + path.rstrip("/")) if path.strip("/") else ""
+
+
+def _has_port(host: str) -> bool:
+    """`h:1` and `[::1]:1` do; `h`, `::1` and `[::1]` do not."""
+    name, _, port = host.rpartition(":")
+    return port.isdigit() and bool(name) and (":" not in name or name.endswith("]"))

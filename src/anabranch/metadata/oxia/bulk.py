@@ -1,0 +1,101 @@
+"""Many records at once: grouped by shard, in batches of the size that writers send. Reads nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anabranch.metadata.envelope import wrap_moved, wrap_raw
+from anabranch.metadata.oxia import oxia_pb2 as wire
+from anabranch.metadata.oxia.cluster import Cluster
+from anabranch.metadata.oxia.shards import ShardMap
+from anabranch.metadata.oxia.writing import BATCH_BYTES_MAX, BATCH_WRITES_MAX, ShardWriter
+from anabranch.metadata.port import Item, OutcomeUnknown, StoreIncompatible, StoreUnavailable
+
+GROUPS_MAX = 32  # on their way at once
+PATIENCE = 3  # times the deadline of a single write: many megabytes make a server pause to tidy up
+
+
+@dataclass(slots=True)
+class Load:
+    """Writes for one shard that go out together."""
+
+    shard: int
+    puts: list[wire.Put] = field(default_factory=list)
+    deletes: list[wire.Delete] = field(default_factory=list)
+
+
+def loads(shards: ShardMap, writes: Iterable[wire.Put | wire.Delete]) -> Iterator[Load]:
+    """Group by shard; a group is given out when it is full, and before a key would be in it twice."""
+    open_loads: dict[int, tuple[Load, set[str], list[int]]] = {}
+    for write in writes:
+        shard = shards.of_key(write.key).id
+        size = len(write.key) + 16 + (len(write.value) if isinstance(write, wire.Put) else 0)
+        load, keys, used = open_loads.setdefault(shard, (Load(shard), set(), [0]))
+        if keys and (write.key in keys or len(keys) >= BATCH_WRITES_MAX or used[0] + size > BATCH_BYTES_MAX):
+            yield load
+            open_loads[shard] = load, keys, used = Load(shard), set(), [0]
+        keys.add(write.key)
+        used[0] += size
+        if isinstance(write, wire.Put):
+            load.puts.append(write)
+        else:
+            load.deletes.append(write)
+    for load, _, _ in open_loads.values():
+        yield load
+
+
+class BulkWriter:
+    def __init__(self, cluster: Cluster, prefix: str, writers: Mapping[int, ShardWriter]) -> None:
+        self._cluster = cluster
+        self._prefix = prefix
+        self._writers = writers
+
+    async def write(self, items: Sequence[Item], *, preserve: bool) -> None:
+        for answer in await self._send(self._put(item, preserve) for item in items):
+            for put in answer.puts:
+                if put.status != wire.OK:
+                    raise StoreIncompatible(f"the server answered a bulk put with status {put.status}")
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        await self._send(wire.Delete(key=self._prefix + key) for key in keys)
+
+    def _put(self, item: Item, preserve: bool) -> wire.Put:
+        key, given = item
+        if preserve:
+            value = wrap_moved(given.value, given.version, given.created_ms, given.modified_ms)
+        else:
+            value = wrap_raw(given.value)
+        return wire.Put(key=self._prefix + key, value=value)
+
+    async def _send(self, writes: Iterable[wire.Put | wire.Delete]) -> list[wire.WriteResponse]:
+        """All of them; when one group fails the others are still waited for, so that nothing is on its way unseen."""
+        places = asyncio.Semaphore(GROUPS_MAX)
+        tasks: list[asyncio.Future[wire.WriteResponse]] = []
+
+        async def send(load: Load) -> wire.WriteResponse:
+            try:
+                writer = self._writers.get(load.shard)
+                if writer is None:
+                    raise StoreUnavailable(f"Oxia shard {load.shard} is gone")
+                until = self._cluster.clock.monotonic() + PATIENCE * self._cluster.deadline_s
+                return await writer.write(load.puts, load.deletes, until)
+            finally:
+                places.release()
+
+        try:
+            for load in loads(self._cluster.shards, writes):
+                await places.acquire()
+                tasks.append(asyncio.ensure_future(send(load)))
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            for task in tasks:
+                task.cancel()
+        failed = [result for result in results if isinstance(result, BaseException)]
+        for error in failed:
+            if isinstance(error, OutcomeUnknown):
+                raise error
+        if failed:
+            raise failed[0]
+        return [result for result in results if not isinstance(result, BaseException)]

@@ -1,0 +1,186 @@
+"""Whole trees out of a store, into a store, out of existence: bulk work with a count of what is done so far.
+
+Knows the port and the lines of `archive`; no backend, no file, no terminal. Not the migration of a running cluster:
+nothing here stops writers, so an export of a store without snapshots may show a change and not the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from anabranch.metadata import archive
+from anabranch.metadata.port import (
+    ABSENT,
+    RESERVED,
+    Item,
+    MetadataStore,
+    VersionMismatch,
+    check_tree,
+    is_within,
+)
+from anabranch.metadata.sequence import sequence_key
+from anabranch.model.errors import BadRequest, Error
+
+PAGE_RECORDS = 2_000
+PAGE_BYTES = 4_000_000
+SEQUENCES = f"{RESERVED}/sequence"
+
+
+class TargetNotEmpty(Error):
+    """An import must not mix with what is there, unless it is told to."""
+
+    code = "target-not-empty"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was done so far; read by whoever shows progress."""
+
+    records: int = 0
+    value_bytes: int = 0
+    sequences: int = 0
+    ephemerals: int = 0  # left out
+
+    def add(self, items: Iterable[Item]) -> None:
+        for _, found in items:
+            self.records += 1
+            self.value_bytes += len(found.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a checked archive holds."""
+
+    below: str
+    records: int
+    sequences: int
+    version_max: int
+
+
+async def export_lines(store: MetadataStore, below: str, tally: Tally) -> AsyncIterator[str]:
+    """The archive of a tree, line by line, parents before children."""
+    tree = check_tree(below)
+    if is_within(tree, RESERVED):
+        raise BadRequest(f"keys below {RESERVED} belong to their store and do not travel")
+    await store.sync()
+    yield archive.line_of(archive.Begin(below))
+    async for page in store.bulk_scan(below):
+        kept = [item for item in page if not item[1].ephemeral]
+        tally.ephemerals += len(page) - len(kept)
+        for item in kept:
+            yield archive.line_of(archive.Record(item))
+        tally.add(kept)
+    # numbers last: one that is given while the tree is read is then in the file, whether or not its key is
+    async for key, found in store.scan(SEQUENCES):
+        prefix = sequence_prefix(key)
+        if prefix is not None and is_within(prefix, tree):
+            tally.sequences += 1
+            yield archive.line_of(archive.Sequence(prefix, int(found.value)))
+    yield archive.line_of(archive.End(tally.records, tally.sequences))
+
+
+def sequence_prefix(key: str) -> str | None:
+    """The inverse of `sequence_key`; None for the folder itself."""
+    name = key.removeprefix(f"{SEQUENCES}/")
+    return None if name == key else name.replace("%2F", "/").replace("%25", "%")
+
+
+def check_archive(lines: Iterable[str]) -> Contents:
+    """Read all of it and write nothing: a damaged file is refused before the first record is there."""
+    below, records, sequences, version_max = "", 0, 0, 0
+    end: archive.End | None = None
+    for number, text in enumerate(lines, 1):
+        if end is not None:
+            raise archive.BadArchive(f"line {number} stands behind the end")
+        match archive.parse_line(text, number):
+            case archive.Begin(tree) if number == 1:
+                below = tree
+            case archive.Begin():
+                raise archive.BadArchive(f"line {number}: a second beginning")
+            case _ if not below:
+                raise archive.BadArchive("the first line does not say that this is an export of metadata")
+            case archive.Record((_, found)):
+                records += 1
+                version_max = max(version_max, found.version)
+            case archive.Sequence():
+                sequences += 1
+            case archive.End() as end:
+                pass
+    if end is None:
+        raise archive.BadArchive("the end is missing: the file was cut short")
+    if (end.records, end.sequences) != (records, sequences):
+        raise archive.BadArchive(f"{records} records are there, {end.records} were written: the file is damaged")
+    return Contents(below, records, sequences, version_max)
+
+
+async def is_empty(store: MetadataStore) -> bool:
+    await store.sync()
+    return not await store.children("/")
+
+
+async def import_lines(
+    store: MetadataStore, lines: Iterable[str], contents: Contents, tally: Tally, *, merge: bool, preserve: bool
+) -> None:
+    """Write what `check_archive` accepted. Repeating an interrupted import is safe (with `merge`)."""
+    if not merge and not await is_empty(store):
+        raise TargetNotEmpty("the target is not empty")
+    if preserve:
+        await store.raise_versions(contents.version_max + 1)
+    for page in pages_of(archive.parse_line(text, number) for number, text in enumerate(lines, 1)):
+        sequences = [line for line in page if isinstance(line, archive.Sequence)]
+        for sequence in sequences:
+            await raise_sequence(store, sequence)
+        items = [line.item for line in page if isinstance(line, archive.Record)]
+        if items:
+            await store.bulk_write(items, preserve=preserve)
+        tally.add(items)
+        tally.sequences += len(sequences)
+
+
+def pages_of(lines: Iterable[archive.Line]) -> Iterator[list[archive.Line]]:
+    """In portions that a store can take while others see progress."""
+    page: list[archive.Line] = []
+    size = 0
+    for line in lines:
+        page.append(line)
+        size += len(line.item[1].value) if isinstance(line, archive.Record) else 0
+        if len(page) >= PAGE_RECORDS or size >= PAGE_BYTES:
+            yield page
+            page, size = [], 0
+    if page:
+        yield page
+
+
+async def raise_sequence(store: MetadataStore, sequence: archive.Sequence) -> None:
+    """Never down: the target may have given higher numbers itself."""
+    key = sequence_key(sequence.prefix)
+    while True:
+        found = await store.get(key)
+        if found is not None and int(found.value) >= sequence.last:
+            return
+        try:
+            await store.put(key, b"%d" % sequence.last, expected=ABSENT if found is None else found.version)
+        except VersionMismatch:
+            await store.sync()
+        else:
+            return
+
+
+async def keys_of(store: MetadataStore, below: str, tally: Tally) -> list[str]:
+    """All keys of a tree, parents before children; `tally` counts them, the ephemeral ones too."""
+    await store.sync()
+    keys: list[str] = []
+    async for page in store.bulk_scan(below):
+        keys += [key for key, _ in page]
+        tally.add(page)
+        tally.ephemerals += sum(found.ephemeral for _, found in page)
+    return keys
+
+
+async def delete_keys(store: MetadataStore, keys: Sequence[str], tally: Tally) -> None:
+    """Children before parents, so that whoever is interrupted leaves no orphans."""
+    for start in range(len(keys), 0, -PAGE_RECORDS):
+        page = keys[max(0, start - PAGE_RECORDS) : start]
+        await store.bulk_delete(page[::-1])
+        tally.records += len(page)

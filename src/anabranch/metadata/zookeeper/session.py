@@ -1,0 +1,63 @@
+"""The port's session: a ZooKeeper session of its own, with the keys it has put. Knows no requests but what it is given.
+
+`valid_until` counts from the moment the last answered request or ping was sent. In an ensemble a follower reports signs
+of life to the leader every half tick; should it die in between, the leader counts from up to half a tick earlier.
+Without contact for twice its timeout a session is taken as lost and never used again: its keys are gone or going.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from anabranch.metadata.port import SessionEvent
+from anabranch.metadata.sessionlife import SessionLife
+from anabranch.metadata.zookeeper.connection import Connection, Phase
+from anabranch.runtime.clock import Clock
+
+
+class ZooKeeperSession(SessionLife):
+    def __init__(self, clock: Clock, on_end: Callable[[ZooKeeperSession], None]) -> None:
+        super().__init__(0)
+        self._clock = clock
+        self._on_end = on_end
+        self._ended_at = inf
+        self._connection: Connection | None = None
+        self._was_connected = False
+        self.folders: set[str] = set()
+        """Where its keys are, so that what they leave empty can be removed."""
+
+    async def open(self, connection: Connection) -> None:
+        self._connection = connection
+        await connection.open(connection.deadline())
+
+    @property
+    def connection(self) -> Connection:
+        assert self._connection is not None
+        return self._connection
+
+    @property
+    def ttl_ms(self) -> int:
+        return self.connection.timeout_ms
+
+    @property
+    def valid_until(self) -> float:
+        return min(self.connection.confirmed_at + self.connection.timeout_ms / 1000, self._ended_at)
+
+    def on_phase(self, phase: Phase) -> None:
+        match phase:
+            case Phase.CONNECTED:
+                if self._was_connected:
+                    self.tell(SessionEvent.RECONNECTED)
+                self._was_connected = True
+            case Phase.CONNECTING:
+                self.tell(SessionEvent.DISCONNECTED)
+            case Phase.LOST | Phase.CLOSED:
+                if not self.is_lost:
+                    self._ended_at = self._clock.monotonic()
+                    self._on_end(self)
+                    self.tell(SessionEvent.LOST)
+
+    async def close(self) -> None:
+        """Its keys are gone when this returns, or within its timeout if no server answers."""
+        await self.connection.close()

@@ -1,0 +1,67 @@
+"""The routing function of a topic, as data: which ring position, and so which segment, a message has. Knows no layout.
+
+| routing | message with a key                                  | message without one                                |
+|---------|-----------------------------------------------------|----------------------------------------------------|
+| `range` | the segment whose range has the key's ring position | the segment that has its sequence id's position    |
+| `mod-n` | segment number (hash & 0x7fffffff) mod n            | segment number sequence id mod n                   |
+
+The ring position is one half of the key's 32-bit murmur3 (seed 0, UTF-8); entry buckets use the other half. Pulsar
+5.0.0-M1 takes the low half, later ones the high half, and the wire does not say which: so each topic stores it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from anabranch.model.keyhash import high16, low16, masked, murmur3_32
+
+_SPREAD = (
+    40_503  # odd and near 65536 / golden ratio: consecutive ids lie far apart, and 65536 of them hit each position
+)
+
+
+class RingHash(StrEnum):
+    """Which half of the murmur3 hash is the ring position."""
+
+    LOW16 = "murmur3-low16"
+    HIGH16 = "murmur3-high16"
+
+    def ring_position(self, raw: int) -> int:
+        return low16(raw) if self is RingHash.LOW16 else high16(raw)
+
+    def bucket_position(self, raw: int) -> int:
+        """Position on the ring of entry buckets: the half that does not choose the segment."""
+        return high16(raw) if self is RingHash.LOW16 else low16(raw)
+
+
+class RoutingKind(StrEnum):
+    RANGE = "range"
+    MOD_N = "mod-n"  # synthetic layouts: a regular topic's partitions seen as segments
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    kind: RoutingKind = RoutingKind.RANGE
+    ring_hash: RingHash = RingHash.LOW16
+
+
+RANGE_LOW16 = Routing()
+RANGE_HIGH16 = Routing(RoutingKind.RANGE, RingHash.HIGH16)
+MOD_N = Routing(RoutingKind.MOD_N)
+
+
+def key_hash(key: str) -> int:
+    """The raw hash of a key. Plain and slow: hot paths take `anabranch.protocol.keyhash.murmur3_32(key.encode())`."""
+    return murmur3_32(key.encode())
+
+
+def keyless_position(sequence_id: int) -> int:
+    """Ring position of a message without key: a function of its sequence id, so that a re-send after a split, a merge
+    or a reconnect goes where the first attempt went. Even: any 65536 consecutive ids hit every position once."""
+    return sequence_id * _SPREAD & 0xFFFF
+
+
+def mod_n(raw: int, count: int) -> int:
+    """Segment number of a key in a synthetic layout of `count` segments."""
+    return masked(raw) % count

@@ -1,0 +1,102 @@
+"""All brokers of the cluster as `broker.fleet.Fleet` wants them: cards and table from the cluster, errands over HTTP.
+Wiring, no decisions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from anabranch.broker.fleet import BrokerFacts, NoAnswer, NotConnected
+from anabranch.cluster.cluster import DIRECTOR
+from anabranch.cluster.slots import slots_of_bundle
+from anabranch.cluster.table import Seat
+from anabranch.metadata.election import read_leader
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.errors import NotFound, NotReady
+from anabranch.model.names import TopicName
+from anabranch.node.membership import ClusterPlace, address_of
+from anabranch.rest.brokers_client import BrokersClient
+
+MOVE_SECONDS = 40.0
+LOOK_SECONDS = 1.0
+
+
+class ClusterFleet:
+    def __init__(
+        self, place: ClusterPlace, store: MetadataStore, client: BrokersClient, me: str, drain_seconds: float
+    ) -> None:
+        self._place = place
+        self._store = store
+        self._client = client
+        self._me = me
+        self._drain_seconds = drain_seconds
+
+    @property
+    def me(self) -> str:
+        return self._me
+
+    def check_valid(self) -> None:
+        if not self._place.cluster.is_valid:
+            raise NotReady("this broker has lost its place in the cluster, or the metadata store is away for too long")
+
+    def others(self) -> list[str]:
+        return sorted(name for name in self._place.cluster.cards if name != self._me)
+
+    async def facts(self) -> list[BrokerFacts]:
+        cluster = self._place.cluster
+        leader = await read_leader(self._store, DIRECTOR)
+        leads = None if leader is None else leader.value.decode()
+        table = cluster.table
+        return [
+            BrokerFacts(
+                id=name,
+                address=address_of(card),
+                version=card.version,
+                started_ms=card.started_ms,
+                slots=len(table.held_by(card.seat)),
+                load=card.load,
+                is_draining=card.is_draining,
+                is_leader=name == leads,
+            )
+            for name, card in sorted(cluster.cards.items())
+        ]
+
+    def owner_of(self, topic: TopicName) -> str | None:
+        card = self._place.cluster.card_of(str(topic))
+        return None if card is None else card.broker
+
+    async def ask(self, broker: str, errand: str, arguments: Mapping[str, Any]) -> Any:
+        card = self._place.cluster.cards.get(broker)
+        if card is None:
+            raise NotConnected(f"broker {broker} is not registered any more")
+        asking = asyncio.create_task(self._client.ask(card.http_url, card.seat, errand, arguments), name="errand")
+        leaving = asyncio.create_task(self._wait_gone(card.seat), name="errand:gone")
+        try:
+            await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise NoAnswer(f"broker {broker} was replaced before it answered")
+        finally:
+            for task in (asking, leaving):
+                task.cancel()
+            await asyncio.gather(asking, leaving, return_exceptions=True)
+
+    async def _wait_gone(self, seat: Seat) -> None:
+        """A frozen broker keeps its connections: nobody waits for it longer than the cluster does."""
+        cluster = self._place.cluster
+        while (card := cluster.cards.get(seat.broker)) is not None and card.seat == seat:
+            await cluster.wait_changed(LOOK_SECONDS)
+
+    async def drain(self) -> bool:
+        return await self._place.cluster.drain(self._drain_seconds)
+
+    async def resume(self) -> None:
+        await self._place.cluster.resume(self._drain_seconds)
+
+    async def move(self, span: tuple[int, int], broker: str) -> None:
+        if broker not in self._place.cluster.cards:
+            raise NotFound(f"Broker {broker} does not exist")
+        slots = slots_of_bundle(f"0x{span[0]:08x}_0x{span[1]:08x}")
+        if not await self._place.cluster.move(slots, broker, MOVE_SECONDS):
+            raise NotReady(f"not everything has arrived at broker {broker} yet")

@@ -1,0 +1,134 @@
+"""Where the cluster and this broker's topics meet: what is served here, who is told when slots move, what giving up
+means. Wiring, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from anabranch.broker.placement import Address, ServedElsewhere
+from anabranch.broker.topics import Topics
+from anabranch.cluster.card import Card
+from anabranch.cluster.cluster import Cluster
+from anabranch.cluster.slots import slot_of
+from anabranch.model.errors import NotReady
+from anabranch.model.names import TopicName
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.reach import is_listening
+from anabranch.storage.ledgers import EmbeddedLedgers
+from anabranch.storage.port import Fenced
+
+PLACED_SECONDS = 8.0  # how long a client is kept waiting for a topic that changes hands; it gives up after 30
+PROBE_SECONDS = 0.2
+FENCE_SECONDS = 0.25
+
+
+def address_of(card: Card) -> Address:
+    return Address(card.service_url, card.http_url, card.service_url_tls, card.http_url_tls)
+
+
+class ClusterPlace:
+    """`broker.placement.Placement`, and the cluster's `Serving`."""
+
+    def __init__(
+        self, topics: Callable[[], Topics], ledgers: EmbeddedLedgers, on_given_up: Callable[[], None], clock: Clock
+    ) -> None:
+        self._topics = topics
+        self._ledgers = ledgers
+        self._on_given_up = on_given_up
+        self._clock = clock
+        self._answered: dict[str, float] = {}  # when a broker was last seen listening
+        self._cluster: Cluster | None = None
+        ledgers.may_confirm = self._may_confirm
+
+    @property
+    def cluster(self) -> Cluster:
+        if self._cluster is None:
+            raise NotReady("the broker is joining the cluster")
+        return self._cluster
+
+    @cluster.setter
+    def cluster(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def is_here(self, topic: TopicName) -> bool:
+        return self._cluster is not None and self._cluster.is_here(str(topic))
+
+    def whereabouts(self, topic: TopicName) -> Address | None:
+        card = self.cluster.card_of(str(topic))
+        if card is None or (card.seat == self.cluster.card.seat and not self.is_here(topic)):
+            return None  # ours by the table, but we may not serve it: nobody is sent to us in circles
+        return address_of(card)
+
+    def check_here(self, topic: TopicName) -> None:
+        if not self.is_here(topic):
+            raise ServedElsewhere(topic, self.whereabouts(topic))
+
+    def tenure_of(self, topic: TopicName) -> int:
+        """Of our holding of the topic's slot; whoever holds it later has a higher one."""
+        tenure = self.cluster.tenure_of(str(topic))
+        if tenure is None:
+            raise ServedElsewhere(topic, self.whereabouts(topic))
+        return tenure
+
+    async def wait_placed(self, topic: TopicName) -> None:
+        """A broker that was killed is registered until its session ends: nobody is sent to a port that refuses."""
+        cluster, name = self.cluster, str(topic)
+        until = self._clock.monotonic() + PLACED_SECONDS
+        while not cluster.is_placed(name) or not await self._answers(cluster.card_of(name)):
+            remaining = until - self._clock.monotonic()
+            if remaining <= 0 or cluster.has_given_up:
+                return
+            await cluster.wait_changed(min(remaining, PROBE_SECONDS))
+
+    async def _answers(self, card: Card | None) -> bool:
+        if card is None:
+            return False
+        if card.broker == self.cluster.card.broker:
+            return True
+        now = self._clock.monotonic()
+        if now - self._answered.get(card.service_url, now - PROBE_SECONDS) < PROBE_SECONDS:
+            return True
+        where = urlsplit(card.service_url)
+        answers = await is_listening(where.hostname or "", where.port or 0, PROBE_SECONDS)
+        if answers:
+            self._answered[card.service_url] = self._clock.monotonic()
+        return answers
+
+    def _may_confirm(self) -> bool:
+        if self._cluster is None:
+            return True  # nothing is served yet
+        if self._cluster.has_given_up:
+            raise Fenced("another broker serves the topics of this one")
+        return self._cluster.is_valid
+
+    async def close(self, heirs: Mapping[int, Card | None]) -> Callable[[], None]:
+        def heir_of(name: TopicName) -> Address | None:
+            card = heirs.get(slot_of(str(name)))
+            return None if card is None else address_of(card)
+
+        farewells = await self._topics().hand_over(lambda name: slot_of(str(name)) in heirs, heir_of)
+        await self._ledgers.settle()  # the heir reads ledger files, not our log
+
+        def say() -> None:
+            for farewell in farewells:
+                farewell.say()
+
+        return say
+
+    async def watch_fence(self) -> None:
+        """A broker that is cut off from the store and writes nothing would keep its clients for ever otherwise."""
+        while True:
+            await self._clock.sleep(FENCE_SECONDS)
+            self._ledgers.check_fence()
+
+    def loads(self) -> Mapping[int, float]:
+        loads: dict[int, float] = {}
+        topics = self._topics()
+        for topic in topics:
+            slot = slot_of(str(topic.name))
+            loads[slot] = loads.get(slot, 0.0) + topics.sampler.throughput(topic.name)
+        return loads
+
+    def give_up(self, reason: str) -> None:
+        self._on_given_up()

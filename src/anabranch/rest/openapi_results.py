@@ -1,0 +1,144 @@
+"""What successful calls answer, as JSON schemas by method and end of the path. Pure values.
+
+A test holds them against the routes, and another one real answers against them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+FLAG: Schema = {"type": "boolean"}
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "integer"}
+AMOUNT: Schema = {"type": "number"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+WORDS: Schema = {"type": "object", "additionalProperties": TEXT}
+
+
+def _object(**properties: Schema) -> Schema:
+    return {"type": "object", "required": sorted(properties), "properties": properties}
+
+
+def _map(values: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": values}
+
+
+ROLES = _map(TEXTS)
+MESSAGE_ID = _object(ledgerId=NUMBER, entryId=NUMBER, partitionIndex=NUMBER, batchIndex=NUMBER, batchSize=NUMBER)
+CONSUMER = _object(consumerName=TEXT, availablePermits=NUMBER, unackedMessages=NUMBER, msgOutCounter=NUMBER)
+PUBLISHER = _object(producerId=NUMBER, producerName=TEXT, accessMode=TEXT, msgRateIn=AMOUNT)
+SUBSCRIPTION = _object(
+    msgBacklog=NUMBER,
+    msgDelayed=NUMBER,
+    unackedMessages=NUMBER,
+    type=TEXT,
+    msgRateOut=AMOUNT,
+    isDurable=FLAG,
+    consumers={"type": "array", "items": CONSUMER},
+)
+STATS = _object(
+    msgRateIn=AMOUNT,
+    msgInCounter=NUMBER,
+    bytesInCounter=NUMBER,
+    msgOutCounter=NUMBER,
+    storageSize=NUMBER,
+    backlogSize=NUMBER,
+    publishers={"type": "array", "items": PUBLISHER},
+    subscriptions=_map(SUBSCRIPTION),
+)
+LEDGER = _object(ledgerId=NUMBER, entries=NUMBER, size=NUMBER)
+INTERNAL = _object(
+    numberOfEntries=NUMBER,
+    totalSize=NUMBER,
+    lastConfirmedEntry=TEXT,
+    state=TEXT,
+    ledgers={"type": "array", "items": LEDGER},
+    cursors=_map({"type": "object"}),
+)
+PARTITIONS = _object(partitions=NUMBER, deleted=FLAG)
+SCHEMA = _object(version=NUMBER, type=TEXT, timestamp=NUMBER, data=TEXT, properties=WORDS)
+BUNDLES = _object(boundaries=TEXTS, numBundles=NUMBER)
+POLICIES = _object(
+    auth_policies={"type": "object"},
+    replication_clusters=TEXTS,
+    bundles=BUNDLES,
+    backlog_quota_map={"type": "object"},
+    properties=WORDS,
+    deleted=FLAG,
+)
+LOOKUP = _object(brokerUrl=TEXT, nativeUrl=TEXT, httpUrl=TEXT, brokerUrlSsl=TEXT)
+BROKER = _object(
+    id=TEXT,
+    brokerId=TEXT,
+    serviceUrl=TEXT,
+    httpUrl=TEXT,
+    slots=NUMBER,
+    load=AMOUNT,
+    version=TEXT,
+    draining=FLAG,
+    leader=FLAG,
+    startedMs=NUMBER,
+)
+PUBLISHED = _object(
+    schemaVersion=NUMBER,
+    messagePublishResults={"type": "array", "items": _object(errorCode=NUMBER, schemaVersion=NUMBER)},
+)
+
+RESULTS: dict[tuple[str, str], Schema] = {
+    ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"): LOOKUP,
+    ("GET", "/lookup/v2/destination/{domain}/{tenant}/{namespace}/{topic}"): LOOKUP,
+    ("GET", "/admin/v2/clusters"): TEXTS,
+    ("GET", "/admin/v2/clusters/{cluster}"): {"type": "object"},
+    ("GET", "/admin/v2/tenants"): TEXTS,
+    ("GET", "/admin/v2/tenants/{tenant}"): _object(allowedClusters=TEXTS),
+    ("GET", "/admin/v2/namespaces/{tenant}"): TEXTS,
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}"): POLICIES,
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/topics"): TEXTS,
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/bundles"): BUNDLES,
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/permissions"): ROLES,
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/permissions/subscription"): ROLES,
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/properties"): WORDS,
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/replication"): TEXTS,
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/allowedClusters"): TEXTS,
+    ("GET", "/admin/v2/namespaces/{tenant}/{namespace}/backlogQuotaMap"): _map({"type": "object"}),
+    ("GET", "/admin/v2/{domain}/{tenant}/{namespace}"): TEXTS,
+    ("GET", "/admin/v2/{domain}/{tenant}/{namespace}/partitioned"): TEXTS,
+    ("GET", "{topic}/partitions"): PARTITIONS,
+    ("GET", "{topic}/stats"): STATS,
+    ("GET", "{topic}/partitioned-stats"): {**STATS, "required": [*STATS["required"], "partitions", "metadata"]},
+    ("GET", "{topic}/internalStats"): INTERNAL,
+    ("GET", "{topic}/partitioned-internalStats"): _object(metadata=PARTITIONS, partitions=_map(INTERNAL)),
+    ("GET", "{topic}/internal-info"): {"type": "object"},
+    ("GET", "{topic}/permissions"): ROLES,
+    ("GET", "{topic}/subscriptions"): TEXTS,
+    ("GET", "{topic}/lastMessageId"): MESSAGE_ID,
+    ("GET", "{topic}/messageid/{timestamp}"): MESSAGE_ID,
+    ("POST", "{topic}/terminate"): MESSAGE_ID,
+    ("POST", "{topic}/terminate/partitions"): _map(MESSAGE_ID),
+    ("GET", "{topic}/compaction"): _object(status=TEXT, lastError=TEXT),
+    ("PUT", "{topic}/backlogSize"): NUMBER,
+    ("POST", "/analyzeBacklog"): _object(entries=NUMBER, messages=NUMBER, aborted=FLAG),
+    ("GET", "/subscription/{subscription}/properties"): WORDS,
+    ("GET", "/replicatedSubscriptionStatus"): _map(FLAG),
+    ("GET", "{topic}/schema"): SCHEMA,
+    ("GET", "{topic}/schema/{version}"): SCHEMA,
+    ("GET", "{topic}/schemas"): _object(getSchemaResponses={"type": "array", "items": SCHEMA}),
+    ("POST", "{topic}/schema"): _object(version=_object(version=NUMBER)),
+    ("POST", "{topic}/compatibility"): _object(compatibility=FLAG, schemaCompatibilityStrategy=TEXT),
+    ("POST", "{topic}/version"): _object(version=NUMBER),
+    ("DELETE", "{topic}/schema"): _object(version=NUMBER),
+    ("GET", "/admin/v2/brokers"): TEXTS,
+    ("GET", "/admin/v2/brokers/{cluster}"): TEXTS,
+    ("GET", "/admin/v2/brokers/{cluster}/details"): {"type": "array", "items": BROKER},
+    ("GET", "/brokers/leaderBroker"): _object(serviceUrl=TEXT, brokerId=TEXT),
+    ("GET", "/ownedNamespaces"): _map({"type": "object"}),
+    ("GET", "/brokers/configuration"): TEXTS,
+    ("GET", "/brokers/configuration/values"): WORDS,
+    ("GET", "/brokers/configuration/runtime"): WORDS,
+    ("GET", "/brokers/internal-configuration"): WORDS,
+    ("GET", "/broker-stats/topics"): _map(_map(_map(_map(STATS)))),
+    ("POST", "/topics/{domain}/{tenant}/{namespace}/{topic}"): PUBLISHED,
+}
+"""Left out: what answers nothing, bytes (messages), bare text under application/json as Pulsar does (`ok`, a bundle's
+range), and policies, which answer an empty body where they are not set."""

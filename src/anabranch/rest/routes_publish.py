@@ -1,0 +1,116 @@
+"""Publish a few messages over HTTP. Knows HTTP only through values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from anabranch.broker.permissions import TOPIC_PRODUCE
+from anabranch.broker.publish_admin import Outgoing
+from anabranch.model.errors import BadRequest
+from anabranch.model.position import Position
+from anabranch.model.schema import Schema, SchemaType
+from anabranch.rest.message import Request, Response, json_response
+from anabranch.rest.publish_face import PublishFace
+from anabranch.rest.router import Route
+from anabranch.rest.routes_lookup import TOPIC_PARAMS, topic_of
+
+_FORM = '{"messages": [{"payload": "hello", "key": "k", "properties": {"a": "b"}}]}'
+TIME_MS_MAX = 1 << 62
+REFUSED = 1  # Pulsar's client would show its own number; the text says why
+
+
+def parse_messages(body: Any) -> list[Outgoing]:
+    if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
+        raise BadRequest(f"the body is an object like {_FORM}")
+    return [_message(one) for one in body["messages"]]
+
+
+def _message(value: Any) -> Outgoing:
+    if not isinstance(value, dict):
+        raise BadRequest(f"a message is an object, as in {_FORM}")
+    key, properties = value.get("key"), value.get("properties") or {}
+    if not isinstance(key, str | None):
+        raise BadRequest("key is a text")
+    if not isinstance(properties, dict) or not all(isinstance(one, str) for one in properties.values()):
+        raise BadRequest("properties are an object of texts")
+    payload = value.get("payload", "")
+    text = payload if isinstance(payload, str) else json.dumps(payload, ensure_ascii=False)
+    try:
+        return Outgoing(
+            text.encode(),
+            key,
+            {_utf8(name): _utf8(one) for name, one in properties.items()},
+            _time(value, "eventTime"),
+            _time(value, "deliverAt"),
+        )
+    except UnicodeEncodeError as error:
+        raise BadRequest("texts must be Unicode without lone surrogates") from error
+
+
+def _utf8(text: str) -> str:
+    text.encode()
+    return text
+
+
+def _time(value: dict[str, Any], name: str) -> int:
+    try:
+        number = int(value.get(name) or 0)
+    except (TypeError, ValueError) as error:
+        raise BadRequest(f"{name} is milliseconds since 1970") from error
+    if not 0 <= number <= TIME_MS_MAX:
+        raise BadRequest(f"{name} is milliseconds since 1970")
+    return number
+
+
+def parse_schema(text: Any) -> Schema | None:
+    """As Pulsar takes it: an object as text, or the object itself."""
+    if text is None or text == "":
+        return None
+    try:
+        value = json.loads(text) if isinstance(text, str) else text
+    except ValueError as error:
+        raise BadRequest(f"valueSchema is not JSON: {error}") from error
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        raise BadRequest('valueSchema is like {"type": "STRING"}')
+    definition = value.get("schema") or ""
+    if not isinstance(definition, str):
+        definition = json.dumps(definition)
+    return Schema(SchemaType.named(value["type"]), definition.encode())
+
+
+class PublishCalls:
+    def __init__(self, face: PublishFace) -> None:
+        self._face = face
+
+    async def publish(self, request: Request) -> Response:
+        body = request.json()
+        messages = parse_messages(body)
+        name = body.get("producerName") or ""
+        if not isinstance(name, str) or len(name) > 1_024:
+            raise BadRequest("producerName is a text of at most 1024 characters")
+        schema = parse_schema(body.get("valueSchema"))
+        done = await self._face.publish(str(topic_of(request)), messages, schema, name)
+        version = -1 if done.schema_version is None else done.schema_version
+        shown = [_result(one, version) for one in done.results]
+        return json_response({"messagePublishResults": shown, "schemaVersion": version})
+
+
+def _result(one: Position | str, version: int) -> dict[str, Any]:
+    if isinstance(one, str):
+        return {"messageId": None, "errorCode": REFUSED, "errorMsg": one, "schemaVersion": version}
+    return {"messageId": f"{one.ledger}:{one.entry}:-1", "errorCode": 0, "schemaVersion": version}
+
+
+def publish_routes(face: PublishFace) -> list[Route]:
+    calls = PublishCalls(face)
+    return [
+        Route(
+            "POST",
+            f"/topics/{TOPIC_PARAMS}",
+            calls.publish,
+            "Publish messages whose payload is text",
+            TOPIC_PRODUCE,
+            at_owner=True,
+        )
+    ]

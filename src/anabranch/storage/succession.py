@@ -1,0 +1,49 @@
+"""Recovering the log of another broker: of one that died, or that is frozen or cut off and must confirm nothing more.
+
+Whoever claims a generation fences all earlier ones, so a late successor must not hit a broker that is back already: the
+lock file tells whether a process lives there, the fence whether it is the one that was declared dead.
+"""
+
+from __future__ import annotations
+
+from anabranch.runtime.disk import Disk
+from anabranch.storage import volume
+from anabranch.storage.ledgerfile import LedgerFiles
+from anabranch.storage.port import StorageError
+from anabranch.storage.recovery import Recovery, take_over
+
+FILES_MAX = 256
+
+
+class BeingRecovered(StorageError):
+    """The broker is starting again and recovers its own log; look again in a moment."""
+
+    code = "being-recovered"
+    retryable = True
+
+
+def recover_peer(disk: Disk, root: str, broker_id: str, incarnation: int) -> Recovery:
+    """Afterwards that incarnation confirms nothing, and what it confirmed is in the ledger files. Blocks."""
+    directory = volume.broker_dir(root, broker_id)
+    lock = disk.lock(f"{directory}/lock")
+    try:
+        if lock is None and _generation(disk, directory) > incarnation:
+            raise BeingRecovered(f"broker {broker_id!r} is starting again")
+        files = LedgerFiles(disk, root, FILES_MAX)
+        try:
+            fence, recovery = take_over(disk, directory, files, lambda _: None)
+            fence.close()
+        finally:
+            files.close()
+        return recovery
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _generation(disk: Disk, directory: str) -> int:
+    word = disk.map_word(f"{directory}/fence")
+    try:
+        return word.get()
+    finally:
+        word.close()

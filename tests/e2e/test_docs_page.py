@@ -1,0 +1,58 @@
+"""The page that shows the HTTP API, in a real browser: every operation is there, and it asks for credentials."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.broker_process import BrokerProcess
+from tests.e2e.conftest import StartBroker
+from tests.e2e.stock.client_helpers import Rest
+from tests.security_world import write_secret
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=5000"),
+)
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")]
+
+
+def dom(url: str, profile: Path) -> str:
+    """The page as it is after its scripts ran."""
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--enable-logging=stderr", "--dump-dom", url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "Uncaught" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_every_operation_is_shown(broker: BrokerProcess, tmp_path: Path) -> None:
+    api = Rest(broker.http_url).expect("GET", "/openapi.json")
+    shown = dom(f"{broker.http_url}/docs", tmp_path)
+    assert shown.count("<details") == sum(len(verbs) for verbs in api["paths"].values())
+    assert api["info"]["version"] in shown
+    sections = set(re.findall(r'<h2 id="at-([^"]+)"', shown))
+    assert {"brokers", "clusters", "namespaces", "schemas", "subscriptions", "tenants", "topics"} <= sections
+    assert all(f'href="#at-{name}"' in shown for name in sections)
+
+
+def test_with_authentication_the_page_asks_for_credentials(start_broker: StartBroker, tmp_path: Path) -> None:
+    words = ["security.methods=token", f"security.token_secret_key={write_secret(tmp_path)}"]
+    broker = start_broker(arguments=[part for word in words for part in ("--set", word)])
+    assert Rest(broker.http_url).call("GET", "/openapi.json")[0] == 401
+    shown = dom(f"{broker.http_url}/docs", tmp_path / "profile")
+    assert "Sign in: put a token" in shown and "<details" not in shown
+
+
+def test_status(broker: BrokerProcess, tmp_path: Path) -> None:
+    assert ">OK<" in dom(f"{broker.http_url}/status.html", tmp_path)

@@ -1,0 +1,7 @@
+"""Fixtures of the integration tests: the metadata world on every kind of store."""
+
+from __future__ import annotations
+
+from tests.metadata_world import store, world
+
+__all__ = ["store", "world"]

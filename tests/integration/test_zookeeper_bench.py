@@ -1,0 +1,22 @@
+"""The ZooKeeper benchmark runs, tiny. What it measures here means nothing; that it measures does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import services
+
+pytestmark = pytest.mark.xdist_group("zk")
+
+
+def test_runs(tmp_path: Path) -> None:
+    services.shared("zk")  # skips where there is no server
+    from benchmarks import metadata_zookeeper
+    from benchmarks.measure import Scene, table
+
+    found = metadata_zookeeper.run(Scene(tmp_path, quick=True))
+    assert [outcome.name for outcome in found] == ["metadata-zk-bulk-read", "metadata-zk-event"]
+    assert all(outcome.ratio > 0 for outcome in found)
+    assert len(list(table(found))) == 3

@@ -1,0 +1,195 @@
+"""Load moves few slots, soon stops, and never brings one back: exchanges under constant and under noisy loads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.cluster.assignment import Member, balance, fill
+from anabranch.cluster.card import Card, decode_card, encode_card
+from anabranch.cluster.director import plan
+from anabranch.cluster.load import CHANGE_BYTES_MIN, REST_SECONDS, Load, LoadReporter, summarize
+from anabranch.cluster.relief import EXCHANGES_MAX, LEVEL, LOAD_MIN, LOPSIDED, relieve
+from anabranch.cluster.slots import SLOTS
+from anabranch.cluster.table import Seat, Table
+
+MIB = 1024.0 * 1024.0
+ALL = frozenset(range(SLOTS))
+
+
+def seats(count: int) -> list[Seat]:
+    return [Seat(f"b{number}", 1) for number in range(count)]
+
+
+def dealt(count: int) -> Table:
+    members = {seat.broker: Member(seat) for seat in seats(count)}
+    return balance(fill(Table(), members, ALL), members)
+
+
+def measured(table: Table, loads: dict[int, float], count: int) -> dict[str, Member]:
+    return {
+        seat.broker: Member(seat, load=summarize(table.serial, table.held_by(seat), loads)) for seat in seats(count)
+    }
+
+
+def totals(table: Table, loads: dict[int, float], count: int) -> list[float]:
+    return [sum(loads.get(slot, 0.0) for slot in table.held_by(seat)) for seat in seats(count)]
+
+
+def moved(table: Table) -> Table:
+    """Every planned move done; the table has been written twice."""
+    done = {number: slot.heir for number, slot in enumerate(table.slots) if slot.heir is not None}
+    return replace(table.with_holders(done), serial=table.serial + 2)
+
+
+def settled(table: Table, loads: dict[int, float], count: int, rounds_max: int) -> tuple[Table, int, int]:
+    """The table when nothing moves any more, after how many rounds and moves."""
+    moves = 0
+    for rounds in range(rounds_max):
+        planned, reason = plan(table, measured(table, loads, count), frozenset())
+        if planned == table:
+            return table, rounds, moves
+        assert reason == "load", "counts are never out of balance"
+        moves += sum(slot.heir is not None for slot in planned.slots)
+        table = moved(planned)
+    raise AssertionError(f"still moving after {rounds_max} rounds and {moves} moves")
+
+
+def spread(kind: str, count: int, chance: random.Random) -> dict[int, float]:
+    match kind:
+        case "one":
+            return {chance.randrange(SLOTS): 80 * MIB}
+        case "few":
+            return {chance.randrange(SLOTS): chance.random() * 40 * MIB for _ in range(12)}
+        case "one-sided":
+            return {slot: (0.2 + chance.random()) * MIB for slot in dealt(count).held_by(seats(count)[0])}
+        case "heavy-tailed":
+            return {slot: min(chance.paretovariate(0.8), 500) * MIB / 10 for slot in range(SLOTS)}
+        case _:
+            return dict.fromkeys(range(SLOTS), MIB)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(["one", "few", "one-sided", "heavy-tailed", "even"]), st.integers(2, 6), st.integers(0, 2**32))
+def test_constant_loads_soon_stand_still(kind: str, count: int, seed: int) -> None:
+    loads = spread(kind, count, random.Random(seed))
+    first = dealt(count)
+    before = totals(first, loads, count)
+    table, _, moves = settled(first, loads, count, rounds_max=SLOTS // EXCHANGES_MAX)
+    after = totals(table, loads, count)
+    mean = sum(after) / count
+    assert max(after) <= max(before) * 1.0001
+    assert [len(table.held_by(seat)) for seat in seats(count)] == [len(first.held_by(seat)) for seat in seats(count)]
+    if max(before) <= mean * LOPSIDED + LOAD_MIN:
+        assert moves == 0, "within bounds nothing moves"
+    if kind in ("one-sided", "even"):  # no single slot is too heavy: it gets level
+        assert max(after) <= mean * LOPSIDED + LOAD_MIN
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 5), st.integers(0, 2**32))
+def test_few_moves_for_one_busy_broker(count: int, seed: int) -> None:
+    """Four busy slots on one broker: a handful of exchanges, not a reshuffle."""
+    chance = random.Random(seed)
+    table = dealt(count)
+    busy = chance.sample(sorted(table.held_by(seats(count)[0])), 4)
+    loads = dict.fromkeys(busy, 20 * MIB)
+    after, rounds, moves = settled(table, loads, count, rounds_max=6)
+    assert moves <= 2 * 3, "at least one of the four stays"
+    assert max(totals(after, loads, count)) <= -(-4 // count) * 20 * MIB + 1
+    assert rounds <= 2
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 4), st.integers(0, 2**32))
+def test_noise_moves_nothing_for_long(count: int, seed: int) -> None:
+    """Loads that go up and down by a tenth around a level state."""
+    chance = random.Random(seed)
+    base = {slot: (0.5 + chance.random()) * MIB for slot in range(SLOTS)}
+    table, _, _ = settled(dealt(count), base, count, rounds_max=SLOTS)
+    for _ in range(20):
+        now = {slot: load * (0.9 + 0.2 * chance.random()) for slot, load in base.items()}
+        assert relieve(table, measured(table, now, count)) == table
+
+
+def test_a_busy_slot_alone_stays_where_it_is() -> None:
+    table = dealt(3)
+    assert relieve(table, measured(table, {5: 500 * MIB}, 3)) == table
+
+
+def test_what_is_level_enough_is_left_alone_and_what_is_not_gets_level() -> None:
+    table = dealt(2)
+    mine = sorted(table.held_by(seats(2)[0]))
+    near = dict.fromkeys(mine[:12], 10 * MIB) | dict.fromkeys(sorted(table.held_by(seats(2)[1]))[:10], 10 * MIB)
+    assert relieve(table, measured(table, near, 2)) == table
+    far = dict.fromkeys(mine[:12], 10 * MIB)
+    after, _, moves = settled(table, far, 2, rounds_max=3)
+    most, least = sorted(totals(after, far, 2), reverse=True)
+    assert most <= (most + least) / 2 * LEVEL
+    assert moves == 12, "six for six"
+
+
+@pytest.mark.parametrize("why", ["old report", "no report", "moving", "somebody is dead", "alone"])
+def test_it_waits_until_all_is_at_rest_and_measured(why: str) -> None:
+    table = dealt(2)
+    loads = dict.fromkeys(sorted(table.held_by(seats(2)[0]))[:8], 10 * MIB)
+    members = measured(table, loads, 2)
+    assert relieve(table, members) != table
+    match why:
+        case "old report":
+            load = members["b1"].load
+            assert load is not None
+            members["b1"] = replace(members["b1"], load=replace(load, serial=table.serial - 1))
+        case "no report":
+            members["b1"] = replace(members["b1"], load=None)
+        case "moving":
+            table = table.with_heirs({3: seats(2)[1]})
+        case "somebody is dead":
+            table = table.with_holders({3: Seat("x", 1)})
+        case _:
+            del members["b1"]
+    assert relieve(table, members) == table
+
+
+# -- reports
+
+
+def test_reports_come_when_a_table_has_stood_and_when_the_load_has_changed() -> None:
+    reporter, held = LoadReporter(), frozenset(range(100))
+    loads = {1: 4 * MIB, 2: 1 * MIB}
+    told: list[tuple[float, Load]] = []
+
+    def look(now: float, serial: int, loads: dict[int, float]) -> bool:
+        load = reporter.looked(now, serial, held, loads)
+        if load is not None:
+            told.append((now, load))
+        return load is not None
+
+    assert not look(0, 7, loads)
+    assert not look(REST_SECONDS / 2, 7, loads)
+    assert look(REST_SECONDS, 7, loads)
+    assert told[-1][1].total == 5 * MIB
+    assert not look(REST_SECONDS + 10, 7, {1: 4.2 * MIB, 2: 1.1 * MIB}), "not worth a write"
+    assert look(REST_SECONDS + 20, 7, {1: 1 * MIB, 2: 4 * MIB}), "the same total, another slot"
+    assert look(REST_SECONDS + 30, 7, {1: 1 * MIB, 2: 14 * MIB})
+    assert not look(100, 8, loads), "the table has just changed"
+    assert look(100 + REST_SECONDS, 8, loads), "also when the load has not"
+    assert not look(200, 8, {**loads, 3: CHANGE_BYTES_MIN / 2})
+
+
+@given(st.dictionaries(st.integers(0, SLOTS - 1), st.floats(0, 1e10), max_size=40))
+def test_a_report_is_small_and_travels_with_the_card(loads: dict[int, float]) -> None:
+    card = Card("b1", 3, "pulsar://h:1", "http://h:2", "volume", "1.0", 5).with_load(summarize(4, ALL, loads))
+    assert decode_card(encode_card(card)) == card
+    assert len(encode_card(card)) < 1200
+    load = card.member.load
+    assert load is not None
+    assert load.serial == 4
+    known = dict(load.slots)
+    assert all(abs(known[slot] - loads.get(slot, 0.0)) <= 0.5 for slot in known)
+    assert max(known.values()) == round(max(loads.values(), default=0.0))
+    assert min(known.values()) == 0.0

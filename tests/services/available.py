@@ -1,0 +1,73 @@
+"""Skip or fail: what a test does when a server cannot be had here; and the servers that a test process shares."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+import pytest
+
+from tests.services import etcd, oxia, zookeeper
+from tests.services.cache import Unavailable
+from tests.services.process import Cluster
+from tests.services.pulsar_admin import PulsarAdmin
+
+KINDS: dict[str, ModuleType] = {"zk": zookeeper, "etcd": etcd, "oxia": oxia}
+REQUIRE = "ANABRANCH_REQUIRE_SERVICES"
+_shared: dict[str, Cluster | Unavailable] = {}
+
+
+def is_required() -> bool:
+    return os.environ.get(REQUIRE, "") not in ("", "0")
+
+
+def cluster(kind: str, folder: Path, size: int = 1) -> Cluster:
+    """A cluster of the test's own, not started yet."""
+    try:
+        return _make(kind, folder, size)
+    except Unavailable as error:
+        _give_up(kind, error)
+
+
+def shared(kind: str) -> Cluster:
+    """The running single server of this kind; tests share it and keep apart by path, prefix or namespace."""
+    if kind not in _shared:
+        folder = Path(tempfile.mkdtemp(prefix=f"anabranch-{kind}-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            started = _make(kind, folder, 1).start()
+        except Unavailable as error:
+            _shared[kind] = error
+        else:
+            _shared[kind] = started
+            atexit.register(started.stop)  # runs before the directory is removed
+    found = _shared[kind]
+    if isinstance(found, Unavailable):
+        _give_up(kind, found)
+    return found
+
+
+def _make(kind: str, folder: Path, size: int) -> Cluster:
+    made = KINDS[kind].cluster(folder, size)
+    assert isinstance(made, Cluster)
+    return made
+
+
+def pulsar_admin(http_url: str, folder: Path, **settings: str) -> PulsarAdmin:
+    """The real pulsar-admin, pointed at a broker; close it."""
+    try:
+        return PulsarAdmin(http_url, folder / "pulsar-admin.log", **settings)
+    except Unavailable as error:
+        _give_up("pulsar-admin", error)
+
+
+def _give_up(kind: str, error: Unavailable) -> NoReturn:
+    reason = f"no {kind} here: {error}"
+    if is_required():
+        pytest.fail(f"{reason} ({REQUIRE} is set)", pytrace=False)
+    pytest.skip(reason)

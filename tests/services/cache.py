@@ -1,0 +1,77 @@
+"""Where servers that were downloaded or built stay between runs. Knows files and locks, no server.
+
+A cache entry is a directory named after its recipe, so another version is another entry. It appears by a rename: it is
+complete or it is not there. A lock file makes the second builder wait for the first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+BUILDS = Path(__file__).with_name("builds")
+
+
+class Unavailable(Exception):
+    """This machine cannot have the server; the text says why."""
+
+
+def folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "anabranch" / "services"
+
+
+def once(name: str, recipe: Path, build: Callable[[Path], None], *, within_s: float) -> Path:
+    """The entry for `recipe`; `build` fills an empty directory if there is none yet."""
+    entry = folder() / f"{name}-{hashlib.sha256(recipe.read_bytes()).hexdigest()[:12]}"
+    if entry.is_dir():
+        return entry
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(entry.with_suffix(".lock"), within_s):
+        if entry.is_dir():
+            return entry
+        fresh = Path(tempfile.mkdtemp(prefix=f"{entry.name}.", dir=entry.parent))
+        try:
+            build(fresh)
+            fresh.rename(entry)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return entry
+
+
+def run(command: Sequence[str | Path], *, cwd: Path | None = None, within_s: float) -> str:
+    """Run a package client; what goes wrong means that the server is not to be had."""
+    if shutil.which(command[0]) is None:
+        raise Unavailable(f"{command[0]} is not installed")
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=within_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{command[0]} did not end within {within_s:.0f} s") from error
+    if done.returncode != 0:
+        raise Unavailable(f"{command[0]} failed: {(done.stdout + done.stderr)[-1500:]}")
+    return done.stdout
+
+
+@contextmanager
+def _alone(path: Path, within_s: float) -> Iterator[None]:
+    deadline = time.monotonic() + within_s
+    with path.open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"another process still holds {path}") from None
+                time.sleep(0.1)
+        yield

@@ -1,0 +1,429 @@
+"""Consumers of ordered subscriptions come, go, hang and die while segments split and merge and leaders change.
+
+At no moment do two consumers read one segment; nothing is read before its ancestors are drained (the deliveries show
+it: every key in order); nothing confirmed is lost; in the end everything open is assigned, evenly.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from anabranch.controller import assignment as assigning
+from anabranch.controller import drain as draining
+from anabranch.controller import host
+from anabranch.controller.assignment import AwaitRelease
+from anabranch.controller.group import (
+    AskDrained,
+    CloseConsumer,
+    ConsumerClosed,
+    Group,
+    GroupDoubtful,
+    GroupRecord,
+    GroupSaved,
+    GroupSeen,
+    GroupUnread,
+    LayoutTold,
+    Push,
+    ReadGroup,
+    ReleaseOverdue,
+    SaveGroup,
+)
+from anabranch.controller.host import Mandate, SegmentRef, Start, Status
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.registry import SubscriptionState
+from anabranch.controller.sessions import (
+    Disconnected,
+    Fence,
+    LeftCleanly,
+    Refuse,
+    Registered,
+    Ticked,
+    WakeAt,
+    Welcome,
+)
+from anabranch.controller.steps import TellLayout
+from anabranch.metadata.port import ABSENT
+from anabranch.model.errors import Error
+from tests.simulation.controller_world import LINES_SHOWN, RECORD, Broken, Leader, name_of
+from tests.simulation.test_controller_operations import CHAOS_MS, ORDERED, SEEDS, Life, Producer
+from tests.simulation.world import seeds
+
+GRACE_MS = 800
+RELEASE_MS = 300
+
+
+class Consumer:
+    """A process that reads what it is given, and lets go of what it is not given any more, sooner or later."""
+
+    def __init__(self, life: GroupLife, subscription: str, name: str) -> None:
+        self._life, self.subscription, self.name = life, subscription, name
+        self.connection = -1
+        self.attachment = (-1, 0)
+        self.leader: GroupLeader | None = None
+        self.generation = -1  # the newest that it has heard of
+        self.applied = -1  # the one it acts upon: what it attaches to the owners under
+        self.held: set[int] = set()
+        self.held_under: dict[int, tuple[int, int]] = {}  # segment -> the attachment it was made under
+        self.wanted: set[int] = set()
+        self.is_hanging = False
+        self.is_gone = False
+
+    def connect(self) -> None:
+        """To whoever leads; again and again until there is somebody."""
+        life = self._life
+        if self.is_gone:
+            return
+        leader = life.leader
+        if leader is self.leader and not leader.is_dead and self.connection >= 0:
+            life.at(100, self.connect)
+            return
+        self.drop()
+        if isinstance(leader, GroupLeader) and not leader.is_dead and self.subscription in leader.groups:
+            life.connections += 1
+            self.connection, self.leader = life.connections, leader
+            life.consumers[self.connection] = self
+            leader.tell(self.subscription, Registered(self.name, self.connection))
+        life.at(100, self.connect)
+
+    def drop(self) -> None:
+        """The connection breaks; the leader hears of it at some time, perhaps after the next one was made."""
+        life, old, leader = self._life, self.connection, self.leader
+        self.connection, self.leader = -1, None
+        if leader is not None and old >= 0:
+            life.at(life.chance.choice([0, 5, 200]), lambda: leader.tell(self.subscription, Disconnected(old)))
+
+    def leave(self) -> None:
+        self.is_gone = True
+        for one in tuple(self.held):
+            self.detach(one)
+        if self.leader is not None:
+            self.leader.tell(self.subscription, LeftCleanly(self.name, self.connection))
+
+    def die(self) -> None:
+        """Its attachments break with it."""
+        for one in tuple(self.held):
+            self.detach(one)
+        self.is_gone = True
+        self.drop()
+
+    def assigned(self, push: Push) -> None:
+        if push.connection != self.connection or push.generation < self.generation or self.is_gone:
+            return
+        self.generation = push.generation
+        life, wanted = self._life, set(push.segment_ids)
+
+        def apply() -> None:
+            if self.is_gone or push.generation != self.generation or push.connection != self.connection:
+                return
+            if self.is_hanging:
+                life.at(100, apply)
+                return
+            self.wanted, self.applied = wanted, push.generation
+            for one in self.held - wanted:
+                self.detach(one)
+            for one in sorted(wanted - self.held):
+                self.attach(one)
+            if self.leader is not None:
+                held = assigning.Holding(self.name, push.generation, frozenset(self.held))
+                leader = self.leader
+                life.at(life.chance.randint(0, 5), lambda: leader.tell(self.subscription, held))
+
+        life.at(life.chance.randint(0, 20), apply)
+
+    def attach(self, segment_id: int) -> None:
+        life, key = self._life, (self.subscription, segment_id)
+        if self.applied < life.barred.get((*key, self.name), -1):
+            return  # its owner closed this consumer there: only a newer assignment lets it in again
+        if self.attachment <= life.sent_away.get((self.subscription, self.name), (-1, -1)):
+            return
+        life.must(key not in life.readers, f"{self.name} attaches to {key}, which {life.readers.get(key)} reads")
+        life.readers[key] = self.name
+        self.held.add(segment_id)
+        self.held_under[segment_id] = self.attachment
+
+    def detach(self, segment_id: int) -> None:
+        self.held.discard(segment_id)
+        self.held_under.pop(segment_id, None)
+        if self._life.readers.get((self.subscription, segment_id)) == self.name:
+            del self._life.readers[self.subscription, segment_id]
+
+    def closed(self, segment_id: int) -> None:
+        """By the segment's owner. What it still is to read it attaches to again, if it is let in."""
+        self.detach(segment_id)
+        self._life.at(50, lambda: self.attach_again(segment_id))
+
+    def attach_again(self, segment_id: int) -> None:
+        if self.is_gone or segment_id not in self.wanted or segment_id in self.held:
+            return
+        if not self.is_hanging and (self.subscription, segment_id) not in self._life.readers:
+            self.attach(segment_id)
+        if segment_id not in self.held:
+            self._life.at(50, lambda: self.attach_again(segment_id))
+
+    def read(self) -> bool:
+        life, found = self._life, False
+        record = life.record
+        if record is None or self.is_hanging:
+            return False
+        for one in sorted(self.held & record.segments.keys()):
+            segment = name_of(record.segments[one])
+            stored = life.shelf.segments.get(segment)
+            if stored is None or self.subscription not in stored.cursors or life.chance.random() < 0.3:
+                continue
+            for position, entry in life.shelf.unread(segment, self.subscription)[:5]:
+                life.deliver(self.subscription, entry.producer, entry.sequence_id, one)
+                life.shelf.acknowledge(segment, self.subscription, position)
+                found = True
+        return found
+
+
+class GroupLeader(Leader):
+    """Leads the groups of the ordered subscriptions too."""
+
+    def __init__(self, world: GroupLife, term: int) -> None:
+        super().__init__(world, term)
+        self.life = world
+        self.groups: dict[str, Group] = {}
+        self.heard: list[host.HostEvent] = []  # from its election on
+        self.layout: TopicRecord | None = None
+
+    def deliver(self, machine: Any, event: Any) -> None:
+        super().deliver(machine, event)
+        registry = self.subs.registry
+        if self.is_dead or self.is_frozen or registry is None or registry.leader_term != self.term:
+            return
+        for name, subscription in registry.subscriptions.items():
+            ready = subscription.state is SubscriptionState.READY
+            if name in ORDERED and ready and name not in self.groups and self.layout is not None:
+                group = self.groups[name] = Group(subscription.operation_id, self.term, grace_ms=GRACE_MS)
+                self.perform(group, group.begin())
+                super().deliver(group, LayoutTold(self.layout.layout))
+                for one in self.heard:
+                    self.hear_one(name, one)
+
+    def tell(self, subscription: str, event: Any) -> None:
+        if subscription in self.groups:
+            self.deliver(self.groups[subscription], event)
+
+    def hear(self, event: host.HostEvent) -> None:
+        self.heard.append(event)
+        for name in tuple(self.groups):
+            self.hear_one(name, event)
+
+    def hear_one(self, name: str, event: host.HostEvent) -> None:
+        if isinstance(event, host.Drained) and event.subscription == name:
+            self.tell(name, draining.Drained(event.segment.segment_id, event.rewinds))
+        elif isinstance(event, host.Refilled) and event.subscription == name:
+            self.tell(name, draining.Refilled(event.segment.segment_id, event.rewinds))
+
+    def _do(self, machine: Any, effect: Any) -> None:
+        super()._do(machine, effect)
+        if isinstance(effect, TellLayout):
+            self.layout = effect.record
+            for group in self.groups.values():
+                self.deliver(group, LayoutTold(effect.record.layout))
+
+    def do_more(self, machine: Any, effect: Any) -> None:
+        life, name = self.life, next(name for name, group in self.groups.items() if group is machine)
+        key = f"{RECORD}/groups/{name}"
+        match effect:
+            case ReadGroup():
+                self.read(key, machine, lambda v, at: GroupSeen(v and GroupRecord.decode(v), at), GroupUnread())
+            case SaveGroup(record, expected):
+                wanted = ABSENT if expected is None else expected
+                self.write(
+                    machine, lambda: life.data.put(key, record.encode(), wanted, None), GroupSaved, GroupDoubtful()
+                )
+            case AskDrained(segment_ids):
+                for one in segment_ids:
+                    self.ask_drained(name, one)
+            case Push(connection, consumer, generation, segment_ids):
+                self.say(f"{name}: {consumer} has {list(segment_ids)} (generation {generation})")
+                if connection in life.consumers:
+                    life.at(life.chance.randint(0, 5), lambda: life.consumers[connection].assigned(effect))
+            case AwaitRelease(segment_id, _, generation):
+                life.at(RELEASE_MS, lambda: self.deliver(machine, ReleaseOverdue(segment_id, generation)))
+            case CloseConsumer():
+                self.say(f"{name}: closes {effect.consumer} at {effect.segment_id}")
+                life.at(life.chance.randint(0, 20), lambda: self.close_consumer(machine, name, effect))
+            case WakeAt(at_ms):
+                life.at(at_ms - life.now_ms, lambda: self.deliver(machine, Ticked()))
+            case Welcome(_, connection, attachment):
+                if connection in life.consumers and life.consumers[connection].connection == connection:
+                    life.consumers[connection].attachment = attachment
+            case Fence() | Refuse():
+                pass
+            case _:
+                raise AssertionError(effect)
+
+    def close_consumer(self, machine: Any, name: str, close: CloseConsumer) -> None:
+        """What the owners do; they do it whether the leader is still there or not."""
+        life = self.life
+        (consumer,) = [c for c in life.everybody if (c.subscription, c.name) == (name, close.consumer)]
+        if close.segment_id is not None:
+            consumer.closed(close.segment_id)
+            key = (name, close.segment_id, close.consumer)
+            life.barred[key] = max(life.barred.get(key, -1), close.generation)
+        else:
+            for one in [one for one, attachment in consumer.held_under.items() if attachment <= close.attachment]:
+                consumer.closed(one)
+            sent_away = life.sent_away.get((name, close.consumer), (-1, -1))
+            life.sent_away[name, close.consumer] = max(sent_away, close.attachment)
+        self.deliver(machine, ConsumerClosed(close))
+
+    def ask_drained(self, name: str, segment_id: int) -> None:
+        life, record = self.life, self.life.record
+        if self.is_dead or record is None or segment_id not in record.segments:
+            return
+        ref = SegmentRef(name_of(record.segments[segment_id]), record.incarnation, segment_id)
+
+        def answered(status: Status) -> None:
+            for subscription, rewinds in status.drained:
+                if subscription == name:
+                    self.tell(name, draining.Drained(segment_id, rewinds))
+
+        def failed(error: Error) -> None:
+            life.at(50, lambda: self.ask_drained(name, segment_id))
+
+        life.ask_host(Mandate(self.term, next(self._numbers)), host.Fence("drained?", ref), answered, failed)
+
+
+class GroupLife(Life):
+    def __init__(self, seed: int) -> None:
+        self.connections = 0
+        self.consumers: dict[int, Consumer] = {}  # by connection
+        self.everybody: list[Consumer] = []
+        self.readers: dict[tuple[str, int], str] = {}
+        self.barred: dict[tuple[str, int, str], int] = {}
+        self.sent_away: dict[tuple[str, str], tuple[int, int]] = {}
+        super().__init__(seed)
+        self.deletes = False
+        self.listeners.append(self.broadcast)
+
+    def new_leader(self, term: int) -> Leader:
+        return GroupLeader(self, term)
+
+    def broadcast(self, event: host.HostEvent) -> None:
+        for leader in self.leaders:
+            if isinstance(leader, GroupLeader) and not leader.is_dead:
+                self.at(self.chance.randint(0, 10), partial(leader.hear, event))
+
+    def join(self, subscription: str) -> None:
+        consumer = Consumer(self, subscription, f"{subscription}-{len(self.everybody)}")
+        self.everybody.append(consumer)
+        consumer.connect()
+
+    def replied(self, operation_id: str, error: Error | None) -> None:
+        known = set(self.from_then)
+        super().replied(operation_id, error)
+        for name in sorted(set(self.groups_known) - known):
+            for _ in range(self.chance.randint(1, 3)):
+                self.join(name)
+
+    def read_one(self, name: str, share: float = 0.5) -> bool:
+        living = [c for c in self.everybody if c.subscription == name and not c.is_gone]
+        return sum(consumer.read() for consumer in living) > 0
+
+    def trouble_consumers(self) -> None:
+        if not self.is_chaotic:
+            return
+        self.at(self.chance.randint(1, 150), self.trouble_consumers)
+        living = [consumer for consumer in self.everybody if not consumer.is_gone]
+        if not living:
+            return
+        one = self.chance.choice(living)
+        match self.chance.randrange(7):
+            case 0 | 1:
+                one.drop()
+            case 2:
+                one.is_hanging = not one.is_hanging
+            case 3:
+                self.say(f"{one.name} leaves")
+                one.leave()
+            case 4:
+                self.say(f"{one.name} dies")
+                one.die()
+            case _:
+                if len(living) < 8:
+                    self.join(one.subscription)
+
+    def live(self) -> None:
+        producers = [Producer(self, number) for number in range(5)]
+        self.elect()
+        self.subscribe("first", Start.EARLIEST)
+        self.run(200)
+        self.is_chaotic = True
+        for producer in producers:
+            producer.send()
+        self.read()
+        self.act()
+        self.trouble_hosts()
+        self.trouble_consumers()
+        self.run(CHAOS_MS)
+        self.is_chaotic = False
+        for consumer in self.everybody:
+            consumer.is_hanging = False
+        for name in self.groups_known:
+            self.join(name)
+        self.finish()
+        for _ in range(400):
+            self.run(self.now_ms + 50)
+            if not sum(self.read_one(name, 1.0) for name in ORDERED) and self.is_settled():
+                break
+        self.check_complete()
+        self.check_assigned()
+
+    def is_settled(self) -> bool:
+        return all(
+            self.now_ms > 20_000
+            and name in self.leader_groups()
+            and not self.leader_groups()[name].assignment.awaited()
+            for name in self.groups_known
+        )
+
+    @property
+    def groups_known(self) -> list[str]:
+        return [name for name in ORDERED if name in self.from_then]
+
+    def leader_groups(self) -> dict[str, Group]:
+        leader = self.leader
+        assert isinstance(leader, GroupLeader)
+        return leader.groups
+
+    def check_assigned(self) -> None:
+        """Everything that is open is read by somebody, evenly."""
+        record = self.record
+        assert record is not None
+        for name in self.groups_known:
+            drained = {
+                one
+                for one, segment in record.segments.items()
+                if self.shelf.segments[name_of(segment)].cursors[name].is_drained
+            }
+            expected = {
+                one for one in record.segments if one not in drained and record.layout.ancestors(one) <= drained
+            }
+            living = [c for c in self.everybody if c.subscription == name and not c.is_gone]
+            held = [one for consumer in living for one in consumer.held]
+            self.must(sorted(held) == sorted(expected), f"{name}: {expected} are open, {sorted(held)} are read")
+            counts = [len(consumer.held) for consumer in living]
+            self.must(max(counts) - min(counts) <= 1, f"{name}: uneven, {counts}")
+
+
+def run_life(seed: int) -> GroupLife:
+    life = GroupLife(seed)
+    try:
+        life.live()
+    except Exception as error:
+        told = "\n".join(life.lines[-LINES_SHOWN:])
+        pytest.fail(f"seed {seed}: {type(error).__name__}: {error}\n{told}", pytrace=not isinstance(error, Broken))
+    return life
+
+
+@pytest.mark.parametrize("part", seeds(max(1, SEEDS // 5), 5))
+def test_groups_survive_everything(part: range) -> None:
+    for seed in part:
+        run_life(seed)

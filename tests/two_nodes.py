@@ -1,0 +1,70 @@
+"""Several brokers of one cluster as objects of one process, on one data directory with SQLite. For tests of what they
+learn from each other; deaths and pauses need processes (`cluster_processes`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from anabranch.cluster.slots import SLOTS
+from anabranch.model.names import TopicName
+from anabranch.node.membership import ClusterPlace
+from anabranch.node.node import Node
+from anabranch.node.settings import NodeSettings
+from anabranch.runtime.clock import SystemClock
+
+WAIT_SECONDS = 20.0
+_CLOCK = SystemClock()
+
+
+def node_settings(directory: Path, name: str, **more: object) -> NodeSettings:
+    plain = NodeSettings()
+    chosen = replace(
+        plain,
+        network=replace(plain.network, port=0),
+        http=replace(plain.http, port=0),
+        storage=replace(plain.storage, dir=directory, broker_id=name),
+        cluster=replace(plain.cluster, enabled=True),
+    )
+    return replace(chosen, **more)  # type: ignore[arg-type]  # groups of settings by name, as NodeSettings has them
+
+
+@asynccontextmanager
+async def nodes(directory: Path, *names: str, **more: object) -> AsyncIterator[list[Node]]:
+    """All serving, and all agreed on who holds which slot."""
+    async with AsyncExitStack() as stack:
+        found = [await stack.enter_async_context(Node(node_settings(directory, name, **more))) for name in names]
+        await until(lambda: is_settled(found))
+        yield found
+
+
+def place_of(node: Node) -> ClusterPlace:
+    place = node.services.cluster
+    assert isinstance(place, ClusterPlace)
+    return place
+
+
+def is_settled(found: list[Node]) -> bool:
+    """Every slot is held, evenly, none moves, and every node sees the same."""
+    clusters = [place_of(node).cluster for node in found]
+    table = clusters[0].table
+    if any(one.table != table for one in clusters) or any(slot.heir is not None for slot in table.slots):
+        return False
+    counts = [len(table.held_by(one.card.seat)) for one in clusters]
+    return sum(counts) == SLOTS and max(counts) - min(counts) <= 1
+
+
+async def until(done: Callable[[], bool]) -> None:
+    """What the machinery brings about by itself; a poll with a generous deadline."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not done():
+            await _CLOCK.sleep(0.005)
+
+
+def topic_at(node: Node, stem: str = "persistent://public/default/t") -> TopicName:
+    """A name that this node serves."""
+    names = (TopicName.parse(f"{stem}-{number}") for number in range(10_000))
+    return next(name for name in names if place_of(node).is_here(name))

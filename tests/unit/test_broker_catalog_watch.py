@@ -1,0 +1,93 @@
+"""What another broker wrote is looked at here: only what is loaded, each thing once, everything after a gap."""
+
+from __future__ import annotations
+
+import asyncio
+
+from anabranch.broker.catalog_watch import CatalogWatch, Unread
+from anabranch.broker.errors import NamespaceNotFound
+from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.memory_data import MemoryData
+from anabranch.metadata.port import ANY, Change, ChangeKind, StoreUnavailable
+from anabranch.model.names import TopicName
+from anabranch.runtime.clock import SystemClock
+
+A, B = TopicName.parse("persistent://t/a/x"), TopicName.parse("persistent://u/b/x")
+
+
+def changed(key: str) -> Change:
+    return Change(ChangeKind.MODIFIED, key)
+
+
+def test_only_what_is_loaded_is_looked_at_and_once() -> None:
+    unread = Unread()
+    for key in ("/namespaces/t/a", "/namespaces/t/a", "/namespaces/t/other", "/namespaces/t", "/tenants/u"):
+        unread.note(changed(key))
+    assert unread.take([A, B]) == (["t/a"], ["u"])
+    assert not unread and unread.take([A, B]) == ([], [])
+
+
+def test_a_gap_means_everything_that_is_loaded() -> None:
+    unread = Unread()
+    unread.note(Change(ChangeKind.INVALIDATED, "/namespaces"))
+    assert unread.take([A, B, A]) == (["t/a", "u/b"], ["t", "u"])
+
+
+class Parts:
+    """Topics and connections that only write down what they were told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.failures = 0
+        self.turned = asyncio.Event()
+
+    def names(self) -> list[TopicName]:
+        return [A, B]
+
+    async def apply_policies(self, namespace: str) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("away")
+        if namespace == "u/b":
+            raise NamespaceNotFound("deleted")
+        self._tell(f"policies {namespace}")
+
+    async def permissions_changed(self, tenant: str, namespace: str | None = None) -> None:
+        self._tell(f"permissions {namespace or tenant}")
+
+    def _tell(self, text: str) -> None:
+        self.told.append(text)
+        self.turned.set()
+
+    async def wait(self, text: str) -> None:
+        async with asyncio.timeout(10):
+            while text not in self.told:
+                self.turned.clear()
+                await self.turned.wait()
+
+
+async def test_changes_of_another_store_object_arrive_and_failures_are_tried_again() -> None:
+    clock, parts = SystemClock(), Parts()
+    data = MemoryData(clock)
+    mine, other = MemoryStore(clock, data=data), MemoryStore(clock, data=data)
+    async with mine, other, CatalogWatch(mine, parts, parts, clock):
+        parts.failures = 2
+        await other.put("/namespaces/u/b", b"{}", expected=ANY)
+        await other.put("/namespaces/t/a", b"{}", expected=ANY)
+        await parts.wait("permissions t/a")
+        assert parts.told == ["policies t/a", "permissions t/a"], "the deleted one is passed over"
+        await other.put("/tenants/u", b"{}", expected=ANY)
+        await parts.wait("permissions u")
+
+
+async def test_what_happened_during_a_gap_is_found_afterwards() -> None:
+    clock, parts = SystemClock(), Parts()
+    data = MemoryData(clock)
+    mine, other = MemoryStore(clock, data=data), MemoryStore(clock, data=data)
+    async with mine, other, CatalogWatch(mine, parts, parts, clock):
+        mine.cut()
+        await other.put("/namespaces/t/a", b"{}", expected=ANY)
+        assert parts.told == []
+        mine.heal()
+        await parts.wait("permissions u")
+        assert parts.told == ["policies t/a", "permissions t/a", "permissions t", "permissions u"]

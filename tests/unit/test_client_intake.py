@@ -1,0 +1,177 @@
+"""The consumer of one partition: deliveries, permits, acks, redelivery."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.client.intake import Ack, Deliver, Effect, Flow, Intake, Redeliver, Reject
+from anabranch.client.message import Message
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.entry import build_batch, build_entry
+
+TOPIC = "persistent://public/default/t"
+
+
+def body(entry: int, *, ack_set: Sequence[int] = (), redeliveries: int = 0) -> pb.CommandMessage:
+    return pb.CommandMessage(
+        consumer_id=1,
+        message_id=pb.MessageIdData(ledgerId=3, entryId=entry),
+        ack_set=ack_set,
+        redelivery_count=redeliveries,
+    )
+
+
+def batch(count: int) -> bytes:
+    return build_batch([b"%d" % n for n in range(count)], keys=["k"] * count)
+
+
+def opened(prefetch: int = 10) -> Intake:
+    intake = Intake(TOPIC, prefetch=prefetch)
+    assert intake.opened() == [Flow(prefetch)]
+    return intake
+
+
+def delivered(effects: Sequence[Effect]) -> list[Message]:
+    return [message for effect in effects if isinstance(effect, Deliver) for message in effect.messages]
+
+
+def acks(effects: Sequence[Effect]) -> list[tuple[int, list[int]]]:
+    return [(one.entryId, list(one.ack_set)) for effect in effects if isinstance(effect, Ack) for one in effect.ids]
+
+
+def test_a_batch_becomes_messages() -> None:
+    messages = delivered(opened().delivered(body(7, redeliveries=2), batch(3)))
+    assert [message.value for message in messages] == [b"0", b"1", b"2"]
+    assert [(one.id.ledger, one.id.entry, one.id.batch_index, one.id.batch_size) for one in messages] == [
+        (3, 7, 0, 3),
+        (3, 7, 1, 3),
+        (3, 7, 2, 3),
+    ]
+    assert {message.redelivery_count for message in messages} == {2}
+    assert {message.key for message in messages} == {"k"}
+    (single,) = delivered(opened().delivered(body(8), build_entry(b"x")))
+    assert (single.id.batch_index, single.key) == (-1, None)
+
+
+def test_permits_are_given_back_by_halves() -> None:
+    intake = opened(prefetch=4)
+    delivered(intake.delivered(body(0), batch(4)))
+    assert intake.taken() == []
+    assert intake.taken() == [Flow(2)]
+    assert intake.taken() == []
+
+
+def test_indexes_that_the_broker_has_acked_are_skipped_and_cost_nothing() -> None:
+    intake = opened(prefetch=2)
+    effects = intake.delivered(body(0, ack_set=[0b101]), batch(3))
+    assert [message.value for message in delivered(effects)] == [b"0", b"2"]
+    assert intake.taken(2) == [Flow(2)], "the skipped one took no permit"
+
+
+def test_a_batch_is_acked_by_index_until_it_is_complete() -> None:
+    intake = opened()
+    messages = delivered(intake.delivered(body(5), batch(3)))
+    assert intake.ack(messages[1].id)
+    assert not intake.ack(messages[1].id)
+    assert acks(intake.flush()) == [(5, [0b101])]
+    assert intake.ack(messages[0].id) and intake.ack(messages[2].id)
+    assert acks(intake.flush()) == [(5, [])]
+    assert intake.flush() == []
+
+
+def test_unconfirmed_acks_are_said_again_and_confirmed_ones_are_not() -> None:
+    intake = opened()
+    for entry in (1, 2):
+        (message,) = delivered(intake.delivered(body(entry), build_entry(b"x")))
+        intake.ack(message.id)
+        intake.flush()
+    intake.confirmed(1)
+    intake.lost([])
+    assert not intake.is_clean
+    assert acks(intake.opened()) == [(2, [])]
+    intake.confirmed(3)
+    assert intake.is_clean
+
+
+def test_acks_wait_while_detached_and_redelivery_of_them_is_dropped() -> None:
+    intake = opened()
+    (message,) = delivered(intake.delivered(body(1), build_entry(b"x")))
+    intake.lost([])
+    assert intake.ack(message.id)
+    assert intake.flush() == []
+    assert acks(intake.opened()) == [(1, [])]
+    assert delivered(intake.delivered(body(1), build_entry(b"x"))) == []
+
+
+def test_what_is_held_is_not_handed_out_again_but_what_was_buffered_is() -> None:
+    intake = opened()
+    messages = delivered(intake.delivered(body(1), batch(3)))
+    intake.lost([messages[2].id])  # 0 and 1 are with the application
+    intake.opened()
+    assert [message.value for message in delivered(intake.delivered(body(1), batch(3)))] == [b"2"]
+
+
+def test_a_nacked_message_comes_again_alone() -> None:
+    intake = opened()
+    messages = delivered(intake.delivered(body(1), batch(3)))
+    intake.ack(messages[0].id)
+    effects = intake.release([messages[1].id])
+    assert acks(effects) == [(1, [0b110])], "acks first: what is acked shall not come again"
+    assert isinstance(effects[-1], Redeliver) and [one.entryId for one in effects[-1].ids] == [1]
+    assert [m.value for m in delivered(intake.delivered(body(1, ack_set=[0b110]), batch(3)))] == [b"1"]
+    assert intake.release([messages[0].id]) == [], "acked is acked"
+
+
+def test_cumulative_acks_inside_and_at_the_end_of_a_batch() -> None:
+    intake = opened()
+    delivered(intake.delivered(body(1), batch(3)))
+    messages = delivered(intake.delivered(body(2), batch(3)))
+    assert intake.ack_cumulative(messages[1].id)
+    (ack,) = intake.flush()
+    assert isinstance(ack, Ack) and ack.is_cumulative
+    assert acks([ack]) == [(2, [0b100])]
+    assert not intake.ack_cumulative(messages[0].id), "never backwards"
+    assert intake.ack_cumulative(messages[2].id)
+    intake.lost([])
+    assert acks(intake.opened()) == [(2, [])], "only the newest is said again"
+    assert delivered(intake.delivered(body(1), batch(3))) == []
+    assert delivered(intake.delivered(body(2), batch(3))) == []
+
+
+def test_an_unreadable_entry_is_rejected_and_costs_no_permit() -> None:
+    intake = opened(prefetch=1)
+    damaged = bytearray(build_entry(b"x"))
+    damaged[-1] ^= 1
+    reject, flow = intake.delivered(body(1), bytes(damaged))
+    assert isinstance(reject, Reject) and "checksum" in reject.reason
+    assert flow == Flow(1)
+
+
+def test_wide_batches_have_several_words() -> None:
+    intake = opened(prefetch=1000)
+    messages = delivered(intake.delivered(body(1), batch(130)))
+    for message in messages[1:]:
+        intake.ack(message.id)
+    assert acks(intake.flush()) == [(1, [1, 0, 0])]
+    again = intake.delivered(body(1, ack_set=[1, 0, 0]), batch(130))
+    assert delivered(again) == []  # it is held
+
+
+def test_what_is_dropped_gives_its_permits_back() -> None:
+    intake = opened(prefetch=4)
+    for entry in range(4):
+        delivered(intake.delivered(body(entry), build_entry(b"x")))
+    intake.taken(4)
+    intake.lost([])
+    intake.opened()
+    effects = [effect for entry in range(4) for effect in intake.delivered(body(entry), build_entry(b"x"))]
+    assert effects == [Flow(2), Flow(2)]
+
+
+def test_the_broker_counts_permits_anew_for_each_attachment() -> None:
+    intake = opened(prefetch=4)
+    intake.taken()
+    intake.lost([])
+    assert intake.opened() == [Flow(4)]
+    assert intake.taken() == []
+    assert intake.taken() == [Flow(2)]

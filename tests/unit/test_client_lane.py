@@ -1,0 +1,166 @@
+"""The producer lane: calls in, effects out."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.client.errors import Closed, MessageTooLarge, TimedOut, refusal
+from anabranch.client.lane import Arm, Failed, Lane, Reconnect, Stored, Transmit
+from anabranch.client.policies import Batching
+from anabranch.client.record import Entry, Record, sealed
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.entry import checksum_ok, metadata, split_batch
+
+ONE_BY_ONE = Batching(max_messages=1)
+BY_THREE = Batching(max_messages=3)
+
+
+def record(n: int, **fields: object) -> Record:
+    return Record(n, b"%d" % n, **fields)  # type: ignore[arg-type]  # fields of Record, by name
+
+
+def sent(effects: object) -> list[list[int]]:
+    assert isinstance(effects, list | tuple)
+    return [[one.sequence_id for one in e.entry.records] for e in effects if isinstance(e, Transmit)]
+
+
+def opened(batching: Batching = ONE_BY_ONE, **options: int) -> Lane:
+    lane = Lane("p", batching, **options)
+    assert list(lane.opened()) == []
+    return lane
+
+
+def test_a_full_batch_goes_out_at_once_and_a_small_one_when_it_is_due() -> None:
+    lane = opened(BY_THREE)
+    assert list(lane.append(record(0))) == [Arm(0)]
+    assert list(lane.append(record(1))) == []
+    assert sent(lane.append(record(2))) == [[0, 1, 2]]
+    assert list(lane.append(record(3))) == [Arm(1)]
+    assert list(lane.due(0)) == [], "the timer of a batch that is gone"
+    assert sent(lane.due(1)) == [[3]]
+    assert list(lane.flush()) == []
+
+
+def test_a_batch_ends_before_it_would_be_too_large() -> None:
+    lane = opened(Batching(max_bytes=300))
+    lane.append(Record(0, b"x" * 150))
+    assert sent(lane.append(Record(1, b"x" * 100))) == [[0]]
+    assert sent(lane.append(Record(2, b"x" * 500))) == [[1], [2]]
+
+
+def test_receipts_come_in_order_and_late_ones_are_ignored() -> None:
+    lane = opened()
+    first, second = record(0), record(1)
+    lane.append(first)
+    lane.append(second)
+    (stored,) = lane.receipt(0, 5, 6)
+    assert isinstance(stored, Stored) and list(stored.records) == [first]
+    assert list(lane.receipt(0, 5, 6)) == []
+    assert isinstance(lane.receipt(7, 5, 6)[0], Reconnect)
+    (stored,) = lane.receipt(1, 5, 7)
+    assert isinstance(stored, Stored) and list(stored.records) == [second] and stored.position == 7
+    assert lane.is_idle
+
+
+def test_after_a_loss_everything_goes_out_again_in_order_as_the_same_bytes() -> None:
+    lane = opened(BY_THREE)
+    first = [effect for n in range(6) for effect in lane.append(record(n)) if isinstance(effect, Transmit)]
+    lane.append(record(6))
+    lane.receipt(0, 1, 1)
+    lane.lost()
+    assert sent(lane.flush()) == []
+    again = lane.opened()
+    assert sent(again) == [[3, 4, 5], [6]]
+    assert isinstance(again[0], Transmit) and again[0].entry.data is first[1].entry.data
+
+
+def test_the_window_bounds_what_is_in_flight_but_lets_one_through() -> None:
+    lane = opened(in_flight_bytes_max=1)
+    assert sent(lane.append(record(0))) == [[0]]
+    assert sent(lane.append(record(1))) == []
+    assert sent(lane.receipt(0, 1, 1)) == [[1]]
+
+
+def test_deadlines_fail_the_oldest_and_their_receipts_are_ignored() -> None:
+    lane = opened()
+    for n in range(3):
+        lane.append(record(n, deadline=10.0 + n))
+    assert lane.next_deadline() == 10.0
+    (failed,) = lane.expire(11.0)
+    assert isinstance(failed, Failed) and isinstance(failed.error, TimedOut)
+    assert [one.sequence_id for one in failed.records] == [0, 1]
+    assert list(lane.receipt(0, 1, 1)) == list(lane.receipt(1, 1, 2)) == []
+    assert isinstance(lane.receipt(2, 1, 3)[0], Stored)
+    assert list(lane.expire(99)) == []
+
+
+def test_a_refused_message_fails_alone_a_terminated_topic_fails_all() -> None:
+    lane = opened()
+    for n in range(3):
+        lane.append(record(n))
+    (failed,) = lane.refused(1, refusal(pb.NotAllowedError, "no"))
+    assert isinstance(failed, Failed) and [one.sequence_id for one in failed.records] == [1]
+    assert isinstance(lane.refused(0, refusal(pb.ServiceNotReady, "later"))[0], Reconnect)
+    (rest,) = lane.refused(0, refusal(pb.TopicTerminatedError, "over"))
+    assert isinstance(rest, Failed) and [one.sequence_id for one in rest.records] == [0, 2]
+    with pytest.raises(type(rest.error)):
+        lane.append(record(3))
+
+
+def test_closing_fails_what_is_left_in_order() -> None:
+    lane = Lane("p", BY_THREE)
+    for n in range(5):
+        lane.append(record(n))
+    (failed,) = lane.fail(Closed("x"))
+    assert isinstance(failed, Failed) and [one.sequence_id for one in failed.records] == [0, 1, 2, 3, 4]
+    assert lane.is_idle and lane.oldest() == float("inf")
+
+
+def test_too_large_is_told_before_anything_is_taken() -> None:
+    lane = Lane("p", BY_THREE)
+    lane.opened(message_bytes_max=1000)
+    with pytest.raises(MessageTooLarge):
+        lane.append(Record(0, b"x" * 1000))
+    assert lane.is_idle
+
+
+def test_a_delayed_message_has_an_entry_of_its_own_in_its_place() -> None:
+    lane = opened(BY_THREE)
+    lane.append(record(0))
+    assert sent(lane.append(record(1, deliver_at_ms=5))) == [[0], [1]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_entry_reads_back_as_it_was_written(count: int) -> None:
+    records = [
+        Record(7, b"one", "k", {"a": "b"}, event_time_ms=9, publish_time_ms=3),
+        Record(9, b"two", b"\xff\x00"),
+    ][:count]
+    entry = sealed(records, "me")
+    of, batch = metadata(entry.data), split_batch(entry.data)
+    assert checksum_ok(entry.data)
+    assert (of.producer_name, of.sequence_id, of.publish_time) == ("me", 7, 3)
+    assert of.HasField("num_messages_in_batch") == (count > 1)
+    assert [one.data for one in batch] == [one.value for one in records]
+    assert (batch[0].metadata.partition_key, batch[0].metadata.event_time) == ("k", 9)
+    assert {pair.key: pair.value for pair in batch[0].metadata.properties} == {"a": "b"}
+    if count > 1:
+        assert [one.metadata.sequence_id for one in batch] == [7, 9]
+        assert batch[1].metadata.partition_key_b64_encoded
+
+
+@pytest.mark.parametrize("key", [None, "", "customer-1", "日本語" * 60])
+def test_the_short_way_writes_what_protobuf_writes(key: str | None) -> None:
+    entry: Entry = sealed([Record(300, b"x" * 200, key), Record(301, b"", key)], "p")
+    for n, one in enumerate(split_batch(entry.data)):
+        expected = pb.SingleMessageMetadata(payload_size=0 if n else 200, sequence_id=300 + n, partition_key=key)
+        assert one.metadata == expected
+
+
+def test_a_loss_empties_the_window() -> None:
+    lane = opened(in_flight_bytes_max=300)
+    effects = [effect for n in range(4) for effect in lane.append(Record(n, b"x" * 80))]
+    before = sent(effects)
+    assert 1 < len(before) < 4
+    lane.lost()
+    assert sent(lane.opened()) == before

@@ -1,0 +1,119 @@
+"""Slots and who gets them: bundles, the table's bytes, sticky and balanced assignment."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.cluster.assignment import Member, balance, fill
+from anabranch.cluster.slots import SLOTS, is_in_bundle, slot_of, slots_of_bundle
+from anabranch.cluster.table import BadTable, Seat, Slot, Table, decode_table, encode_table
+from anabranch.model.errors import BadName
+
+ALL = frozenset(range(SLOTS))
+
+
+def members(*names: str, draining: str = "") -> dict[str, Member]:
+    return {name: Member(Seat(name, 1), name == draining) for name in names}
+
+
+def counts(table: Table) -> dict[str, int]:
+    """Slots by broker, planned moves counted as done."""
+    found: dict[str, int] = {}
+    for slot in table.slots:
+        seat = slot.heir or slot.holder
+        if seat is not None:
+            found[seat.broker] = found.get(seat.broker, 0) + 1
+    return found
+
+
+def moved(table: Table) -> Table:
+    """Every planned move done."""
+    return table.with_holders({n: slot.heir for n, slot in enumerate(table.slots) if slot.heir is not None})
+
+
+def test_bundles_are_ranges_of_the_same_hash() -> None:
+    assert slots_of_bundle("0x00000000_0x40000000") == range(64)
+    assert slots_of_bundle("0xc0000000_0xffffffff") == range(192, 256)
+    topic = "persistent://public/default/orders-partition-3"
+    inside = [b for b in ("0x00000000_0x80000000", "0x80000000_0xffffffff") if is_in_bundle(topic, b)]
+    assert len(inside) == 1
+    assert slot_of(topic) in slots_of_bundle(inside[0])
+    for bad in ("", "0x0_0x1", "0x40000000_0x40000000", "0x00000000_0x4000000g"):
+        with pytest.raises(BadName):
+            slots_of_bundle(bad)
+
+
+seats = st.builds(Seat, st.sampled_from(["a", "b", "ü/%"]), st.integers(1, 3))
+slots = st.builds(Slot, st.none() | seats, st.integers(0, 9), st.none() | seats)
+
+
+@given(st.lists(slots, min_size=4, max_size=4), st.frozensets(seats), st.integers(0, 2**40), st.integers(0, 2**40))
+def test_tables_come_back(some: list[Slot], dead: frozenset[Seat], term: int, serial: int) -> None:
+    table = Table(tuple(some * (SLOTS // 4)), dead, term, serial)
+    assert decode_table(encode_table(table)) == table
+    assert len(encode_table(table)) < 12_000
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"format":2}', b'{"format":1,"term":0,"seats":[],"dead":[1]}'])
+def test_other_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(BadTable):
+        decode_table(data)
+
+
+def test_a_lone_broker_gets_everything_and_a_second_one_half() -> None:
+    table = fill(Table(), members("a"), ALL)
+    assert counts(table) == {"a": 256}
+    planned = balance(table, members("a", "b"))
+    assert counts(planned) == {"a": 128, "b": 128}
+    assert sum(slot.heir is not None for slot in planned.slots) == 128
+    assert balance(moved(planned), members("a", "b")) == moved(planned)
+
+
+def test_a_draining_broker_gives_all_away() -> None:
+    table = moved(balance(fill(Table(), members("a", "b"), ALL), members("a", "b")))
+    assert counts(balance(table, members("a", "b", draining="a"))) == {"b": 256}
+
+
+def test_a_restarted_broker_gets_its_own_slots_again() -> None:
+    table = moved(balance(fill(Table(), members("a", "b", "c"), ALL), members("a", "b", "c")))
+    before = table.held_by(Seat("b", 1))
+    after = fill(table, {**members("a", "c"), "b": Member(Seat("b", 2))}, before)
+    assert after.held_by(Seat("b", 2)) == before
+    assert all(after.slots[n].epoch == table.slots[n].epoch + 1 for n in before)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(["join", "leave", "drain"])), max_size=12))
+def test_always_balanced_with_the_fewest_moves(changes: list[tuple[str, str]]) -> None:
+    present: dict[str, Member] = {}
+    table = Table()
+    for lives, (name, change) in enumerate(changes, 1):
+        if change == "join" and name not in present:
+            present[name] = Member(Seat(name, lives))
+        elif change == "leave":
+            present.pop(name, None)
+        elif name in present:
+            present[name] = Member(present[name].seat, is_draining=True)
+        living = {member.seat for member in present.values()}
+        able = [member for member in present.values() if not member.is_draining]
+        free = frozenset(n for n, slot in enumerate(table.slots) if slot.holder not in living)
+        filled = fill(table, present, free)
+        planned = balance(filled, present)
+        assert planned == balance(planned, present), "nothing more to do"
+        for n, slot in enumerate(filled.slots):
+            assert n in free or slot.holder == table.slots[n].holder, "the living keep theirs"
+        if able:
+            share = counts(planned)
+            assert set(share) <= {member.seat.broker for member in able}
+            sizes = [share.get(member.seat.broker, 0) for member in able]
+            assert sum(sizes) == SLOTS
+            assert max(sizes) - min(sizes) <= 1
+            held = {member.seat: len(filled.held_by(member.seat)) for member in able}
+            floor, extra = divmod(SLOTS, len(able))
+            surplus = sorted((count - floor for count in held.values()), reverse=True)
+            least = sum(max(over - (index < extra), 0) for index, over in enumerate(surplus))
+            given_up = sum(len(filled.held_by(m.seat)) for m in present.values() if m.is_draining)
+            assert sum(slot.heir is not None for slot in planned.slots) == least + given_up
+        table = moved(planned)

@@ -1,0 +1,287 @@
+"""The director: what it writes and has recovered, in which order, whoever dies, comes back or writes meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anabranch.cluster.assignment import Member
+from anabranch.cluster.director import (
+    Director,
+    Effect,
+    Event,
+    MembersSeen,
+    ReadTable,
+    Recover,
+    Recovered,
+    RecoveryFailed,
+    SaveTable,
+    StepDown,
+    TableRaced,
+    TableSaved,
+    TableSeen,
+    Waited,
+    plan,
+)
+from anabranch.cluster.slots import SLOTS
+from anabranch.cluster.table import Seat, Slot, Table
+
+A, B, C = Seat("a", 1), Seat("b", 1), Seat("c", 1)
+A2 = Seat("a", 2)
+
+
+def there(*seats: Seat, draining: Seat | None = None) -> MembersSeen:
+    return MembersSeen({seat.broker: Member(seat, seat == draining) for seat in seats})
+
+
+def held(*seats: Seat, serial: int = 10, term: int = 1) -> Table:
+    """Slots dealt out in turn."""
+    slots = tuple(Slot(seats[number % len(seats)], 1) for number in range(SLOTS))
+    return Table(slots, term=term, serial=serial)
+
+
+def saved(effects: list[Effect]) -> Table:
+    """The one table that is written."""
+    (save,) = [effect for effect in effects if isinstance(effect, SaveTable)]
+    return save.table
+
+
+def after(*events: Event, term: int = 2, is_patient: bool = False) -> tuple[Director, list[Effect]]:
+    """A director that has handled these, and what it did about the last."""
+    director = Director(term, is_patient)
+    effects: list[Effect] = []
+    for event in events:
+        effects = director.handle(event)
+    return director, effects
+
+
+def sizes(table: Table) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for slot in table.slots:
+        if slot.holder is not None:
+            found[slot.holder.broker] = found.get(slot.holder.broker, 0) + 1
+    return found
+
+
+# -- beginning
+
+
+@pytest.mark.parametrize("first", [TableSeen(Table(), None), there(A), Recovered(A), RecoveryFailed(A), Waited()])
+def test_nothing_is_decided_before_table_and_members_are_known(first: Event) -> None:
+    assert after(first)[1] == []
+
+
+def test_the_first_table_is_created() -> None:
+    effects = after(TableSeen(Table(), None), there(A, B))[1]
+    assert [type(effect) for effect in effects] == [SaveTable]
+    save = effects[0]
+    assert isinstance(save, SaveTable)
+    assert save.expected is None
+    assert (save.table.term, save.table.serial) == (2, 1)
+    assert sizes(save.table) == {"a": 128, "b": 128}
+
+
+def test_a_table_that_is_right_is_left_alone() -> None:
+    assert after(TableSeen(held(A, B), 5), there(A, B))[1] == []
+
+
+def test_nobody_there_leaves_the_table_but_names_the_dead() -> None:
+    effects = after(TableSeen(held(A, B), 5), there())[1]
+    assert saved(effects).dead == {A, B}
+    assert saved(effects).slots == held(A, B).slots
+
+
+# -- a broker dies
+
+
+def test_dead_then_recovered_then_given_to_others() -> None:
+    director, effects = after(TableSeen(held(A, B), 5), there(A))
+    assert effects == [SaveTable(replace(held(A, B), dead=frozenset({B}), term=2, serial=11), 5, "b#1 is gone")]
+    assert director.handle(TableSaved(6)) == [Recover(B)], "not before the table names it dead"
+    effects = director.handle(Recovered(B))
+    table = saved(effects)
+    assert (table.dead, table.over) == (frozenset(), {B})
+    assert sizes(table) == {"a": 256}
+    assert all(table.slots[n].epoch == 2 for n in held(A, B).held_by(B))
+    assert all(table.slots[n].epoch == 1 for n in held(A, B).held_by(A))
+    assert director.handle(TableSaved(7)) == []
+
+
+def test_the_next_director_goes_on_from_the_table() -> None:
+    table = replace(held(A, B), dead=frozenset({B}))
+    director, effects = after(TableSeen(table, 5), there(A))
+    assert effects == [Recover(B)]
+    assert sizes(saved(director.handle(Recovered(B)))) == {"a": 256}
+
+
+def test_a_recovery_is_asked_for_once_and_again_when_it_failed() -> None:
+    director, _ = after(TableSeen(replace(held(A, B), dead=frozenset({B})), 5), there(A))
+    assert director.handle(there(A)) == []
+    assert director.handle(RecoveryFailed(B)) == [Recover(B)]
+    assert director.handle(TableSeen(replace(held(A, B), dead=frozenset({B}), serial=11), 6)) == []
+
+
+def test_the_dead_are_recovered_also_when_nobody_else_is_there() -> None:
+    director, effects = after(TableSeen(replace(held(B), dead=frozenset({B})), 5), there())
+    assert effects == [Recover(B)]
+    assert director.handle(Recovered(B)) == [], "nobody to give them to"
+    assert sizes(saved(director.handle(there(A)))) == {"a": 256}
+
+
+def test_several_die_at_once() -> None:
+    director, effects = after(TableSeen(held(A, B, C), 5), there(A))
+    assert saved(effects).dead == {B, C}
+    assert director.handle(TableSaved(6)) == [Recover(B), Recover(C)]
+    first = director.handle(Recovered(C))
+    assert saved(first).dead == {B}
+    assert director.handle(Recovered(B)) == [], "one write at a time"
+    assert sizes(saved(director.handle(TableSaved(7)))) == {"a": 256}
+
+
+def test_who_holds_nothing_is_nobody_s_loss() -> None:
+    assert after(TableSeen(held(A), 5), there(A, B, draining=B))[0].handle(there(A)) == []
+
+
+# -- lives
+
+
+def test_a_later_life_settles_the_earlier_ones_without_recovery() -> None:
+    effects = after(TableSeen(replace(held(A, B), dead=frozenset({A})), 5), there(A2, B))[1]
+    table = saved(effects)
+    assert [type(effect) for effect in effects] == [SaveTable]
+    assert (table.dead, table.over) == (frozenset(), {A})
+    assert table.held_by(A2) == held(A, B).held_by(A), "it gets its own slots again"
+
+
+def test_a_seat_that_was_declared_dead_does_not_live_again_by_registering() -> None:
+    dead = replace(held(A, B), dead=frozenset({B}))
+    director, effects = after(TableSeen(dead, 5), there(A, B))
+    assert effects == [Recover(B)]
+    table = saved(director.handle(Recovered(B)))
+    assert sizes(table) == {"a": 256}
+    director.handle(TableSaved(6))
+    assert director.handle(there(A, B)) == [], "it is over, whatever it registers"
+    assert director.handle(there(A, Seat("b", 2))) != []
+
+
+def test_an_earlier_life_than_the_one_that_is_over_gets_nothing() -> None:
+    table = replace(held(A2), over=frozenset({Seat("b", 3)}))
+    assert after(TableSeen(table, 5), there(A2, Seat("b", 2)))[1] == []
+    assert after(TableSeen(table, 5), there(A2, Seat("b", 4)))[1] != []
+
+
+def test_over_keeps_the_last_life_of_each_broker() -> None:
+    table = Table().settle([Seat("a", 3), Seat("b", 1)]).settle([Seat("a", 2)])
+    assert table.over == {Seat("a", 3), Seat("b", 1)}
+    assert table.is_lost(Seat("a", 1))
+    assert not table.is_lost(Seat("a", 4))
+
+
+# -- moves
+
+
+def test_a_joining_broker_gets_its_share_by_plans() -> None:
+    table = saved(after(TableSeen(held(A), 5), there(A, B))[1])
+    assert sizes(table) == {"a": 256}, "nothing is taken from the living"
+    assert len(table.moving_from(A)) == 128
+
+
+def test_a_plan_for_an_heir_that_died_is_dropped() -> None:
+    director, _ = after(TableSeen(held(A), 5), there(A, B))
+    director.handle(TableSaved(6))
+    assert saved(director.handle(there(A))) == replace(held(A), term=2, serial=12)
+
+
+def test_a_plan_for_an_earlier_life_of_the_heir_is_made_anew() -> None:
+    director, _ = after(TableSeen(held(B), 5), there(A, B))
+    director.handle(TableSaved(6))
+    moving = saved(director.handle(there(A2, B))).moving_from(B)
+    assert set(moving.values()) == {A2}
+
+
+def test_a_draining_broker_gives_all_and_gets_nothing() -> None:
+    table = saved(after(TableSeen(held(A, B), 5), there(A, B, draining=A))[1])
+    assert table.moving_from(A) == dict.fromkeys(held(A, B).held_by(A), B)
+
+
+def test_all_draining_is_nothing_to_do() -> None:
+    effects = after(TableSeen(held(A), 5), MembersSeen({"a": Member(A, True), "b": Member(B, True)}))[1]
+    assert effects == []
+
+
+# -- races
+
+
+def test_no_second_write_while_one_is_on_its_way() -> None:
+    director, _ = after(TableSeen(Table(), None), there(A))
+    assert director.handle(there(A, B)) == []
+    assert director.handle(TableSeen(held(C), 9)) == []
+
+
+def test_a_raced_write_is_read_again_and_decided_anew() -> None:
+    director, _ = after(TableSeen(held(A, B), 5), there(A))
+    assert director.handle(TableRaced()) == [ReadTable()]
+    assert director.handle(there(A)) == [], "on a table that is not known nothing is decided"
+    effects = director.handle(TableSeen(held(A, C, serial=11), 6))
+    assert saved(effects).dead == {C}
+
+
+def test_a_lost_answer_of_a_write_that_landed() -> None:
+    director, effects = after(TableSeen(held(A, B), 5), there(A))
+    director.handle(TableRaced())
+    assert director.handle(TableSeen(saved(effects), 6)) == [Recover(B)]
+
+
+def test_a_later_table_that_came_before_our_answer_counts() -> None:
+    """The holder's write on top of ours is heard before our own is confirmed."""
+    director, effects = after(TableSeen(held(A), 5), there(A, B))
+    ours = saved(effects)
+    done = replace(ours.with_holders(dict(ours.moving_from(A))), serial=ours.serial + 1)
+    assert director.handle(TableSeen(ours, 6)) == []
+    assert director.handle(TableSeen(done, 7)) == []
+    assert director.handle(TableSaved(6)) == []
+    assert saved(director.handle(there(A))).dead == {B}, "b holds half of them by now"
+
+
+def test_late_hints_do_not_take_the_table_back() -> None:
+    director, _ = after(TableSeen(held(A, B), 5), there(A, B))
+    assert director.handle(TableSeen(held(A, C, serial=9), 4)) == []
+    assert saved(director.handle(there(A))).dead == {B}
+
+
+def test_deposed_by_a_higher_term() -> None:
+    director, effects = after(TableSeen(held(A, B, term=3), 5), there(A))
+    assert effects == [StepDown(3)]
+    for event in (TableSeen(held(A, serial=99), 9), there(B), TableRaced(), Recovered(B), Waited()):
+        assert director.handle(event) == [], "over for good"
+
+
+def test_deposed_while_writing() -> None:
+    director, _ = after(TableSeen(held(A, B), 5), there(A))
+    director.handle(TableRaced())
+    assert director.handle(TableSeen(held(A, B, serial=11, term=7), 6)) == [StepDown(7)]
+
+
+# -- patience
+
+
+def test_a_director_that_lost_its_own_session_waits_for_the_others() -> None:
+    director, effects = after(TableSeen(held(A, B), 5), there(A), is_patient=True)
+    assert effects == [], "the store may have been away for all"
+    assert director.handle(there(A, B)) == []
+    assert director.handle(Waited()) == []
+    director, _ = after(TableSeen(held(A, B), 5), there(A), is_patient=True)
+    assert saved(director.handle(Waited())).dead == {B}
+
+
+def test_patience_does_not_hold_up_what_is_certain() -> None:
+    dead = replace(held(A, B), dead=frozenset({B}))
+    assert after(TableSeen(dead, 5), there(A), is_patient=True)[1] == [Recover(B)]
+    assert saved(after(TableSeen(held(A, B), 5), there(A2), is_patient=True)[1]).over == {A}
+
+
+def test_a_plan_says_why() -> None:
+    members = there(A2).members
+    assert plan(replace(held(A, B), dead=frozenset({A})), members, frozenset())[1] == "b#1 is gone; a#1 is settled"
+    assert plan(held(A2), there(A2, B).members, frozenset())[1] == "balance"

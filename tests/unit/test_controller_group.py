@@ -1,0 +1,215 @@
+"""Groups: nothing is told before it is durable, a successor takes nothing away, no segment has two readers."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.controller import drain as draining
+from anabranch.controller.assignment import AwaitRelease, Holding
+from anabranch.controller.group import (
+    AskDrained,
+    BadGroup,
+    CloseConsumer,
+    ConsumerClosed,
+    Effect,
+    Event,
+    Group,
+    GroupDoubtful,
+    GroupRecord,
+    GroupSaved,
+    GroupSeen,
+    LayoutTold,
+    Push,
+    ReadGroup,
+    ReleaseOverdue,
+    SaveGroup,
+)
+from anabranch.controller.sessions import Disconnected, LeftCleanly, Registered, Ticked, Welcome
+from anabranch.controller.steps import StepDown
+from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.replacement import plan_split, replaced, reserved
+from anabranch.model.segment import Seal
+
+
+class Bench:
+    def __init__(self, term: int = 1, stored: GroupRecord | None = None, stamp: int | None = None) -> None:
+        self.group = Group("life", term, grace_ms=100)
+        self.stored, self.stamp, self.now_ms = stored, stamp, 0
+        assert self.group.begin() == [ReadGroup()]
+
+    def tell(self, *events: Event) -> list[Effect]:
+        """Saves are done at once; the other effects are given back."""
+        left: list[Effect] = []
+        ahead = list(events)
+        while ahead:
+            for effect in self.group.handle(ahead.pop(0), self.now_ms):
+                if isinstance(effect, SaveGroup):
+                    assert effect.expected == self.stamp
+                    self.stored = GroupRecord.decode(effect.record.encode())
+                    self.stamp = (self.stamp or 0) + 1
+                    ahead.append(GroupSaved(self.stamp))
+                else:
+                    left.append(effect)
+        return left
+
+    def lead(self, layout: Layout) -> list[Effect]:
+        return self.tell(GroupSeen(self.stored, self.stamp), LayoutTold(layout))
+
+
+def pushes(effects: list[Effect]) -> dict[str, tuple[int, ...]]:
+    return {effect.consumer: effect.segment_ids for effect in effects if isinstance(effect, Push)}
+
+
+def two() -> Layout:
+    return Layout.initial(2, now_ms=0)
+
+
+def split(layout: Layout) -> Layout:
+    plan = plan_split(layout, 0, now_ms=1, limits=NO_LIMITS)
+    return replaced(reserved(layout, plan), plan, {0: Seal(5)})
+
+
+def test_told_only_when_it_is_durable() -> None:
+    bench = Bench()
+    bench.lead(two())
+    (save,) = bench.group.handle(Registered("a", 7), 0)
+    assert isinstance(save, SaveGroup)
+    assert bench.group.handle(Registered("b", 8), 0) == []  # waits for its own save
+    told = bench.group.handle(GroupSaved(50), 0)
+    assert [effect.name for effect in told if isinstance(effect, Welcome)] == ["a"]
+    assert pushes(told) == {"a": (0, 1)}
+    (again,) = [effect for effect in told if isinstance(effect, SaveGroup)]
+    assert again.expected == 50
+    assert pushes(bench.group.handle(GroupSaved(51), 0))["b"] == ()  # `a` is to let go first
+
+
+def test_revoke_release_grant() -> None:
+    bench = Bench()
+    bench.lead(two())
+    bench.tell(Registered("a", 7))
+    told = bench.tell(Registered("b", 8))
+    (due,) = [effect for effect in told if isinstance(effect, AwaitRelease)]
+    assert due.consumer == "a"
+    assert pushes(bench.tell(Holding("a", due.generation, frozenset({0})))) == {"b": (1,)}
+
+
+def test_an_overdue_release_is_closed_by_the_owner_first() -> None:
+    bench = Bench()
+    bench.lead(two())
+    bench.tell(Registered("a", 7))
+    (due,) = [effect for effect in bench.tell(Registered("b", 8)) if isinstance(effect, AwaitRelease)]
+    (close,) = bench.tell(ReleaseOverdue(due.segment_id, due.generation))
+    assert isinstance(close, CloseConsumer)
+    assert (close.consumer, close.segment_id) == ("a", 1)
+    assert pushes(bench.tell(ConsumerClosed(close))) == {"b": (1,)}
+    assert bench.tell(ReleaseOverdue(due.segment_id, due.generation)) == []
+
+
+def test_grace_over_means_closed_everywhere_first() -> None:
+    bench = Bench()
+    bench.lead(two())
+    bench.tell(Registered("a", 7), Registered("b", 8))
+    bench.tell(Disconnected(7))
+    bench.now_ms = 100
+    (close,) = [effect for effect in bench.tell(Ticked()) if isinstance(effect, CloseConsumer)]
+    assert (close.consumer, close.segment_id) == ("a", None)
+    assert set(pushes(bench.tell(ConsumerClosed(close)))["b"]) == {0, 1}
+
+
+def test_back_before_it_was_sent_away() -> None:
+    bench = Bench()
+    bench.lead(two())
+    bench.tell(Registered("a", 7))
+    bench.tell(Disconnected(7))
+    bench.now_ms = 100
+    (close,) = [effect for effect in bench.tell(Ticked()) if isinstance(effect, CloseConsumer)]
+    assert pushes(bench.tell(Registered("a", 9))) == {"a": (0, 1)}
+    assert bench.tell(ConsumerClosed(close)) == []
+    assert bench.group.assignment.members == {"a"}
+
+
+def test_children_wait_for_their_parent() -> None:
+    bench = Bench()
+    bench.lead(two())
+    bench.tell(Registered("a", 7))
+    layout = split(two())
+    bench.tell(LayoutTold(layout))
+    assert set(bench.group.assignment.assigned("a").segment_ids) == {0, 1}
+    assert set(pushes(bench.tell(draining.Drained(0)))["a"]) == {1, 2, 3}
+
+
+class TestSuccessor:
+    def test_takes_nothing_from_anybody(self) -> None:
+        old = Bench()
+        old.lead(two())
+        old.tell(Registered("a", 1), Registered("b", 2), LeftCleanly("b", 2))
+        heir = Bench(2, old.stored, old.stamp)
+        heir.lead(two())
+        assert pushes(heir.tell(Registered("a", 9))) == {"a": (0, 1)}
+        assert heir.group.assignment.generation == old.group.assignment.generation
+
+    def test_asks_once_who_is_drained(self) -> None:
+        heir = Bench(2)
+        assert heir.lead(split(two())) == [AskDrained((0,))]
+        assert heir.tell(LayoutTold(split(two()))) == []
+
+    def test_finishes_sending_away(self) -> None:
+        old = Bench()
+        old.lead(two())
+        old.tell(Registered("a", 7))
+        old.tell(Disconnected(7))
+        old.now_ms = 100
+        old.tell(Ticked())  # and dies before the owners have closed it
+        heir = Bench(2, old.stored, old.stamp)
+        (close,) = [effect for effect in heir.lead(two()) if isinstance(effect, CloseConsumer)]
+        heir.tell(ConsumerClosed(close))
+        assert heir.group.assignment.members == frozenset()
+
+    def test_adopts_what_its_predecessor_wrote_at_the_last_moment(self) -> None:
+        old = Bench()
+        old.lead(two())
+        heir = Group("life", 2, grace_ms=100)
+        (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
+        assert isinstance(save, SaveGroup)
+        old.tell(Registered("a", 1))  # told, so it must hold
+        assert heir.handle(GroupDoubtful(), 0) == [ReadGroup()]
+        (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
+        assert isinstance(save, SaveGroup)
+        assert list(save.record.sessions.joined_at_ms) == ["a"]
+
+    def test_ends_the_old_leader(self) -> None:
+        old = Bench()
+        old.lead(two())
+        (save,) = old.group.handle(Registered("a", 1), 0)
+        heir = Bench(2, old.stored, old.stamp)
+        heir.lead(two())
+        old.group.handle(GroupDoubtful(), 0)
+        (effect,) = old.group.handle(GroupSeen(heir.stored, heir.stamp), 0)
+        assert isinstance(save, SaveGroup)
+        assert isinstance(effect, StepDown)
+
+    @pytest.mark.parametrize("is_applied", [True, False])
+    def test_a_doubtful_save(self, is_applied: bool) -> None:
+        bench = Bench()
+        bench.lead(two())
+        (save,) = bench.group.handle(Registered("a", 1), 0)
+        assert isinstance(save, SaveGroup)
+        bench.group.handle(GroupDoubtful(), 0)
+        if is_applied:
+            bench.stored, bench.stamp = GroupRecord.decode(save.record.encode()), 77
+        assert pushes(bench.tell(GroupSeen(bench.stored, bench.stamp))) == {"a": (0, 1)}
+
+    def test_another_life_of_the_subscription(self) -> None:
+        old = Bench()
+        old.lead(two())
+        old.tell(Registered("a", 1))
+        heir = Group("another", 2)
+        (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
+        assert isinstance(save, SaveGroup)
+        assert save.record == GroupRecord("another", 2)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"life":"x","leaderTerm":"y"}'])
+def test_unreadable(data: bytes) -> None:
+    with pytest.raises(BadGroup):
+        GroupRecord.decode(data)

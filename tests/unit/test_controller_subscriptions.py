@@ -1,0 +1,209 @@
+"""Subscriptions: registered, then a cursor everywhere, then answered; types, starts, seeks; successors."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.controller import host
+from anabranch.controller.host import Done, HostUnavailable, SegmentMissing, Start
+from anabranch.controller.record import TopicRecord, aborted, committed, planned
+from anabranch.controller.registry import (
+    BadRegistry,
+    Move,
+    Registry,
+    Subscription,
+    SubscriptionKind,
+    SubscriptionState,
+)
+from anabranch.controller.steps import Answered, Ask, Failed, Reply, StepDown
+from anabranch.controller.subscriptions import (
+    CursorRest,
+    CursorRested,
+    Effect,
+    Event,
+    LayoutKnown,
+    MoveCall,
+    ReadRegistry,
+    RegistryDoubtful,
+    RegistrySaved,
+    RegistrySeen,
+    SaveRegistry,
+    SubscribeCall,
+    SubscriptionAsked,
+    Subscriptions,
+    TellSubscriptions,
+    UnsubscribeCall,
+)
+from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.names import TopicName
+from anabranch.model.replacement import plan_split
+from anabranch.model.segment import Seal
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+STREAM, QUEUE = SubscriptionKind.STREAM, SubscriptionKind.QUEUE
+
+
+def idle() -> TopicRecord:
+    return TopicRecord(Layout.initial(1, now_ms=0), incarnation=4, leader_term=1)
+
+
+def splitting() -> TopicRecord:
+    return planned(idle(), "op", plan_split(idle().layout, 0, now_ms=1, limits=NO_LIMITS), now_ms=1)
+
+
+class Bench:
+    def __init__(self, record: TopicRecord, term: int = 1, stored: Registry | None = None) -> None:
+        self.machine = Subscriptions(TOPIC, term)
+        self.stored, self.stamp = stored, None if stored is None else 1
+        assert self.machine.begin() == [ReadRegistry()]
+        self.begun = self.tell(RegistrySeen(stored, self.stamp), LayoutKnown(record))
+
+    def tell(self, *events: Event) -> list[Effect]:
+        left: list[Effect] = []
+        ahead = list(events)
+        while ahead:
+            for effect in self.machine.handle(ahead.pop(0), 10):
+                if isinstance(effect, SaveRegistry):
+                    assert effect.expected == self.stamp
+                    self.stored, self.stamp = Registry.decode(effect.registry.encode()), (self.stamp or 0) + 1
+                    ahead.append(RegistrySaved(self.stamp))
+                else:
+                    left.append(effect)
+        return left
+
+    def subscribe(self, name: str = "s", kind: SubscriptionKind = STREAM, start: Start = Start.LATEST) -> list[Effect]:
+        return self.tell(SubscriptionAsked(SubscribeCall(f"call-{name}", name, kind, start)))
+
+    def answer_all(self, effects: list[Effect]) -> list[Effect]:
+        left: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Ask):
+                left += self.tell(Answered(effect.request, Done()))
+        return left
+
+
+def starts(effects: list[Effect]) -> dict[int, Start]:
+    found = [e.request for e in effects if isinstance(e, Ask)]
+    return {r.segment.segment_id: r.cursor.start for r in found if isinstance(r, host.CreateCursor)}
+
+
+def test_registered_before_the_first_cursor_and_answered_after_the_last() -> None:
+    bench = Bench(idle())
+    begun = bench.subscribe()
+    assert begun[0] == TellSubscriptions(frozenset({"s"}))
+    assert starts(begun) == {0: Start.LATEST}
+    assert bench.stored is not None
+    assert bench.stored.subscriptions["s"].state is SubscriptionState.CREATING
+    assert bench.answer_all(begun) == [Reply("call-s", None, 0)]
+    assert bench.stored.subscriptions["s"].state is SubscriptionState.READY
+
+
+def test_planned_children_get_it_from_their_beginning() -> None:
+    bench = Bench(splitting())
+    begun = bench.subscribe()
+    assert starts(begun) == {0: Start.LATEST, 1: Start.EARLIEST, 2: Start.EARLIEST}
+    child = next(e.request for e in begun if isinstance(e, Ask) and e.request.segment.segment_id == 1)
+    (rest,) = bench.tell(Failed(child, SegmentMissing("not yet")))
+    assert isinstance(rest, CursorRest)
+    seals = {0: Seal(3)}
+    bench.tell(LayoutKnown(committed(splitting(), "op", seals, now_ms=3)))
+    again = bench.tell(CursorRested(child))
+    assert starts(again) == {1: Start.EARLIEST}  # active by now, and still from its beginning
+
+
+def test_children_of_an_aborted_plan_are_forgotten() -> None:
+    bench = Bench(splitting())
+    begun = bench.subscribe()
+    for effect in begun:
+        if isinstance(effect, Ask) and effect.request.segment.segment_id == 0:
+            assert bench.tell(Answered(effect.request, Done())) == []
+    record = aborted(splitting(), "op", now_ms=5, reason="no room")
+    assert bench.tell(LayoutKnown(record)) == [Reply("call-s", None, 0)]
+
+
+def test_the_first_subscribe_fixes_type_and_start() -> None:
+    bench = Bench(idle())
+    bench.answer_all(bench.subscribe())
+    (reply,) = bench.tell(SubscriptionAsked(SubscribeCall("again", "s", STREAM, Start.EARLIEST)))
+    assert reply == Reply("again", None, 0)
+    assert bench.stored is not None
+    assert bench.stored.subscriptions["s"].start is Start.LATEST
+    (refusal,) = bench.tell(SubscriptionAsked(SubscribeCall("other", "s", QUEUE, Start.LATEST)))
+    assert isinstance(refusal, Reply)
+    assert refusal.error is not None
+    assert refusal.error.code == "subscription-of-other-type"
+
+
+def test_checkpoint_groups_have_no_cursors() -> None:
+    bench = Bench(idle())
+    assert bench.subscribe(kind=SubscriptionKind.CHECKPOINT) == [Reply("call-s", None, 0)]
+    assert bench.stored is not None
+    assert bench.stored.cursors == frozenset()
+
+
+def test_unsubscribe() -> None:
+    bench = Bench(idle())
+    bench.answer_all(bench.subscribe())
+    begun = bench.tell(SubscriptionAsked(UnsubscribeCall("bye", "s")))
+    assert begun[0] == TellSubscriptions(frozenset())  # new segments get none before the old ones lose theirs
+    assert bench.answer_all(begun) == [Reply("bye", None, 0)]
+    assert bench.stored is not None
+    assert bench.stored.subscriptions == {}
+
+
+def test_a_seek_is_finished_by_the_next_leader() -> None:
+    bench = Bench(idle())
+    bench.answer_all(bench.subscribe())
+    (ask,) = bench.tell(SubscriptionAsked(MoveCall("seek", "s", 77)))
+    assert isinstance(ask, Ask)
+    assert isinstance(ask.request, host.Seek)
+    (busy,) = bench.tell(SubscriptionAsked(MoveCall("clear", "s", None)))
+    assert isinstance(busy, Reply)
+    assert busy.error is not None
+    assert busy.error.retryable
+    heir = Bench(idle(), 2, bench.stored)
+    assert ask in heir.begun
+    heir.answer_all(heir.begun)
+    assert heir.stored is not None
+    assert heir.stored.subscriptions["s"].move is None
+    assert bench.tell(Answered(ask.request, Done())) == [Reply("seek", None, 0)]
+
+
+def test_unknown() -> None:
+    (reply,) = Bench(idle()).tell(SubscriptionAsked(MoveCall("seek", "s", 77)))
+    assert isinstance(reply, Reply)
+    assert reply.error is not None
+    assert reply.error.code == "subscription-not-found"
+
+
+def test_a_cursor_is_asked_for_until_it_is_there() -> None:
+    bench = Bench(idle())
+    ask = bench.subscribe()[-1]
+    assert isinstance(ask, Ask)
+    for failures in (1, 2):
+        assert bench.tell(Failed(ask.request, HostUnavailable("down"))) == [CursorRest(ask.request, failures)]
+        assert bench.tell(CursorRested(ask.request)) == [ask]
+
+
+def test_fenced_by_a_newer_leader() -> None:
+    bench = Bench(idle())
+    bench.machine.handle(SubscriptionAsked(SubscribeCall("x", "s", STREAM, Start.LATEST)), 0)
+    bench.machine.handle(RegistryDoubtful(), 0)
+    effects = bench.machine.handle(RegistrySeen(Registry({}, 9, 4), 50), 0)
+    assert [type(effect) for effect in effects] == [Reply, StepDown]
+
+
+def test_a_registry_of_another_incarnation_counts_for_nothing() -> None:
+    old = Subscription("s", STREAM, Start.LATEST, SubscriptionState.READY, 0, 0, "call")
+    bench = Bench(idle(), 2, Registry({"s": old}, 1, 3))
+    assert bench.stored == Registry({}, 2, 4)
+
+
+def test_stored_and_read_again() -> None:
+    name = "a/b%c#d é\N{GRINNING FACE}"
+    one = Subscription(name, QUEUE, Start.EARLIEST, SubscriptionState.READY, 3, 4, "call", Move("m", None))
+    registry = Registry({name: one}, 7, 8)
+    assert Registry.decode(registry.encode()) == registry
+    for data in (b"", b"[]", b"{}", b'{"subscriptions":{"a":1},"leaderTerm":1,"incarnation":1}'):
+        with pytest.raises(BadRegistry):
+            Registry.decode(data)

@@ -1,0 +1,79 @@
+"""Terms: events in, effects compared."""
+
+from __future__ import annotations
+
+from anabranch.metadata.claim import TellHeld, TellLost, TellWritten
+from anabranch.metadata.port import ABSENT
+from anabranch.metadata.term import (
+    Effect,
+    Event,
+    RaiseTerm,
+    ReadTerm,
+    RestTerm,
+    TellDeposed,
+    TellElected,
+    TermDoubtful,
+    TermFailed,
+    TermMachine,
+    TermRaised,
+    TermRecord,
+    TermRested,
+    TermSeen,
+    WriteLeader,
+    decode_leader,
+    encode_leader,
+)
+
+
+def feed(machine: TermMachine, *events: Event) -> list[Effect]:
+    effects: list[Effect] = []
+    for event in events:
+        effects = machine.handle(event)
+    return effects
+
+
+def test_encodings() -> None:
+    assert TermRecord.decode(TermRecord.encode(7, "a-1.1.1"), 3) == TermRecord(7, "a-1.1.1", 3)
+    assert decode_leader(encode_leader(7, b"x\ny")) == (7, b"x\ny")
+    assert decode_leader(b"by hand") == (0, b"")
+
+
+def test_the_first_term_is_one_and_counts_once_it_stands_in_the_leaders_key() -> None:
+    machine = TermMachine(b"me")
+    assert feed(machine, TellHeld("c")) == [ReadTerm("c", sync=False)]
+    assert feed(machine, TellWritten("c", encode_leader(0, b"me"))) == []
+    assert feed(machine, TermSeen("c", None)) == [RaiseTerm("c", 1, ABSENT)]
+    assert feed(machine, TermRaised("c", 1)) == [WriteLeader("c", b"1\nme")]
+    assert feed(machine, TellWritten("c", b"1\nme")) == [TellElected("c", 1)]
+    assert feed(machine, TellWritten("c", b"1\nme")) == []
+    assert feed(machine, TellLost("c", "overdue")) == [TellDeposed(1, "overdue")]
+
+
+def test_later_terms_are_above_the_record() -> None:
+    machine = TermMachine(b"me")
+    seen = TermSeen("c", TermRecord(41, "other", 9))
+    assert feed(machine, TellHeld("c"), seen) == [RaiseTerm("c", 42, 9)]
+    assert feed(machine, TermDoubtful("c")) == [ReadTerm("c", sync=True)]
+    assert feed(machine, TermSeen("c", TermRecord(43, "third", 11))) == [RaiseTerm("c", 44, 11)]
+
+
+def test_a_lost_answer_is_decided_by_the_record() -> None:
+    machine = TermMachine(b"me")
+    feed(machine, TellHeld("c"), TermSeen("c", None), TermDoubtful("c"))
+    assert feed(machine, TermSeen("c", TermRecord(1, "c", 2))) == [WriteLeader("c", b"1\nme")]
+
+
+def test_a_store_that_is_away_is_asked_again_later() -> None:
+    machine = TermMachine(b"me")
+    assert feed(machine, TellHeld("c"), TermFailed("c")) == [RestTerm("c", 1)]
+    assert feed(machine, TermRested("c"), TermFailed("c")) == [RestTerm("c", 2)]
+
+
+def test_whoever_lost_the_claim_before_its_term_was_written_does_not_lead() -> None:
+    machine = TermMachine(b"me")
+    feed(machine, TellHeld("c"), TermSeen("c", None))
+    assert feed(machine, TellLost("c", "lost")) == []
+    assert feed(machine, TermRaised("c", 1)) == []
+    assert feed(machine, TellHeld("d")) == [ReadTerm("d", sync=False)]
+    assert feed(machine, TermRaised("c", 1)) == [], "a term of the earlier claim"
+    assert feed(machine, TermSeen("d", TermRecord(1, "c", 2))) == [RaiseTerm("d", 2, 2)]
