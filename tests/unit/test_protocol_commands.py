@@ -44,7 +44,7 @@ def test_every_command_has_its_own_number_as_field() -> None:
     fields = {f.number: f.name for f in BaseCommand.DESCRIPTOR.fields}
     types = {number: name.lower() for name, number in BaseCommand.Type.items()}
     assert fields == {1: "type", **types}
-    assert set(types) == {*range(2, 41), *range(50, 69), *range(70, 82)}
+    assert set(types) == {*range(2, 41), *range(50, 69), *range(70, 82), *range(200, 204)}
 
 
 def test_our_fields_start_at_1000() -> None:
@@ -52,7 +52,7 @@ def test_our_fields_start_at_1000() -> None:
         return {f.name: f.number for f in message.DESCRIPTOR.fields if f.number >= 1000}
 
     assert numbers(pb.FeatureFlags) == {"anabranch_extensions": 1000}
-    assert numbers(pb.CommandProducerSuccess) == {"credit_bytes": 1000, "credit_messages": 1001}
+    assert numbers(pb.CommandProducerSuccess) == {"credit_bytes": 1000, "credit_messages": 1001, "ancestors": 1010}
     assert numbers(pb.CommandSendReceipt) == {"credit_bytes": 1000, "credit_messages": 1001}
 
 

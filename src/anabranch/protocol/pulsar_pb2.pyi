@@ -634,7 +634,7 @@ class CommandProducer(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., encrypted: _Optional[bool] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., epoch: _Optional[int] = ..., user_provided_producer_name: _Optional[bool] = ..., producer_access_mode: _Optional[_Union[ProducerAccessMode, str]] = ..., topic_epoch: _Optional[int] = ..., txn_enabled: _Optional[bool] = ..., initial_subscription_name: _Optional[str] = ...) -> None: ...
 
 class CommandProducerSuccess(_message.Message):
-    __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready", "credit_bytes", "credit_messages")
+    __slots__ = ("request_id", "producer_name", "last_sequence_id", "schema_version", "topic_epoch", "producer_ready", "credit_bytes", "credit_messages", "ancestors")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_NAME_FIELD_NUMBER: _ClassVar[int]
     LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -643,6 +643,7 @@ class CommandProducerSuccess(_message.Message):
     PRODUCER_READY_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     CREDIT_MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    ANCESTORS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     producer_name: str
     last_sequence_id: int
@@ -651,7 +652,22 @@ class CommandProducerSuccess(_message.Message):
     producer_ready: bool
     credit_bytes: int
     credit_messages: int
-    def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., credit_messages: _Optional[int] = ...) -> None: ...
+    ancestors: _containers.RepeatedCompositeFieldContainer[AncestorSequence]
+    def __init__(self, request_id: _Optional[int] = ..., producer_name: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., schema_version: _Optional[bytes] = ..., topic_epoch: _Optional[int] = ..., producer_ready: _Optional[bool] = ..., credit_bytes: _Optional[int] = ..., credit_messages: _Optional[int] = ..., ancestors: _Optional[_Iterable[_Union[AncestorSequence, _Mapping]]] = ...) -> None: ...
+
+class AncestorSequence(_message.Message):
+    __slots__ = ("segment_id", "hash_start", "hash_end", "last_sequence_id", "ring_hash")
+    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HASH_START_FIELD_NUMBER: _ClassVar[int]
+    HASH_END_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    RING_HASH_FIELD_NUMBER: _ClassVar[int]
+    segment_id: int
+    hash_start: int
+    hash_end: int
+    last_sequence_id: int
+    ring_hash: str
+    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., last_sequence_id: _Optional[int] = ..., ring_hash: _Optional[str] = ...) -> None: ...
 
 class CommandSend(_message.Message):
     __slots__ = ("producer_id", "sequence_id", "num_messages", "txnid_least_bits", "txnid_most_bits", "highest_sequence_id", "is_chunk", "marker", "message_id")
@@ -1264,7 +1280,7 @@ class CommandEndTxnOnSubscriptionResponse(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., txnid_least_bits: _Optional[int] = ..., txnid_most_bits: _Optional[int] = ..., error: _Optional[_Union[ServerError, str]] = ..., message: _Optional[str] = ...) -> None: ...
 
 class SegmentInfoProto(_message.Message):
-    __slots__ = ("segment_id", "hash_start", "hash_end", "state", "parent_ids", "child_ids", "created_at_epoch", "sealed_at_epoch", "created_at_ms", "sealed_at_ms", "legacy_topic_name", "entry_bucket_splits")
+    __slots__ = ("segment_id", "hash_start", "hash_end", "state", "parent_ids", "child_ids", "created_at_epoch", "sealed_at_epoch", "created_at_ms", "sealed_at_ms", "legacy_topic_name", "entry_bucket_splits", "last_position")
     SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     HASH_START_FIELD_NUMBER: _ClassVar[int]
     HASH_END_FIELD_NUMBER: _ClassVar[int]
@@ -1277,6 +1293,7 @@ class SegmentInfoProto(_message.Message):
     SEALED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     LEGACY_TOPIC_NAME_FIELD_NUMBER: _ClassVar[int]
     ENTRY_BUCKET_SPLITS_FIELD_NUMBER: _ClassVar[int]
+    LAST_POSITION_FIELD_NUMBER: _ClassVar[int]
     segment_id: int
     hash_start: int
     hash_end: int
@@ -1289,7 +1306,8 @@ class SegmentInfoProto(_message.Message):
     sealed_at_ms: int
     legacy_topic_name: str
     entry_bucket_splits: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., state: _Optional[_Union[SegmentState, str]] = ..., parent_ids: _Optional[_Iterable[int]] = ..., child_ids: _Optional[_Iterable[int]] = ..., created_at_epoch: _Optional[int] = ..., sealed_at_epoch: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., sealed_at_ms: _Optional[int] = ..., legacy_topic_name: _Optional[str] = ..., entry_bucket_splits: _Optional[_Iterable[int]] = ...) -> None: ...
+    last_position: MessageIdData
+    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., state: _Optional[_Union[SegmentState, str]] = ..., parent_ids: _Optional[_Iterable[int]] = ..., child_ids: _Optional[_Iterable[int]] = ..., created_at_epoch: _Optional[int] = ..., sealed_at_epoch: _Optional[int] = ..., created_at_ms: _Optional[int] = ..., sealed_at_ms: _Optional[int] = ..., legacy_topic_name: _Optional[str] = ..., entry_bucket_splits: _Optional[_Iterable[int]] = ..., last_position: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
 
 class SegmentBrokerAddress(_message.Message):
     __slots__ = ("segment_id", "broker_url", "broker_url_tls")
@@ -1302,18 +1320,36 @@ class SegmentBrokerAddress(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., broker_url: _Optional[str] = ..., broker_url_tls: _Optional[str] = ...) -> None: ...
 
 class ScalableTopicDAG(_message.Message):
-    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls")
+    __slots__ = ("epoch", "segments", "segment_brokers", "controller_broker_url", "controller_broker_url_tls", "incarnation", "ring_hash", "plan")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_BROKERS_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_BROKER_URL_FIELD_NUMBER: _ClassVar[int]
     CONTROLLER_BROKER_URL_TLS_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    RING_HASH_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     segments: _containers.RepeatedCompositeFieldContainer[SegmentInfoProto]
     segment_brokers: _containers.RepeatedCompositeFieldContainer[SegmentBrokerAddress]
     controller_broker_url: str
     controller_broker_url_tls: str
-    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ...) -> None: ...
+    incarnation: int
+    ring_hash: str
+    plan: PlannedChange
+    def __init__(self, epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., segment_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ..., controller_broker_url: _Optional[str] = ..., controller_broker_url_tls: _Optional[str] = ..., incarnation: _Optional[int] = ..., ring_hash: _Optional[str] = ..., plan: _Optional[_Union[PlannedChange, _Mapping]] = ...) -> None: ...
+
+class PlannedChange(_message.Message):
+    __slots__ = ("operation_id", "parent_ids", "children", "child_brokers")
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    PARENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    CHILD_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    operation_id: str
+    parent_ids: _containers.RepeatedScalarFieldContainer[int]
+    children: _containers.RepeatedCompositeFieldContainer[SegmentInfoProto]
+    child_brokers: _containers.RepeatedCompositeFieldContainer[SegmentBrokerAddress]
+    def __init__(self, operation_id: _Optional[str] = ..., parent_ids: _Optional[_Iterable[int]] = ..., children: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., child_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ...) -> None: ...
 
 class CommandScalableTopicLookup(_message.Message):
     __slots__ = ("session_id", "topic", "create_if_missing")
@@ -1360,28 +1396,38 @@ class ScalableAssignedSegment(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ...) -> None: ...
 
 class ScalableConsumerAssignment(_message.Message):
-    __slots__ = ("layout_epoch", "segments")
+    __slots__ = ("layout_epoch", "segments", "generation", "incarnation")
     LAYOUT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
     layout_epoch: int
     segments: _containers.RepeatedCompositeFieldContainer[ScalableAssignedSegment]
-    def __init__(self, layout_epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ScalableAssignedSegment, _Mapping]]] = ...) -> None: ...
+    generation: int
+    incarnation: int
+    def __init__(self, layout_epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ScalableAssignedSegment, _Mapping]]] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class CommandScalableTopicSubscribe(_message.Message):
-    __slots__ = ("request_id", "topic", "subscription", "consumer_name", "consumer_id", "consumer_type")
+    __slots__ = ("request_id", "topic", "subscription", "consumer_name", "consumer_id", "consumer_type", "initial_position", "held_segments", "generation")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_NAME_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_TYPE_FIELD_NUMBER: _ClassVar[int]
+    INITIAL_POSITION_FIELD_NUMBER: _ClassVar[int]
+    HELD_SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     topic: str
     subscription: str
     consumer_name: str
     consumer_id: int
     consumer_type: ScalableConsumerType
-    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer_name: _Optional[str] = ..., consumer_id: _Optional[int] = ..., consumer_type: _Optional[_Union[ScalableConsumerType, str]] = ...) -> None: ...
+    initial_position: CommandSubscribe.InitialPosition
+    held_segments: _containers.RepeatedScalarFieldContainer[int]
+    generation: int
+    def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., subscription: _Optional[str] = ..., consumer_name: _Optional[str] = ..., consumer_id: _Optional[int] = ..., consumer_type: _Optional[_Union[ScalableConsumerType, str]] = ..., initial_position: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., held_segments: _Optional[_Iterable[int]] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class CommandScalableTopicSubscribeResponse(_message.Message):
     __slots__ = ("request_id", "error", "message", "assignment")
@@ -1402,6 +1448,58 @@ class CommandScalableTopicAssignmentUpdate(_message.Message):
     consumer_id: int
     assignment: ScalableConsumerAssignment
     def __init__(self, consumer_id: _Optional[int] = ..., assignment: _Optional[_Union[ScalableConsumerAssignment, _Mapping]] = ...) -> None: ...
+
+class CommandSegmentRelease(_message.Message):
+    __slots__ = ("consumer_id", "generation", "segment_ids")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: int
+    generation: int
+    segment_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, consumer_id: _Optional[int] = ..., generation: _Optional[int] = ..., segment_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class CommandScalableTopicLeave(_message.Message):
+    __slots__ = ("request_id", "consumer_id")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    consumer_id: int
+    def __init__(self, request_id: _Optional[int] = ..., consumer_id: _Optional[int] = ...) -> None: ...
+
+class CommandCheckpointProgress(_message.Message):
+    __slots__ = ("request_id", "consumer_id", "segments")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    consumer_id: int
+    segments: _containers.RepeatedCompositeFieldContainer[SegmentProgress]
+    def __init__(self, request_id: _Optional[int] = ..., consumer_id: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentProgress, _Mapping]]] = ...) -> None: ...
+
+class SegmentProgress(_message.Message):
+    __slots__ = ("segment_id", "position", "completed")
+    SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    segment_id: int
+    position: MessageIdData
+    completed: bool
+    def __init__(self, segment_id: _Optional[int] = ..., position: _Optional[_Union[MessageIdData, _Mapping]] = ..., completed: _Optional[bool] = ...) -> None: ...
+
+class CommandSegmentSealed(_message.Message):
+    __slots__ = ("producer_id", "operation_id", "last_sequence_id", "children", "child_brokers")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
+    CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    CHILD_BROKERS_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    operation_id: str
+    last_sequence_id: int
+    children: _containers.RepeatedCompositeFieldContainer[SegmentInfoProto]
+    child_brokers: _containers.RepeatedCompositeFieldContainer[SegmentBrokerAddress]
+    def __init__(self, producer_id: _Optional[int] = ..., operation_id: _Optional[str] = ..., last_sequence_id: _Optional[int] = ..., children: _Optional[_Iterable[_Union[SegmentInfoProto, _Mapping]]] = ..., child_brokers: _Optional[_Iterable[_Union[SegmentBrokerAddress, _Mapping]]] = ...) -> None: ...
 
 class CommandWatchScalableTopics(_message.Message):
     __slots__ = ("watch_id", "namespace", "property_filters", "current_hash")
@@ -1492,7 +1590,7 @@ class CommandWatchTcAssignmentsClose(_message.Message):
     def __init__(self, watch_id: _Optional[int] = ...) -> None: ...
 
 class BaseCommand(_message.Message):
-    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliver_unacknowledged_messages", "partitioned_metadata", "partitioned_metadata_response", "lookup", "lookup_response", "consumer_stats", "consumer_stats_response", "reached_end_of_topic", "seek", "get_last_message_id", "get_last_message_id_response", "active_consumer_change", "get_topics_of_namespace", "get_topics_of_namespace_response", "get_schema", "get_schema_response", "auth_challenge", "auth_response", "ack_response", "get_or_create_schema", "get_or_create_schema_response", "new_txn", "new_txn_response", "add_partition_to_txn", "add_partition_to_txn_response", "add_subscription_to_txn", "add_subscription_to_txn_response", "end_txn", "end_txn_response", "end_txn_on_partition", "end_txn_on_partition_response", "end_txn_on_subscription", "end_txn_on_subscription_response", "tc_client_connect_request", "tc_client_connect_response", "watch_topic_list", "watch_topic_list_success", "watch_topic_update", "watch_topic_list_close", "topic_migrated", "scalable_topic_lookup", "scalable_topic_update", "scalable_topic_close", "scalable_topic_subscribe", "scalable_topic_subscribe_response", "scalable_topic_assignment_update", "watch_scalable_topics", "watch_scalable_topics_update", "watch_scalable_topics_close", "watch_tc_assignments", "watch_tc_assignments_update", "watch_tc_assignments_close")
+    __slots__ = ("type", "connect", "connected", "subscribe", "producer", "send", "send_receipt", "send_error", "message", "ack", "flow", "unsubscribe", "success", "error", "close_producer", "close_consumer", "producer_success", "ping", "pong", "redeliver_unacknowledged_messages", "partitioned_metadata", "partitioned_metadata_response", "lookup", "lookup_response", "consumer_stats", "consumer_stats_response", "reached_end_of_topic", "seek", "get_last_message_id", "get_last_message_id_response", "active_consumer_change", "get_topics_of_namespace", "get_topics_of_namespace_response", "get_schema", "get_schema_response", "auth_challenge", "auth_response", "ack_response", "get_or_create_schema", "get_or_create_schema_response", "new_txn", "new_txn_response", "add_partition_to_txn", "add_partition_to_txn_response", "add_subscription_to_txn", "add_subscription_to_txn_response", "end_txn", "end_txn_response", "end_txn_on_partition", "end_txn_on_partition_response", "end_txn_on_subscription", "end_txn_on_subscription_response", "tc_client_connect_request", "tc_client_connect_response", "watch_topic_list", "watch_topic_list_success", "watch_topic_update", "watch_topic_list_close", "topic_migrated", "scalable_topic_lookup", "scalable_topic_update", "scalable_topic_close", "scalable_topic_subscribe", "scalable_topic_subscribe_response", "scalable_topic_assignment_update", "watch_scalable_topics", "watch_scalable_topics_update", "watch_scalable_topics_close", "watch_tc_assignments", "watch_tc_assignments_update", "watch_tc_assignments_close", "segment_release", "scalable_topic_leave", "checkpoint_progress", "segment_sealed")
     class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CONNECT: _ClassVar[BaseCommand.Type]
@@ -1565,6 +1663,10 @@ class BaseCommand(_message.Message):
         WATCH_TC_ASSIGNMENTS: _ClassVar[BaseCommand.Type]
         WATCH_TC_ASSIGNMENTS_UPDATE: _ClassVar[BaseCommand.Type]
         WATCH_TC_ASSIGNMENTS_CLOSE: _ClassVar[BaseCommand.Type]
+        SEGMENT_RELEASE: _ClassVar[BaseCommand.Type]
+        SCALABLE_TOPIC_LEAVE: _ClassVar[BaseCommand.Type]
+        CHECKPOINT_PROGRESS: _ClassVar[BaseCommand.Type]
+        SEGMENT_SEALED: _ClassVar[BaseCommand.Type]
     CONNECT: BaseCommand.Type
     CONNECTED: BaseCommand.Type
     SUBSCRIBE: BaseCommand.Type
@@ -1635,6 +1737,10 @@ class BaseCommand(_message.Message):
     WATCH_TC_ASSIGNMENTS: BaseCommand.Type
     WATCH_TC_ASSIGNMENTS_UPDATE: BaseCommand.Type
     WATCH_TC_ASSIGNMENTS_CLOSE: BaseCommand.Type
+    SEGMENT_RELEASE: BaseCommand.Type
+    SCALABLE_TOPIC_LEAVE: BaseCommand.Type
+    CHECKPOINT_PROGRESS: BaseCommand.Type
+    SEGMENT_SEALED: BaseCommand.Type
     TYPE_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -1706,6 +1812,10 @@ class BaseCommand(_message.Message):
     WATCH_TC_ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     WATCH_TC_ASSIGNMENTS_UPDATE_FIELD_NUMBER: _ClassVar[int]
     WATCH_TC_ASSIGNMENTS_CLOSE_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_RELEASE_FIELD_NUMBER: _ClassVar[int]
+    SCALABLE_TOPIC_LEAVE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_SEALED_FIELD_NUMBER: _ClassVar[int]
     type: BaseCommand.Type
     connect: CommandConnect
     connected: CommandConnected
@@ -1777,4 +1887,8 @@ class BaseCommand(_message.Message):
     watch_tc_assignments: CommandWatchTcAssignments
     watch_tc_assignments_update: CommandWatchTcAssignmentsUpdate
     watch_tc_assignments_close: CommandWatchTcAssignmentsClose
-    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping]] = ..., send: _Optional[_Union[CommandSend, _Mapping]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping]] = ..., ping: _Optional[_Union[CommandPing, _Mapping]] = ..., pong: _Optional[_Union[CommandPong, _Mapping]] = ..., redeliver_unacknowledged_messages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping]] = ..., partitioned_metadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping]] = ..., partitioned_metadata_response: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping]] = ..., lookup: _Optional[_Union[CommandLookupTopic, _Mapping]] = ..., lookup_response: _Optional[_Union[CommandLookupTopicResponse, _Mapping]] = ..., consumer_stats: _Optional[_Union[CommandConsumerStats, _Mapping]] = ..., consumer_stats_response: _Optional[_Union[CommandConsumerStatsResponse, _Mapping]] = ..., reached_end_of_topic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping]] = ..., get_last_message_id: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., get_last_message_id_response: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping]] = ..., get_topics_of_namespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping]] = ..., get_topics_of_namespace_response: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping]] = ..., get_schema: _Optional[_Union[CommandGetSchema, _Mapping]] = ..., get_schema_response: _Optional[_Union[CommandGetSchemaResponse, _Mapping]] = ..., auth_challenge: _Optional[_Union[CommandAuthChallenge, _Mapping]] = ..., auth_response: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., ack_response: _Optional[_Union[CommandAckResponse, _Mapping]] = ..., get_or_create_schema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping]] = ..., get_or_create_schema_response: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping]] = ..., new_txn: _Optional[_Union[CommandNewTxn, _Mapping]] = ..., new_txn_response: _Optional[_Union[CommandNewTxnResponse, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping]] = ..., add_partition_to_txn_response: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping]] = ..., add_subscription_to_txn_response: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping]] = ..., end_txn: _Optional[_Union[CommandEndTxn, _Mapping]] = ..., end_txn_response: _Optional[_Union[CommandEndTxnResponse, _Mapping]] = ..., end_txn_on_partition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping]] = ..., end_txn_on_partition_response: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping]] = ..., end_txn_on_subscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping]] = ..., end_txn_on_subscription_response: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping]] = ..., tc_client_connect_request: _Optional[_Union[CommandTcClientConnectRequest, _Mapping]] = ..., tc_client_connect_response: _Optional[_Union[CommandTcClientConnectResponse, _Mapping]] = ..., watch_topic_list: _Optional[_Union[CommandWatchTopicList, _Mapping]] = ..., watch_topic_list_success: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping]] = ..., watch_topic_update: _Optional[_Union[CommandWatchTopicUpdate, _Mapping]] = ..., watch_topic_list_close: _Optional[_Union[CommandWatchTopicListClose, _Mapping]] = ..., topic_migrated: _Optional[_Union[CommandTopicMigrated, _Mapping]] = ..., scalable_topic_lookup: _Optional[_Union[CommandScalableTopicLookup, _Mapping]] = ..., scalable_topic_update: _Optional[_Union[CommandScalableTopicUpdate, _Mapping]] = ..., scalable_topic_close: _Optional[_Union[CommandScalableTopicClose, _Mapping]] = ..., scalable_topic_subscribe: _Optional[_Union[CommandScalableTopicSubscribe, _Mapping]] = ..., scalable_topic_subscribe_response: _Optional[_Union[CommandScalableTopicSubscribeResponse, _Mapping]] = ..., scalable_topic_assignment_update: _Optional[_Union[CommandScalableTopicAssignmentUpdate, _Mapping]] = ..., watch_scalable_topics: _Optional[_Union[CommandWatchScalableTopics, _Mapping]] = ..., watch_scalable_topics_update: _Optional[_Union[CommandWatchScalableTopicsUpdate, _Mapping]] = ..., watch_scalable_topics_close: _Optional[_Union[CommandWatchScalableTopicsClose, _Mapping]] = ..., watch_tc_assignments: _Optional[_Union[CommandWatchTcAssignments, _Mapping]] = ..., watch_tc_assignments_update: _Optional[_Union[CommandWatchTcAssignmentsUpdate, _Mapping]] = ..., watch_tc_assignments_close: _Optional[_Union[CommandWatchTcAssignmentsClose, _Mapping]] = ...) -> None: ...
+    segment_release: CommandSegmentRelease
+    scalable_topic_leave: CommandScalableTopicLeave
+    checkpoint_progress: CommandCheckpointProgress
+    segment_sealed: CommandSegmentSealed
+    def __init__(self, type: _Optional[_Union[BaseCommand.Type, str]] = ..., connect: _Optional[_Union[CommandConnect, _Mapping]] = ..., connected: _Optional[_Union[CommandConnected, _Mapping]] = ..., subscribe: _Optional[_Union[CommandSubscribe, _Mapping]] = ..., producer: _Optional[_Union[CommandProducer, _Mapping]] = ..., send: _Optional[_Union[CommandSend, _Mapping]] = ..., send_receipt: _Optional[_Union[CommandSendReceipt, _Mapping]] = ..., send_error: _Optional[_Union[CommandSendError, _Mapping]] = ..., message: _Optional[_Union[CommandMessage, _Mapping]] = ..., ack: _Optional[_Union[CommandAck, _Mapping]] = ..., flow: _Optional[_Union[CommandFlow, _Mapping]] = ..., unsubscribe: _Optional[_Union[CommandUnsubscribe, _Mapping]] = ..., success: _Optional[_Union[CommandSuccess, _Mapping]] = ..., error: _Optional[_Union[CommandError, _Mapping]] = ..., close_producer: _Optional[_Union[CommandCloseProducer, _Mapping]] = ..., close_consumer: _Optional[_Union[CommandCloseConsumer, _Mapping]] = ..., producer_success: _Optional[_Union[CommandProducerSuccess, _Mapping]] = ..., ping: _Optional[_Union[CommandPing, _Mapping]] = ..., pong: _Optional[_Union[CommandPong, _Mapping]] = ..., redeliver_unacknowledged_messages: _Optional[_Union[CommandRedeliverUnacknowledgedMessages, _Mapping]] = ..., partitioned_metadata: _Optional[_Union[CommandPartitionedTopicMetadata, _Mapping]] = ..., partitioned_metadata_response: _Optional[_Union[CommandPartitionedTopicMetadataResponse, _Mapping]] = ..., lookup: _Optional[_Union[CommandLookupTopic, _Mapping]] = ..., lookup_response: _Optional[_Union[CommandLookupTopicResponse, _Mapping]] = ..., consumer_stats: _Optional[_Union[CommandConsumerStats, _Mapping]] = ..., consumer_stats_response: _Optional[_Union[CommandConsumerStatsResponse, _Mapping]] = ..., reached_end_of_topic: _Optional[_Union[CommandReachedEndOfTopic, _Mapping]] = ..., seek: _Optional[_Union[CommandSeek, _Mapping]] = ..., get_last_message_id: _Optional[_Union[CommandGetLastMessageId, _Mapping]] = ..., get_last_message_id_response: _Optional[_Union[CommandGetLastMessageIdResponse, _Mapping]] = ..., active_consumer_change: _Optional[_Union[CommandActiveConsumerChange, _Mapping]] = ..., get_topics_of_namespace: _Optional[_Union[CommandGetTopicsOfNamespace, _Mapping]] = ..., get_topics_of_namespace_response: _Optional[_Union[CommandGetTopicsOfNamespaceResponse, _Mapping]] = ..., get_schema: _Optional[_Union[CommandGetSchema, _Mapping]] = ..., get_schema_response: _Optional[_Union[CommandGetSchemaResponse, _Mapping]] = ..., auth_challenge: _Optional[_Union[CommandAuthChallenge, _Mapping]] = ..., auth_response: _Optional[_Union[CommandAuthResponse, _Mapping]] = ..., ack_response: _Optional[_Union[CommandAckResponse, _Mapping]] = ..., get_or_create_schema: _Optional[_Union[CommandGetOrCreateSchema, _Mapping]] = ..., get_or_create_schema_response: _Optional[_Union[CommandGetOrCreateSchemaResponse, _Mapping]] = ..., new_txn: _Optional[_Union[CommandNewTxn, _Mapping]] = ..., new_txn_response: _Optional[_Union[CommandNewTxnResponse, _Mapping]] = ..., add_partition_to_txn: _Optional[_Union[CommandAddPartitionToTxn, _Mapping]] = ..., add_partition_to_txn_response: _Optional[_Union[CommandAddPartitionToTxnResponse, _Mapping]] = ..., add_subscription_to_txn: _Optional[_Union[CommandAddSubscriptionToTxn, _Mapping]] = ..., add_subscription_to_txn_response: _Optional[_Union[CommandAddSubscriptionToTxnResponse, _Mapping]] = ..., end_txn: _Optional[_Union[CommandEndTxn, _Mapping]] = ..., end_txn_response: _Optional[_Union[CommandEndTxnResponse, _Mapping]] = ..., end_txn_on_partition: _Optional[_Union[CommandEndTxnOnPartition, _Mapping]] = ..., end_txn_on_partition_response: _Optional[_Union[CommandEndTxnOnPartitionResponse, _Mapping]] = ..., end_txn_on_subscription: _Optional[_Union[CommandEndTxnOnSubscription, _Mapping]] = ..., end_txn_on_subscription_response: _Optional[_Union[CommandEndTxnOnSubscriptionResponse, _Mapping]] = ..., tc_client_connect_request: _Optional[_Union[CommandTcClientConnectRequest, _Mapping]] = ..., tc_client_connect_response: _Optional[_Union[CommandTcClientConnectResponse, _Mapping]] = ..., watch_topic_list: _Optional[_Union[CommandWatchTopicList, _Mapping]] = ..., watch_topic_list_success: _Optional[_Union[CommandWatchTopicListSuccess, _Mapping]] = ..., watch_topic_update: _Optional[_Union[CommandWatchTopicUpdate, _Mapping]] = ..., watch_topic_list_close: _Optional[_Union[CommandWatchTopicListClose, _Mapping]] = ..., topic_migrated: _Optional[_Union[CommandTopicMigrated, _Mapping]] = ..., scalable_topic_lookup: _Optional[_Union[CommandScalableTopicLookup, _Mapping]] = ..., scalable_topic_update: _Optional[_Union[CommandScalableTopicUpdate, _Mapping]] = ..., scalable_topic_close: _Optional[_Union[CommandScalableTopicClose, _Mapping]] = ..., scalable_topic_subscribe: _Optional[_Union[CommandScalableTopicSubscribe, _Mapping]] = ..., scalable_topic_subscribe_response: _Optional[_Union[CommandScalableTopicSubscribeResponse, _Mapping]] = ..., scalable_topic_assignment_update: _Optional[_Union[CommandScalableTopicAssignmentUpdate, _Mapping]] = ..., watch_scalable_topics: _Optional[_Union[CommandWatchScalableTopics, _Mapping]] = ..., watch_scalable_topics_update: _Optional[_Union[CommandWatchScalableTopicsUpdate, _Mapping]] = ..., watch_scalable_topics_close: _Optional[_Union[CommandWatchScalableTopicsClose, _Mapping]] = ..., watch_tc_assignments: _Optional[_Union[CommandWatchTcAssignments, _Mapping]] = ..., watch_tc_assignments_update: _Optional[_Union[CommandWatchTcAssignmentsUpdate, _Mapping]] = ..., watch_tc_assignments_close: _Optional[_Union[CommandWatchTcAssignmentsClose, _Mapping]] = ..., segment_release: _Optional[_Union[CommandSegmentRelease, _Mapping]] = ..., scalable_topic_leave: _Optional[_Union[CommandScalableTopicLeave, _Mapping]] = ..., checkpoint_progress: _Optional[_Union[CommandCheckpointProgress, _Mapping]] = ..., segment_sealed: _Optional[_Union[CommandSegmentSealed, _Mapping]] = ...) -> None: ...
