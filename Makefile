@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@VENV=$(VENV) scripts/setup.sh
 
 test: $(STAMP)  ## all tests but the soaks
-	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile -m "not soak" tests
+	$(PY) -m scripts.run_tests -q -n $(WORKERS) --dist loadfile -m "not soak" tests
 
 test-fast: $(STAMP)  ## unit and property tests only
 	$(PY) -m pytest -q -n $(WORKERS) -m "not slow and not soak" tests/unit tests/property
