@@ -1,8 +1,8 @@
 """Runs the test suite in parallel; up to three tests that fail there are run once more, alone. Knows pytest, no test.
 
 Thousands of tests with real processes share two cores in `make test`. A test that fails in that crowd and passes by
-itself is **unsteady**: it is named at the end, where nobody can overlook it, and is to be mended, but it does not hold up
-the change beside it. Whatever fails twice, or a run with more than `SECOND_CHANCES_MAX` failures, is a failure.
+itself is **unsteady**: it is named at the end, where nobody can overlook it, and is to be mended, but it does not hold
+up the change beside it. Whatever fails twice, or a run with more than `SECOND_CHANCES_MAX` failures, is a failure.
 
     python -m scripts.run_tests [pytest's arguments]
 """
