@@ -22,11 +22,12 @@ FLOORS: dict[str, frozenset[str]] = {
     "cluster": frozenset({"model", "runtime", "metadata"}),
     "broker": frozenset(_STORES),
     "controller": frozenset(_STORES),
-    "client": frozenset(_GROUND),
+    "codec": frozenset({"model", "protocol"}),
+    "client": frozenset(_GROUND | {"codec"}),
     "admin": frozenset(_GROUND),
     "rest": frozenset(_STORES | {"cluster", "broker", "controller"}),
     "cli": frozenset(_GROUND | {"client", "admin"}),
-    "spark": frozenset({"model", "client", "admin"}),
+    "spark": frozenset(_GROUND | {"codec", "client", "admin"}),
     "testing": frozenset(_STORES | {"cluster", "broker", "controller", "client", "admin", "rest", "cli", "node"}),
     "node": frozenset(_STORES | {"cluster", "broker", "controller", "client", "admin", "rest", "cli"}),
 }
@@ -45,6 +46,7 @@ FORBIDDEN_CALLS = {
 CLOCK_OWNERS = {"runtime"}
 HAND_OVER = {  # inside a function (or for types only), never at import
     ("cli", "node"),  # the command `standalone` hands over to the wiring
+    ("cli", "spark"),  # `anabranch spark` hands over to the jobs
     ("cli", "metadata"),  # `anabranch metadata` looks into a store itself: it must work when no broker does
 }
 

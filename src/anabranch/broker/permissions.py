@@ -63,6 +63,7 @@ COMMAND_NEEDS: dict[int, Need | Covered] = {
         (BaseCommand.PARTITIONED_METADATA, TOPIC_LOOKUP),
         (BaseCommand.GET_TOPICS_OF_NAMESPACE, NAMESPACE_LIST),
         (BaseCommand.GET_SCHEMA, TOPIC_LOOKUP),
+        (BaseCommand.TOPIC_EXTENT, TOPIC_LOOKUP),
         (BaseCommand.GET_OR_CREATE_SCHEMA, TOPIC_PRODUCE),
         (BaseCommand.PRODUCER, TOPIC_PRODUCE),  # with an initial subscription also SUBSCRIPTION_CONSUME
         (BaseCommand.SEND, Covered(TOPIC_PRODUCE)),

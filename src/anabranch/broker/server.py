@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from anabranch.broker.connection import Connection
 from anabranch.broker.consumer_commands import ConsumerCommands
+from anabranch.broker.extent_commands import ExtentCommands
 from anabranch.broker.lookup_commands import LookupCommands
 from anabranch.broker.producer_commands import ProducerCommands
 from anabranch.broker.schema_commands import SchemaCommands
@@ -60,6 +61,7 @@ class BrokerServer:
             ProducerCommands(connection, services),
             ConsumerCommands(connection, services),
             SchemaCommands(connection, services),
+            ExtentCommands(connection, services),
         )
         error = self._too_many(host_of(stream.peer))
         if error is not None:

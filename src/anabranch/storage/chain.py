@@ -37,10 +37,16 @@ class ChainLedger:
 
 class LedgerChain:
     def __init__(
-        self, ledgers: Iterable[ChainLedger] = (), *, trimmed_messages: int = 0, last: Position = EARLIEST
+        self,
+        ledgers: Iterable[ChainLedger] = (),
+        *,
+        trimmed_messages: int = 0,
+        trimmed_to: Position = EARLIEST,
+        last: Position = EARLIEST,
     ) -> None:
         self._order: list[ChainLedger] = list(ledgers)
         self.trimmed_messages = trimmed_messages
+        self.trimmed_to = trimmed_to  # last entry that was dropped: whoever is past it has lost nothing
         self.last = last  # last durable entry ever; stays when its ledger is trimmed
         self._restate()
         for info in self._order:
@@ -129,6 +135,7 @@ class LedgerChain:
         """Forget the first `count` ledgers; their messages stay counted as trimmed."""
         dropped, self._order = self._order[:count], self._order[count:]
         self.trimmed_messages += sum(info.messages for info in dropped)
+        self.trimmed_to = max((info.end for info in dropped if info.entries), default=self.trimmed_to)
         self._restate()
         return dropped
 

@@ -173,6 +173,11 @@ class TopicLog:
         return self._owner.record.epoch
 
     @property
+    def origin(self) -> int:
+        """Another number for a topic that was deleted and created again; 0 when it is older than that knowledge."""
+        return self._owner.record.origin
+
+    @property
     def properties(self) -> dict[str, str]:
         return dict(self._owner.record.properties)
 

@@ -47,6 +47,8 @@ class TopicRecord:
     properties: Mapping[str, str] = field(default_factory=dict)
     compacted: CompactedRow | None = None
     compacting: int | None = None  # ledger of a compacted view that is not whole yet
+    origin: int = 0  # the first ledger id it was given: of a topic created again it is another one; 0: not known
+    trimmed_to: Position = EARLIEST  # the last entry that retention has taken
     tenure: int = 0  # of who opened it last in a cluster: an earlier holder, waking up, must not open it again
 
 
@@ -69,6 +71,10 @@ def encode_record(record: TopicRecord) -> bytes:
         value["compacted"] = record.compacted.dump()
     if record.compacting is not None:
         value["compacting"] = record.compacting
+    if record.origin:
+        value["origin"] = record.origin
+    if record.trimmed_to != EARLIEST:
+        value["trimmedTo"] = list(record.trimmed_to)
     if record.tenure:
         value["tenure"] = record.tenure
     return json.dumps(value, separators=(",", ":")).encode()
@@ -92,6 +98,8 @@ def decode_record(data: bytes) -> TopicRecord:
             properties=dict(value["properties"]),
             compacted=None if compacted is None else CompactedRow.load(compacted),
             compacting=None if compacting is None else int(compacting),
+            origin=int(value.get("origin", 0)),
+            trimmed_to=Position(*value.get("trimmedTo", EARLIEST)),
             tenure=int(value.get("tenure", 0)),
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -124,6 +132,7 @@ def chain_of(record: TopicRecord) -> LedgerChain:
             if row.entries
         ),
         trimmed_messages=record.trimmed_messages,
+        trimmed_to=record.trimmed_to,
         last=record.last,
     )
 
@@ -134,7 +143,13 @@ def with_chain(record: TopicRecord, chain: LedgerChain, *, next_ledger: int | No
     if next_ledger is not None and (not rows or rows[-1].id < next_ledger):
         rows = (*rows, LedgerRow(next_ledger))
     last = max((info.end for info in chain if info.sealed and info.entries), default=record.last)
-    return replace(record, ledgers=rows, trimmed_messages=chain.trimmed_messages, last=max(record.last, last))
+    return replace(
+        record,
+        ledgers=rows,
+        trimmed_messages=chain.trimmed_messages,
+        trimmed_to=chain.trimmed_to,
+        last=max(record.last, last),
+    )
 
 
 def _row_json(row: LedgerRow) -> dict[str, int]:
