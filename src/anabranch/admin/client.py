@@ -52,6 +52,12 @@ def topic_path(topic: str) -> str:
     return f"{name.domain.value}/{name.tenant}/{name.namespace}/{name.encoded_local}"
 
 
+def scalable_path(topic: str) -> str:
+    """`x`, `t/n/x` or `topic://t/n/x` as the paths of scalable topics name it: without a domain."""
+    name = TopicName.parse(topic)
+    return f"{name.tenant}/{name.namespace}/{name.encoded_local}"
+
+
 def namespace_path(namespace: str) -> str:
     tenant, local = parse_namespace(namespace)
     return f"{tenant}/{local}"
@@ -118,7 +124,7 @@ class AdminClient:
         """`path` is encoded already. Bytes go as they are, anything else but None as JSON. Raises AdminError."""
         target = self._prefix + path
         if asked := {name: _spelled(value) for name, value in (query or {}).items() if value is not None}:
-            target += "?" + urlencode(asked)
+            target += "?" + urlencode(asked, doseq=True)
         headers = dict(self._headers)
         data = None
         if body is not None:
@@ -179,7 +185,10 @@ def refusal(answer: Answer) -> AdminError:
     return Refused(answer.status, words[:500], code if isinstance(code, str) else f"http-{answer.status}")
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: Any) -> str | list[str]:
+    """As a query has it; a list is given item by item."""
+    if isinstance(value, list):
+        return [str(one) for one in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from anabranch.admin.client import DEFAULT_URL, AdminClient, component, namespace_path, topic_path
+from anabranch.admin.client import DEFAULT_URL, AdminClient, component, namespace_path, scalable_path, topic_path
 from anabranch.cli.table import shown
 
 Values = Mapping[str, Any]
@@ -27,11 +27,13 @@ _NAMES = re.compile(r"{(\w+)}")
 _POSITIONAL: Mapping[str, Callable[[str], str]] = {
     "topic": topic_path,
     "bare_topic": lambda text: topic_path(text).partition("/")[2],  # schemas are named without the domain
+    "scalable_topic": scalable_path,
     "namespace": namespace_path,
     "tenant": component,
     "cluster": component,
     "broker_id": component,
 }
+_METAVARS = {"bare_topic": "TOPIC", "scalable_topic": "TOPIC"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,7 @@ def command_of(noun: str, verb: Verb) -> click.Command:
         return 0
 
     names = [name for name in _NAMES.findall(verb.path) if name in _POSITIONAL]
-    arguments = [click.Argument([name], metavar=name.removeprefix("bare_").upper()) for name in names]
+    arguments = [click.Argument([name], metavar=_METAVARS.get(name, name.upper())) for name in names]
     text = verb.help
     if verb.example:
         text += f"\n\n\b\nExample:\n  anabranch admin {noun} {verb.name} {verb.example}"

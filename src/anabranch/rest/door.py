@@ -17,6 +17,7 @@ from anabranch.model.errors import BadRequest, Error
 from anabranch.model.names import TopicName, check_subscription_name, check_tenant, parse_namespace
 from anabranch.rest.message import Request
 from anabranch.rest.router import Route
+from anabranch.rest.topic_path import topic_of
 from anabranch.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -76,18 +77,12 @@ def resources(request: Request, scope: Scope) -> Iterator[Resource]:
             parse_namespace(namespace)
             yield Resource.of_namespace(namespace)
         case Scope.TOPIC:
-            yield Resource.of_topic(_topic(request))
+            yield Resource.of_topic(topic_of(request))
         case Scope.SUBSCRIPTION:
-            yield Resource.of_topic(_topic(request), check_subscription_name(params["subscription"]))
+            yield Resource.of_topic(topic_of(request), check_subscription_name(params["subscription"]))
         case Scope.BODY_TOPICS:
             for topic in body_topics(request.json()):
                 yield Resource.of_topic(topic)
-
-
-def _topic(request: Request) -> TopicName:
-    params = request.params
-    domain = params.get("domain", "persistent")  # paths of schemas name none
-    return TopicName.from_parts(domain, params["tenant"], params["namespace"], params["topic"])
 
 
 def body_topics(value: Any) -> list[TopicName]:

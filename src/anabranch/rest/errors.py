@@ -27,6 +27,11 @@ STATUS = {
     "bad-partition-count": 406,
     "already-exists": 409,
     "not-empty": 409,
+    "segment-not-active": 409,
+    "operation-running": 409,
+    "operation-aborted": 409,
+    "subscription-of-other-type": 409,
+    "subscription-busy": 409,
     "version-mismatch": 409,
     "too-many-subscriptions": 409,
     "nothing-to-do": 409,
@@ -36,9 +41,16 @@ STATUS = {
     "busy": 412,
     "not-allowed": 412,
     "limit-exceeded": 412,
+    "bad-filter": 412,
+    "bad-segment-count": 412,
+    "too-many-segments": 412,
+    "dag-too-deep": 412,
+    "record-too-large": 412,
     "body-too-large": 413,
     "incompatible-schema": 409,
     "fewer-partitions": 422,
+    "bad-split": 422,
+    "bad-merge": 422,
     "bad-schema": 422,
     "too-many-requests": 429,
     "headers-too-large": 431,
@@ -124,7 +136,7 @@ def error_response(error: Error) -> Response:
 def elsewhere(request: Request, address: Address) -> Response:
     """The same request at another broker: the one that serves the topic. Who came over TLS stays on TLS."""
     base = address.http_url_tls if request.is_encrypted and address.http_url_tls is not None else address.http_url
-    query = f"?{urlencode(request.query)}" if request.query else ""
+    query = f"?{urlencode(request.query_pairs)}" if request.query_pairs else ""
     return Response(307, headers=(("Location", f"{base}{request.path}{query}"),))
 
 

@@ -19,6 +19,7 @@ class Request:
     path: str  # as sent, still encoded, without the query
     params: Mapping[str, str] = field(default_factory=dict)  # from the route's pattern, decoded
     query: Mapping[str, str] = field(default_factory=dict)  # the last one wins
+    query_pairs: tuple[tuple[str, str], ...] = ()  # all of them, for names that may be given several times
     headers: Mapping[str, str] = field(default_factory=dict)  # lower-case names
     body: bytes = b""
     certificate_name: str | None = None  # of the client certificate, where TLS has verified one
@@ -34,6 +35,10 @@ class Request:
         if text.lower() in ("false", "0"):
             return False
         raise BadRequest(f"query parameter {name} is true or false, not {text!r}")
+
+    def texts(self, name: str) -> list[str]:
+        """All values of a query parameter that may be given several times."""
+        return [value for key, value in self.query_pairs if key == name]
 
     def json(self) -> Any:
         """The body as JSON; None when there is no body (clients send empty bodies with a JSON content type)."""

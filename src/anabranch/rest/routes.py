@@ -10,7 +10,7 @@ from anabranch.rest.openapi import openapi_routes
 from anabranch.rest.router import Handler, Router
 from anabranch.rest.routes_broker import broker_routes
 from anabranch.rest.routes_clusters import cluster_routes
-from anabranch.rest.routes_lookup import lookup_routes, topic_of
+from anabranch.rest.routes_lookup import lookup_routes
 from anabranch.rest.routes_namespaces import namespace_routes
 from anabranch.rest.routes_permissions import permission_routes
 from anabranch.rest.routes_policies import policy_routes
@@ -20,6 +20,7 @@ from anabranch.rest.routes_subscriptions import subscription_routes
 from anabranch.rest.routes_tenants import tenant_routes
 from anabranch.rest.routes_topic_care import topic_care_routes
 from anabranch.rest.routes_topics import topic_routes
+from anabranch.rest.topic_path import topic_of
 
 
 def make_router(face: BrokerFace, version: str) -> Router:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from anabranch.broker.permissions import TOPIC_LOOKUP
-from anabranch.model.names import TopicName
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.message import Request, Response, json_response, raw_response
 from anabranch.rest.router import Route
+from anabranch.rest.topic_path import topic_of
 
 TOPIC_PARAMS = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-
-
-def topic_of(request: Request) -> TopicName:
-    """The topic that the path names, checked."""
-    params = request.params
-    return TopicName.from_parts(params["domain"], params["tenant"], params["namespace"], params["topic"])
 
 
 class LookupCalls:

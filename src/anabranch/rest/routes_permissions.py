@@ -14,8 +14,9 @@ from anabranch.rest.door import body_topics
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
-from anabranch.rest.routes_lookup import TOPIC_PARAMS, topic_of
+from anabranch.rest.routes_lookup import TOPIC_PARAMS
 from anabranch.rest.routes_topics import namespace_of
+from anabranch.rest.topic_path import topic_of
 
 NOTHING: frozenset[str] = frozenset()
 

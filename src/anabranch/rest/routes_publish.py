@@ -13,7 +13,8 @@ from anabranch.model.schema import Schema, SchemaType
 from anabranch.rest.message import Request, Response, json_response
 from anabranch.rest.publish_face import PublishFace
 from anabranch.rest.router import Route
-from anabranch.rest.routes_lookup import TOPIC_PARAMS, topic_of
+from anabranch.rest.routes_lookup import TOPIC_PARAMS
+from anabranch.rest.topic_path import topic_of
 
 _FORM = '{"messages": [{"payload": "hello", "key": "k", "properties": {"a": "b"}}]}'
 TIME_MS_MAX = 1 << 62

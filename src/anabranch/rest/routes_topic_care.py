@@ -9,10 +9,11 @@ from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.message_view import view
 from anabranch.rest.positions import bounded, parse_number, parse_position, shown
 from anabranch.rest.router import Route
-from anabranch.rest.routes_lookup import TOPIC_PARAMS, topic_of
+from anabranch.rest.routes_lookup import TOPIC_PARAMS
 from anabranch.rest.routes_policies import body_of
 from anabranch.rest.routes_topics import parse_properties
 from anabranch.rest.topic_face import TopicFace
+from anabranch.rest.topic_path import topic_of
 
 TOPIC_POLICIES = (
     "retention|messageTTL|subscriptionExpirationTime|backlogQuota|backlogQuotaMap|deduplicationEnabled|"

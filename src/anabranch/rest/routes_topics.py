@@ -12,7 +12,8 @@ from anabranch.rest.errors import BadPartitionCount, FewerPartitions, NotPartiti
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
-from anabranch.rest.routes_lookup import TOPIC_PARAMS, topic_of
+from anabranch.rest.routes_lookup import TOPIC_PARAMS
+from anabranch.rest.topic_path import topic_of
 
 
 def namespace_of(request: Request) -> str:

@@ -284,10 +284,12 @@ def _request(head: h11.Request, body: bytes) -> Request:
         raise BadRequest("the request target must be encoded as ASCII with %XX") from error
     path, _, query = target.partition("?")
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in head.headers}
+    pairs = parse_qsl(query, keep_blank_values=True)
     return Request(
         method=head.method.decode("ascii"),
         path=path,
-        query=dict(parse_qsl(query, keep_blank_values=True)),
+        query=dict(pairs),
+        query_pairs=tuple(pairs),
         headers=headers,
         body=body,
     )
