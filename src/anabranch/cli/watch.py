@@ -1,0 +1,78 @@
+"""`anabranch watch`: a scalable topic live in the terminal. Knows the terminal and how often to look."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import deque
+from typing import Any
+
+import click
+
+from anabranch.admin.client import AdminClient, scalable_path
+from anabranch.cli.scalable_view import stats_view
+from anabranch.cli.verb import connection_options, open_admin, wants_json
+from anabranch.cli.watch_story import changes
+from anabranch.runtime.clock import Clock, SystemClock
+
+STORY_LINES = 12
+_CLEAR = "\x1b[H\x1b[J"
+
+
+class Screen:
+    """A picture that is painted over where somebody watches; only what is new elsewhere."""
+
+    def __init__(self, topic: str, *, is_terminal: bool, as_json: bool) -> None:
+        self._topic = topic
+        self._is_terminal = is_terminal
+        self._as_json = as_json
+        self._before: dict[str, Any] | None = None
+        self._story: deque[str] = deque(maxlen=STORY_LINES)
+
+    def look(self, figures: dict[str, Any]) -> None:
+        told = changes(self._before, figures)
+        first, self._before = self._before is None, figures
+        if self._as_json:
+            click.echo(json.dumps(figures, ensure_ascii=False))
+        elif self._is_terminal:
+            self._story += told
+            story = "\n".join(f"· {line}" for line in self._story)
+            click.echo(f"{_CLEAR}{self._topic}\n{stats_view(figures)}\n\n{story}")
+        else:
+            click.echo(stats_view(figures) if first else "\n".join(told), nl=first or bool(told))
+
+
+async def follow(admin: AdminClient, path: str, screen: Screen, clock: Clock, every_s: float, looks: int) -> None:
+    seen = 0
+    while not looks or seen < looks:
+        if seen:
+            await clock.sleep(every_s)
+        screen.look(admin.get(f"/admin/v2/scalable/{path}/stats"))
+        seen += 1
+
+
+@click.command(params=list(connection_options()))
+@click.argument("topic")
+@click.option(
+    "--every", type=click.FloatRange(min=0.1), default=1.0, metavar="SECONDS", help="How often to look (default: 1)."
+)
+@click.option(
+    "-n", "--looks", type=click.IntRange(min=0), default=0, metavar="N", help="Stop after N looks (0: never)."
+)
+@click.pass_context
+def watch(context: click.Context, /, topic: str, every: float, looks: int, **reach: object) -> int:
+    """Watch the layout of a scalable TOPIC: segments on the hash ring, rates, backlog, what splits and why.
+
+    \b
+    Examples:
+      anabranch watch orders
+      anabranch watch topic://public/default/orders --every 0.5
+      anabranch watch orders --json | jq .activeSegments
+
+    Where the output is no terminal, only changes are printed, one line each.
+    """
+    screen = Screen(topic, is_terminal=sys.stdout.isatty(), as_json=wants_json(context))
+    with open_admin(context) as admin:
+        asyncio.run(follow(admin, scalable_path(topic), screen, SystemClock(), every, looks))
+    return 0
