@@ -6,6 +6,7 @@
 | `record` `delivery`             | what an entry is made of; what a cumulative ack covers                 |
 | `connection` `pool`             | sockets, lookups, redirects                                            |
 | `attachment`                    | staying attached to whoever serves the topic                           |
+| `topic_view` `topic_watch`      | the segments of a topic, and how they change                           |
 | `producer` `consumer` `client`  | what applications use                                                  |
 | `message` `policies` `errors`   | values                                                                 |
 | `blocking`                      | the same names without await                                           |

@@ -10,15 +10,27 @@ from typing import Any, Protocol
 
 from anabranch.client.address import Address
 from anabranch.client.errors import ClientError, TimedOut, Unreachable
-from anabranch.client.link import Answered, Broken, Challenged, Event, Failed, ForConsumer, ForProducer, Link, Opened
+from anabranch.client.link import (
+    Answered,
+    Broken,
+    Challenged,
+    Event,
+    Failed,
+    ForConsumer,
+    ForProducer,
+    ForSession,
+    Link,
+    Opened,
+)
 from anabranch.client.link import Write as LinkWrite
 from anabranch.client.policies import ConnectionPolicy, seconds
+from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 from anabranch.runtime.clock import Clock, Timer
 
 
 class Listener(Protocol):
-    """A producer or consumer on this connection. Called on the event loop; must not raise."""
+    """A producer, a consumer or a watch on this connection. Called on the event loop; must not raise."""
 
     def heard(self, kind: int, body: Any, payload: bytes) -> None: ...
 
@@ -34,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self.supports_scalable_topics = False
+        self.has_extensions = False  # it reads and writes what is Anabranch's own on the wire
         self._clock = clock
         self._token = token
         self._link = Link(keepalive_s=seconds(policy.keepalive))
@@ -47,6 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._producers: dict[int, Listener] = {}
         self._consumers: dict[int, Listener] = {}
+        self._sessions: dict[int, Listener] = {}
         self._last_id = 0
         self._failure: ClientError | None = None
         self._outbox: list[bytes] = []
@@ -166,6 +180,13 @@ class Connection(asyncio.BufferedProtocol):
     def listen_consumer(self, consumer_id: int, listener: Listener) -> None:
         self._consumers[consumer_id] = listener
 
+    def listen_session(self, session_id: int, listener: Listener) -> None:
+        """A watch of a topic's layout. Its ids are the client's own, not `new_id`."""
+        self._sessions[session_id] = listener
+
+    def unlisten_session(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+
     def unlisten(self, identity: int) -> None:
         """Producers and consumers of one connection have different ids."""
         self._producers.pop(identity, None)
@@ -180,6 +201,9 @@ class Connection(asyncio.BufferedProtocol):
                 case ForProducer(producer_id, kind, body):
                     if (listener := self._producers.get(producer_id)) is not None:
                         listener.heard(kind, body, b"")
+                case ForSession(session_id, body):
+                    if (listener := self._sessions.get(session_id)) is not None:
+                        listener.heard(BaseCommand.SCALABLE_TOPIC_UPDATE, body, b"")
                 case Answered(request_id, _, body):
                     answer = self._answers.get(request_id)
                     if answer is not None and not answer.done():
@@ -195,6 +219,7 @@ class Connection(asyncio.BufferedProtocol):
                 case Opened(_, message_bytes_max, features):
                     self.message_bytes_max = message_bytes_max
                     self.supports_scalable_topics = features.supports_scalable_topics
+                    self.has_extensions = features.anabranch_extensions
                     if not self._opened.done():
                         self._opened.set_result(None)
                 case Broken(error):
@@ -232,9 +257,10 @@ class Connection(asyncio.BufferedProtocol):
         if not self._opened.done():
             self._opened.set_exception(error)
             self._opened.exception()  # read here: whoever dialled may have gone away
-        listeners = [*self._producers.values(), *self._consumers.values()]
+        listeners = [*self._producers.values(), *self._consumers.values(), *self._sessions.values()]
         self._producers.clear()
         self._consumers.clear()
+        self._sessions.clear()
         for listener in listeners:
             listener.detached(error)
 

@@ -26,7 +26,15 @@ SCRATCH_BYTES = 256 * 1024
 
 _MESSAGE = int(BaseCommand.MESSAGE)
 _RECEIPT = int(BaseCommand.SEND_RECEIPT)
-_FOR_PRODUCER = frozenset({_RECEIPT, int(BaseCommand.SEND_ERROR), int(BaseCommand.CLOSE_PRODUCER)})
+_FOR_PRODUCER = frozenset(
+    int(kind)
+    for kind in (
+        BaseCommand.SEND_RECEIPT,
+        BaseCommand.SEND_ERROR,
+        BaseCommand.CLOSE_PRODUCER,
+        BaseCommand.SEGMENT_SEALED,
+    )
+)
 _FOR_CONSUMER = frozenset(
     int(kind)
     for kind in (
@@ -34,6 +42,7 @@ _FOR_CONSUMER = frozenset(
         BaseCommand.CLOSE_CONSUMER,
         BaseCommand.REACHED_END_OF_TOPIC,
         BaseCommand.ACTIVE_CONSUMER_CHANGE,
+        BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE,
     )
 )
 
@@ -92,13 +101,21 @@ class ForConsumer:
 
 
 @dataclass(frozen=True, slots=True)
+class ForSession:
+    """The layout of a topic that is watched, or why there is none."""
+
+    session_id: int
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """The connection is of no more use. All open requests have failed before this event."""
 
     error: ClientError
 
 
-Event = Opened | Write | Challenged | Answered | Failed | ForProducer | ForConsumer | Broken
+Event = Opened | Write | Challenged | Answered | Failed | ForProducer | ForConsumer | ForSession | Broken
 
 
 class State(Enum):
@@ -146,7 +163,12 @@ class Link:
             auth_method_name=auth_method,
             auth_data=auth_data,
             proxy_to_broker_url=proxy_to,
-            feature_flags=pb.FeatureFlags(supports_auth_refresh=True, supports_broker_entry_metadata=True),
+            feature_flags=pb.FeatureFlags(
+                supports_auth_refresh=True,
+                supports_broker_entry_metadata=True,
+                supports_scalable_topics=True,
+                anabranch_extensions=True,
+            ),
         )
 
     def auth_response(self, method: str, data: bytes) -> bytes:
@@ -227,6 +249,8 @@ class Link:
             events.append(ForProducer(body.producer_id, kind, body))
         elif kind in _FOR_CONSUMER:
             events.append(ForConsumer(body.consumer_id, kind, body, b""))
+        elif kind == BaseCommand.SCALABLE_TOPIC_UPDATE:
+            events.append(ForSession(body.session_id, body))
         elif kind == BaseCommand.PRODUCER_SUCCESS and not body.producer_ready:
             pass  # it waits for its turn and is told again when it is in
         elif (request_id := getattr(body, "request_id", None)) is not None:

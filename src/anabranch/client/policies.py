@@ -63,7 +63,9 @@ class ConnectionPolicy:
     connect_timeout: Seconds = 10.0
     keepalive: Seconds = 30.0
     backoff: Backoff = Backoff()
+    partitions_every: Seconds = 60.0  # how often a regular topic is asked for new partitions
 
     def __post_init__(self) -> None:
         _require(seconds(self.connect_timeout) > 0, "ConnectionPolicy.connect_timeout must be above 0")
         _require(seconds(self.keepalive) > 0, "ConnectionPolicy.keepalive must be above 0")
+        _require(seconds(self.partitions_every) > 0, "ConnectionPolicy.partitions_every must be above 0")

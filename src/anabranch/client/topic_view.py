@@ -1,0 +1,181 @@
+"""What a client knows of one topic: its segments, who serves them, what is about to change. Values; no connections.
+
+| topic                    | seen as                                                        |
+|--------------------------|----------------------------------------------------------------|
+| scalable                 | the layout that the broker sent                                |
+| regular, partitioned     | a synthetic layout: one segment per partition, routed modulo   |
+| regular, not partitioned | a synthetic layout of one segment                              |
+
+`Sightings` decides which of the layouts that come in are news: pushes overtake each other, brokers answer from caches,
+topics are deleted and made again, partitions are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from anabranch.client.errors import Refused
+from anabranch.model.errors import Error
+from anabranch.model.hashrange import HashRange
+from anabranch.model.layout import Layout
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.position import Position
+from anabranch.model.routing import MOD_N, RingHash, Routing, RoutingKind
+from anabranch.model.segment import NOT_SEALED, Segment, SegmentState, backing_topic
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import signed
+
+
+class UnreadableLayout(Refused):
+    """The broker sent a layout that cannot be one."""
+
+    code = "unreadable-layout"
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The addresses of a broker, as far as it was said."""
+
+    url: str = ""
+    url_tls: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A split, merge or migration that runs: lanes to its children may be opened, not yet written to."""
+
+    operation_id: str
+    parent_ids: tuple[int, ...]
+    children: tuple[Segment, ...]
+    brokers: Mapping[int, Served]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    topic: TopicName  # as the broker resolved it
+    layout: Layout
+    incarnation: int = 0  # 0: the broker does not say
+    plan: Plan | None = None
+    brokers: Mapping[int, Served] = field(default_factory=dict)  # by segment; a hint, LOOKUP knows better
+    controller: Served = Served()
+    generation: int = 0  # ours: another number when the topic is another one than before
+
+    @property
+    def is_synthetic(self) -> bool:
+        return self.layout.routing.kind is RoutingKind.MOD_N
+
+    def backing(self, segment: Segment) -> str:
+        """The topic to attach to."""
+        return str(backing_topic(self.topic, segment))
+
+    def lane(self, segment: Segment) -> int:
+        """The number of the segment in message ids: -1 for a topic without partitions."""
+        return -1 if segment.legacy_topic_name == str(self.topic) else segment.segment_id
+
+    def is_legacy(self, segment: Segment) -> bool:
+        return segment.legacy_topic_name is not None
+
+
+def synthetic_view(topic: TopicName, partitions: int, now_ms: int) -> TopicView:
+    """A regular topic of so many partitions; 0: it has none."""
+    names = [str(topic.partition(index)) for index in range(partitions)] if partitions else [str(topic)]
+    return TopicView(topic, Layout.synthetic(names, now_ms=now_ms))
+
+
+def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName) -> TopicView:
+    """What a SCALABLE_TOPIC_UPDATE with a layout says; raises UnreadableLayout."""
+    dag = update.dag
+    try:
+        topic = TopicName.parse(update.resolved_topic_name) if update.resolved_topic_name else asked
+        segments = {one.segment_id: read_segment(one) for one in dag.segments}
+        active = [one for one in segments.values() if one.is_active]
+        if active and all(one.legacy_topic_name is not None for one in active):
+            routing = MOD_N
+            if asked.domain is Domain.PERSISTENT:  # message ids and names speak of the regular topic
+                topic = asked
+        else:
+            routing = Routing(RoutingKind.RANGE, RingHash(dag.ring_hash) if dag.ring_hash else RingHash.LOW16)
+        layout = Layout(dag.epoch, max(segments, default=-1) + 1, segments, routing)
+        plan = None
+        if dag.HasField("plan"):
+            plan = Plan(
+                dag.plan.operation_id,
+                tuple(dag.plan.parent_ids),
+                tuple(read_segment(one) for one in dag.plan.children),
+                read_brokers(dag.plan.child_brokers),
+            )
+    except (Error, ValueError) as cause:
+        raise UnreadableLayout(f"the layout of {asked} cannot be read: {cause}") from cause
+    return TopicView(
+        topic,
+        layout,
+        dag.incarnation,
+        plan,
+        read_brokers(dag.segment_brokers),
+        Served(dag.controller_broker_url, dag.controller_broker_url_tls),
+    )
+
+
+def read_segment(one: pb.SegmentInfoProto) -> Segment:
+    last = one.last_position if one.HasField("last_position") else None
+    return Segment(
+        one.segment_id,
+        HashRange(one.hash_start, one.hash_end),
+        SegmentState.ACTIVE if one.state == pb.ACTIVE else SegmentState.SEALED,
+        tuple(one.parent_ids),
+        tuple(one.child_ids),
+        one.created_at_epoch,
+        one.sealed_at_epoch if one.HasField("sealed_at_epoch") else NOT_SEALED,
+        one.created_at_ms,
+        one.sealed_at_ms if one.HasField("sealed_at_ms") else NOT_SEALED,
+        None if last is None else Position(signed(last.ledgerId), signed(last.entryId)),
+        one.legacy_topic_name or None,
+        tuple(one.entry_bucket_splits),
+    )
+
+
+def read_brokers(brokers: Iterable[pb.SegmentBrokerAddress]) -> dict[int, Served]:
+    return {one.segment_id: Served(one.broker_url, one.broker_url_tls) for one in brokers}
+
+
+class Sightings:
+    """The layout that counts, out of all that were seen. Epochs only grow within one incarnation of a topic."""
+
+    def __init__(self) -> None:
+        self.view: TopicView | None = None
+
+    def saw(self, seen: TopicView) -> bool:
+        """Is it news? Then `view` is it, with a new generation when the topic is another one than before."""
+        known = self.view
+        if known is None:
+            self.view = seen
+            return True
+        is_other = _is_another_topic(known, seen)
+        if not is_other and seen.layout.epoch < known.layout.epoch:
+            return False
+        if seen.is_synthetic and known.is_synthetic and not is_other:
+            if len(seen.layout.active) == len(known.layout.active):
+                return False
+        self.view = replace(seen, generation=known.generation + is_other)
+        return True
+
+
+def _is_another_topic(known: TopicView, seen: TopicView) -> bool:
+    """Deleted and made again? Migration is none: its parents are the segments that were there."""
+    if known.incarnation and seen.incarnation:
+        return known.incarnation != seen.incarnation
+    if seen.is_synthetic:
+        if known.is_synthetic:  # partitions are only ever added; the times in it mean nothing
+            return len(seen.layout.active) < len(known.layout.active)
+        return True
+    if known.is_synthetic:
+        names = {one.legacy_topic_name for one in seen.layout.segments.values()}
+        return not names.issuperset(one.legacy_topic_name for one in known.layout.active)
+    both = known.layout.segments.keys() & seen.layout.segments.keys()
+    return any(
+        known.layout[one].created_at_ms != seen.layout[one].created_at_ms
+        or known.layout[one].hash_range != seen.layout[one].hash_range
+        for one in both
+    )

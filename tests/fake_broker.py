@@ -1,0 +1,144 @@
+"""A broker's side of the wire that a test plays by hand: commands come out of it, frames go in. For what a real broker
+does too rarely: layouts that overtake each other, refusals after a success, connections cut between two frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from anabranch.client.link import command
+from anabranch.model.layout import Layout
+from anabranch.model.segment import Segment
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand, read_command
+from anabranch.protocol.frames import MESSAGE_BYTES_MAX, FrameDecoder
+
+PATIENCE = 10.0
+
+
+@dataclass
+class Heard:
+    kind: int
+    body: Any
+    payload: bytes
+    line: Line
+
+    def answer(self, kind: int, **fields: Any) -> None:
+        if "request_id" in type(self.body).DESCRIPTOR.fields_by_name:
+            fields.setdefault("request_id", self.body.request_id)
+        self.line.say(kind, **fields)
+
+
+class Line:
+    """One connection of a client."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    def say(self, kind: int, **fields: Any) -> None:
+        self._writer.write(command(kind, **fields))
+
+    def cut(self) -> None:
+        self._writer.transport.abort()
+
+
+class FakeBroker:
+    """`async with FakeBroker() as broker`: lookups lead back here, keep-alive is answered, the rest is the test's."""
+
+    def __init__(self, **features: bool) -> None:
+        self._features = pb.FeatureFlags(**features)
+        self._inbox: asyncio.Queue[Heard] = asyncio.Queue()
+        self._lines: list[Line] = []
+        self._server: asyncio.Server | None = None
+        self.partitions: Mapping[str, int] = {}
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for line in self._lines:
+            line.cut()
+        await self._server.wait_closed()
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"pulsar://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def expect(self, *kinds: int) -> Heard:
+        """The next command that is not housekeeping; it must be one of these."""
+        async with asyncio.timeout(PATIENCE):
+            heard = await self._inbox.get()
+        names = [BaseCommand.Type.Name(kind) for kind in kinds]
+        assert heard.kind in kinds, f"{BaseCommand.Type.Name(heard.kind)} came instead of {names}: {heard.body}"
+        return heard
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = Line(writer)
+        self._lines.append(line)
+        decoder = FrameDecoder(MESSAGE_BYTES_MAX)
+        try:
+            while data := await reader.read(65536):
+                for one in decoder.feed(data):
+                    kind, body = read_command(one.command)
+                    self._take(Heard(kind, body, bytes(one.payload or b""), line))
+        except ConnectionError:
+            pass  # the test cut it
+        finally:
+            writer.close()
+
+    def _take(self, heard: Heard) -> None:
+        if heard.kind == BaseCommand.CONNECT:
+            heard.line.say(
+                BaseCommand.CONNECTED, server_version="fake", protocol_version=21, feature_flags=self._features
+            )
+        elif heard.kind == BaseCommand.PING:
+            heard.line.say(BaseCommand.PONG)
+        elif heard.kind == BaseCommand.LOOKUP:
+            heard.answer(BaseCommand.LOOKUP_RESPONSE, response=pb.CommandLookupTopicResponse.Connect)
+        elif heard.kind == BaseCommand.PARTITIONED_METADATA:
+            count = self.partitions.get(heard.body.topic, 0)
+            heard.answer(BaseCommand.PARTITIONED_METADATA_RESPONSE, partitions=count, response=0)
+        else:
+            self._inbox.put_nowait(heard)
+
+
+def told(heard: Heard, layout: Layout, topic: str, **extras: Any) -> None:
+    """Answer a layout lookup, or push to its session."""
+    heard.line.say(
+        BaseCommand.SCALABLE_TOPIC_UPDATE,
+        session_id=heard.body.session_id,
+        dag=dag_of(layout, **extras),
+        resolved_topic_name=topic,
+    )
+
+
+def dag_of(layout: Layout, **extras: Any) -> pb.ScalableTopicDAG:
+    return pb.ScalableTopicDAG(
+        epoch=layout.epoch, segments=[info_of(one) for one in layout.segments.values()], **extras
+    )
+
+
+def info_of(one: Segment) -> pb.SegmentInfoProto:
+    info = pb.SegmentInfoProto(
+        segment_id=one.segment_id,
+        hash_start=one.hash_range.start,
+        hash_end=one.hash_range.end,
+        state=pb.ACTIVE if one.is_active else pb.SEALED,
+        parent_ids=one.parent_ids,
+        child_ids=one.child_ids,
+        created_at_epoch=one.created_at_epoch,
+        created_at_ms=one.created_at_ms,
+    )
+    if one.legacy_topic_name is not None:
+        info.legacy_topic_name = one.legacy_topic_name
+    if not one.is_active:
+        info.sealed_at_epoch, info.sealed_at_ms = one.sealed_at_epoch, one.sealed_at_ms
+        if one.last_position is not None:
+            info.last_position.ledgerId, info.last_position.entryId = one.last_position
+    return info
