@@ -83,6 +83,11 @@ class BrokerProcess:
         return self._running().pid
 
     @property
+    def lives(self) -> int:
+        """How often it has become ready so far, by its own word; a broker that was replaced starts over."""
+        return self.log_path.read_text(errors="replace").count(" is ready after ")
+
+    @property
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -93,10 +98,11 @@ class BrokerProcess:
         return self
 
     def wait_ready(self, within_s: float = 20.0) -> None:
-        """Until both ports of a process that was launched accept connections."""
+        """Until both ports of a process that was launched, or starts over by itself, accept connections."""
+        deadline = time.monotonic() + within_s
         try:
             for port in (self.port, self.http_port):
-                self._wait_listening(port, self._began + within_s)
+                self._wait_listening(port, deadline)
         except BaseException:
             self.kill9()
             raise

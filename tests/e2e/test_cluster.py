@@ -317,23 +317,25 @@ def test_unload_under_load(cluster: ClusterProcesses, client: pulsar.Client, top
 # -- a broker that was away
 
 
-def test_a_frozen_broker_gives_up(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
+def test_a_frozen_broker_gives_up_and_joins_again(cluster: ClusterProcesses, client: pulsar.Client, topic: str) -> None:
     producer = client.create_producer(topic, send_timeout_millis=0)
     producer.send(b"before")
     owner = cluster.owner(topic)
+    pid, lives = owner.pid, owner.lives
     owner.freeze()
     cluster.until(lambda: cluster.owner(topic, by=other_than(cluster, owner)) is not owner, "nobody took over")
     elsewhere = new_client(other_than(cluster, owner).service_url)
     fresh = elsewhere.create_producer(topic)
     fresh.send(b"meanwhile")
     owner.thaw()
-    assert owner.wait_exit() == 3
+    cluster.until(lambda: owner.lives > lives, "it does not join again")
+    assert "another broker has taken over; joining again" in owner.log_tail()
+    assert (owner.is_alive, owner.pid) == (True, pid), "whoever watches the process sees one"
     producer.send(b"after")
     reader = elsewhere.create_reader(topic, pulsar.MessageId.earliest)
     assert [reader.read_next(10_000).data() for _ in range(3)] == [b"before", b"meanwhile", b"after"]
     elsewhere.close()
-    owner.start()  # and it is one of them again
-    cluster.wait_settled()
+    cluster.wait_settled()  # and it is one of them again
 
 
 def other_than(cluster: ClusterProcesses, broker: BrokerProcess) -> BrokerProcess:

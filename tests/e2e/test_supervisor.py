@@ -112,6 +112,34 @@ def test_three_brokers_serve_as_one_and_are_kept_alive(tmp_path: Path) -> None:
         assert not any(map(is_alive, before))
 
 
+def test_a_broker_that_was_frozen_for_too_long_is_started_again(tmp_path: Path) -> None:
+    with supervised(tmp_path, 2) as brokers:
+        brokers.wait_ready()
+        before = brokers.children
+        client = pulsar.Client(
+            f"pulsar://127.0.0.1:{brokers.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        try:
+            producers = [client.create_producer(f"t{n}", send_timeout_millis=0) for n in range(16)]
+            for producer in producers:
+                producer.send(b"before")
+            frozen = before[0]
+            os.kill(frozen, signal.SIGSTOP)
+            try:
+                brokers.wait("taken over", lambda: "log recovered" in brokers.log.read_text())
+            finally:
+                os.kill(frozen, signal.SIGCONT)
+            brokers.wait("started again", lambda: len(brokers.children) == 2 and frozen not in brokers.children)
+            assert re.search(r"WARNING .*broker ended broker=1 code=3", brokers.log.read_text())
+            for producer in producers:
+                producer.send(b"after")
+            for number in range(16):
+                reader = client.create_reader(f"t{number}", pulsar.MessageId.earliest)
+                assert [reader.read_next(20_000).data() for _ in range(2)] == [b"before", b"after"]
+        finally:
+            client.close()
+
+
 def test_no_broker_outlives_its_supervisor(tmp_path: Path) -> None:
     with supervised(tmp_path, 2) as brokers:
         brokers.wait_ready()

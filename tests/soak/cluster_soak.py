@@ -32,7 +32,6 @@ from tests.soak import traffic
 from tests.soak.traffic import Traffic
 
 SESSION_MS = 3_000
-FENCED_EXIT = 3
 OF_REPLACED = ("this broker was replaced", "storage stopped", "taken over this broker's log", "did not close cleanly")
 """What a broker may say that was frozen for too long."""
 
@@ -113,6 +112,7 @@ class ClusterSoak:
                 time.sleep(chance.uniform(0.0, 0.5))
                 chance.choice(self._cluster.alive).kill9()
             case "stop":
+                victim.wait_ready()  # it may just be joining again; a signal before it listens for one is a kill
                 victim.stop(within_s=30)
             case "freeze-short":
                 victim.freeze()

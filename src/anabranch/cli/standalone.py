@@ -167,7 +167,7 @@ def serve(settings: NodeSettings, began: float) -> int:
         )
 
     try:
-        return run_standalone(settings, greet, ends_with_stdin=supervised)
+        return run_standalone(settings, greet, is_supervised=supervised)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise

@@ -1,4 +1,8 @@
-"""`anabranch standalone`: one node in this process until a signal asks it to stop."""
+"""`anabranch standalone` and `anabranch broker`: one node in this process until a signal asks it to stop.
+
+A broker of a cluster that was replaced (it was frozen or cut off for longer than its session) joins again. Under a
+supervisor that is the supervisor's work: the process ends with FENCED_EXIT.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,13 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from anabranch.model.errors import Error
+from anabranch.node import rejoin
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeSettings
+from anabranch.node.supervisor import Pause
+from anabranch.runtime.clock import Clock, SystemClock
+from anabranch.storage.volume import VolumeBusy
 
 log = logging.getLogger(__name__)
 
@@ -20,45 +29,87 @@ GC_THRESHOLD = 50_000  # the hot path makes few cycles; measured +11 % on small 
 FENCED_EXIT = 3
 
 
-def run_standalone(settings: NodeSettings, on_ready: Callable[[Node], None], *, ends_with_stdin: bool = False) -> int:
-    """Serve until SIGTERM or SIGINT (or the end of standard input); the exit code. Start-up errors are raised."""
-    return asyncio.run(_serve(settings, on_ready, ends_with_stdin))
+def run_standalone(settings: NodeSettings, on_ready: Callable[[Node], None], *, is_supervised: bool = False) -> int:
+    """Serve until SIGTERM or SIGINT (supervised: or the end of standard input); the exit code.
+
+    Errors at the start are raised. A life after the first is not given up for them: it is tried again, later.
+    """
+    return asyncio.run(_Life(settings, on_ready, is_supervised, SystemClock()).run())
 
 
-def _stop_at_end(stop: asyncio.Event) -> None:
-    if not os.read(sys.stdin.fileno(), 1):
-        asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
-        stop.set()
+class _Life:
+    def __init__(
+        self, settings: NodeSettings, on_ready: Callable[[Node], None], is_supervised: bool, clock: Clock
+    ) -> None:
+        self._settings = settings
+        self._on_ready = on_ready
+        self._is_supervised = is_supervised
+        self._clock = clock
+        self._short = rejoin.short_lives(os.environ)
+        self._stop = asyncio.Event()
 
-
-def _leave(code: int) -> NoReturn:
-    """End at once. Whoever took over has everything, nothing here may be written any more, and a metadata store that
-    cannot be reached must not keep clients waiting: they go where they are served when their connections end."""
-    logging.shutdown()
-    sys.stdout.flush()
-    os._exit(code)
-
-
-async def _serve(settings: NodeSettings, on_ready: Callable[[Node], None], ends_with_stdin: bool) -> int:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    if ends_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), _stop_at_end, stop)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with Node(settings) as node:
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_THRESHOLD, 20, 20)
-        on_ready(node)
-        waiting = [loop.create_task(stop.wait()), loop.create_task(node.fenced.wait())]
+    async def run(self) -> int:
+        self._listen_for_the_end()
+        if self._short is not None and await self._paused(Pause().after(self._short)):
+            return 0
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-        if node.fenced.is_set() and not stop.is_set():
-            log.error("another process has taken over this broker's log; stopping")
-            _leave(FENCED_EXIT)
-        log.info("stopping")
-    return 0
+            return await self._serve()
+        except (Error, OSError) as error:
+            if self._short is None or isinstance(error, VolumeBusy):
+                raise
+            short = rejoin.counted(self._short, 0.0)
+            again_in_s = round(Pause().after(short), 2)
+            log.warning("could not join again", extra={"reason": str(error), "again_in_s": again_in_s})
+            rejoin.start_over(short)
+
+    def _listen_for_the_end(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._is_supervised:
+            loop.add_reader(sys.stdin.fileno(), self._heard_stdin)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+
+    def _heard_stdin(self) -> None:
+        if not os.read(sys.stdin.fileno(), 1):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            self._stop.set()
+
+    async def _paused(self, seconds: float) -> bool:
+        """Was the wait ended by a signal?"""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _serve(self) -> int:
+        loop = asyncio.get_running_loop()
+        async with Node(self._settings, self._clock) as node:
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(GC_THRESHOLD, 20, 20)
+            began = self._clock.monotonic()
+            self._on_ready(node)
+            waiting = [loop.create_task(self._stop.wait()), loop.create_task(node.fenced.wait())]
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in waiting:
+                    task.cancel()
+            if node.fenced.is_set() and not self._stop.is_set():
+                self._replaced(self._clock.monotonic() - began)
+            log.info("stopping")
+        return 0
+
+    def _replaced(self, lived_s: float) -> NoReturn:
+        """Nothing is closed: clients go where they are served when their connections end, which is at once."""
+        if self._settings.cluster.enabled and not self._is_supervised:
+            short = rejoin.counted(self._short, lived_s)
+            again_in_s = round(Pause().after(short), 2)
+            log.warning("another broker has taken over; joining again", extra={"again_in_s": again_in_s})
+            rejoin.start_over(short)
+        log.error("another process has taken over this broker's log; stopping")
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(FENCED_EXIT)

@@ -1,0 +1,30 @@
+"""Lives of one process: counted when they were short, the same command again."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.node.rejoin import COUNTED_MAX, SHORT_LIVES, counted, same_command, short_lives
+from anabranch.node.supervisor import SETTLED_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [({}, None), ({SHORT_LIVES: ""}, None), ({SHORT_LIVES: "x"}, None), ({SHORT_LIVES: "-1"}, None)]
+    + [({SHORT_LIVES: "0"}, 0), ({SHORT_LIVES: "3"}, 3), ({SHORT_LIVES: "9" * 40}, COUNTED_MAX)],
+)
+def test_what_the_environment_says(environ: dict[str, str], found: int | None) -> None:
+    assert short_lives(environ) == found
+
+
+def test_a_long_life_forgets_the_short_ones() -> None:
+    assert counted(7, SETTLED_SECONDS) == 0
+    assert counted(None, 0.0) == 1
+    assert counted(7, SETTLED_SECONDS - 0.1) == 8
+    assert counted(COUNTED_MAX, 0.0) == COUNTED_MAX
+
+
+def test_the_command_is_the_one_that_was_given() -> None:
+    assert same_command("/venv/python", ["python3", "-m", "anabranch", "broker", "--id", "b 1"]) == [
+        "/venv/python", "-m", "anabranch", "broker", "--id", "b 1",
+    ]  # fmt: skip
