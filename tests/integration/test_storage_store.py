@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
-from anabranch.runtime.disk import RealDisk
+from anabranch.runtime.disk import File, RealDisk
 from anabranch.storage.ledgers import EmbeddedLedgers
 from anabranch.storage.port import LedgerNotFound, LedgerWriter, Payload, StorageError, StoredEntry
 from anabranch.storage.settings import StorageSettings
@@ -163,3 +163,51 @@ async def test_a_log_that_a_peer_recovers_is_waited_for(tmp_path: Path) -> None:
         assert not opening.done()
     await asyncio.wait_for(opening, 30)
     await patient.close()
+
+
+async def test_ledgers_deleted_since_do_not_come_back_with_an_old_log(tmp_path: Path) -> None:
+    """The owner let go of ledgers 1 and 2, deleted 3 and has written 4, when its log is recovered."""
+
+    def files() -> set[int]:
+        return {int(path.stem) for path in (tmp_path / "ledgers").rglob("*.ledger")}
+
+    async with (
+        open_store(tmp_path, broker_id="two") as two,
+        open_store(tmp_path, broker_id="one", write_behind_ms=3_600_000) as one,
+    ):
+        for ledger in (1, 2, 3):
+            writer = one.create(ledger)
+            await fill(writer, Sink(), 50)
+            await writer.seal()
+        await one.delete(3)
+        await one.settle()
+        assert files() == {1, 2}
+        await fill(one.create(4), Sink(), 50)
+        await two.delete(1)
+        recovery = await two.take_over("one")
+        assert recovery.ledgers == {1, 2, 3, 4}, "the log holds all of them"
+        assert files() == {2, 4}
+        for ledger in (2, 4):
+            assert await read_all(two, ledger, 50) == expected(50)
+
+
+class LateDisk(RealDisk):
+    """For a successor that has just opened the log when another one finishes with it."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        file = super().open(path, create=create)
+        if "/brokers/one/" in path and path.endswith(".log"):
+            self.unlink(path)
+        return file
+
+
+async def test_a_successor_that_is_late_brings_nothing_back(tmp_path: Path) -> None:
+    """Two recover one log; the faster has finished, and the ledger was deleted, when the slower one writes."""
+    blocking = ThreadBlocking(2)
+    settings = StorageSettings(dir=tmp_path, broker_id="two")
+    async with open_store(tmp_path, broker_id="one", write_behind_ms=3_600_000) as one:
+        await fill(one.create(1), Sink(), 50)
+        async with EmbeddedLedgers(settings, LateDisk(), blocking, SystemClock(), publish_time_of) as two:
+            assert (await two.take_over("one")).records == 50
+        assert list((tmp_path / "ledgers").rglob("*.ledger")) == []
+    await blocking.close()

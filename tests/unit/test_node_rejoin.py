@@ -10,8 +10,11 @@ from anabranch.node.supervisor import SETTLED_SECONDS
 
 @pytest.mark.parametrize(
     ("environ", "found"),
-    [({}, None), ({SHORT_LIVES: ""}, None), ({SHORT_LIVES: "x"}, None), ({SHORT_LIVES: "-1"}, None)]
-    + [({SHORT_LIVES: "0"}, 0), ({SHORT_LIVES: "3"}, 3), ({SHORT_LIVES: "9" * 40}, COUNTED_MAX)],
+    [
+        ({}, None),
+        *[({SHORT_LIVES: text}, None) for text in ("", "x", "-1")],
+        *[({SHORT_LIVES: text}, count) for text, count in (("0", 0), ("3", 3), ("9" * 40, COUNTED_MAX))],
+    ],
 )
 def test_what_the_environment_says(environ: dict[str, str], found: int | None) -> None:
     assert short_lives(environ) == found

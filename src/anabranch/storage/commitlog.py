@@ -95,12 +95,11 @@ class CommitLog:
             self._open(plan.log_number)
         assert self._file is not None
         pieces: list[Buffer] = [b""]
-        records = len(plan.extra)
+        records = 0
         for batch in plan.logged:
             batch.compact()
             pieces += batch.pieces
             records += len(batch.entries)
-        pieces += plan.extra
         pieces[0] = encode_group_head(
             plan.group_number, plan.log_place, records, plan.log_bytes - HEADER_BYTES, plan.log_number
         )

@@ -66,10 +66,6 @@ class Committer:
         self._group.gather(batch)
         self.schedule()
 
-    def gather_extra(self, record: bytes) -> None:
-        self._group.gather_extra(record)
-        self.schedule()
-
     def schedule(self) -> None:
         """Start a group soon: at the end of this round of the event loop, or after the linger time."""
         if not self._is_scheduled and self._group.in_flight is None:

@@ -82,7 +82,6 @@ class Plan:
 
     logged: tuple[Batch, ...]
     direct: tuple[Direct, ...]
-    extra: tuple[bytes, ...]  # tombstones
     log_number: int
     log_place: int
     log_bytes: int  # head and records; 0 when the log is not touched
@@ -107,7 +106,6 @@ class GroupCommit:
         self._log_bytes_max = log_bytes_max
         self._direct_bytes_min = direct_bytes_min
         self.gathered: list[Batch] = []
-        self._extra: list[bytes] = []
         self._log_number = log_number
         self._log_place = LOG_START
         self._group_number = 0
@@ -125,13 +123,10 @@ class GroupCommit:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.gathered or self._extra)
+        return bool(self.gathered)
 
     def gather(self, batch: Batch) -> None:
         self.gathered.append(batch)
-
-    def gather_extra(self, record: bytes) -> None:
-        self._extra.append(record)
 
     def start(self, claim: Callable[[int], tuple[Batch, ...] | None]) -> Plan:
         """Close what was gathered into a group. `claim` hands over a ledger's unwritten batches, or None."""
@@ -145,14 +140,13 @@ class GroupCommit:
                 logged.append(batch)
             else:
                 direct.append(Direct(batch, carried))
-        records = sum(batch.size for batch in logged) + sum(map(len, self._extra))
+        records = sum(batch.size for batch in logged)
         log_bytes = HEADER_BYTES + records if records else 0
         is_past_end = self._log_place + log_bytes > self._log_bytes_max
         rolls = bool(log_bytes) and self._log_place > LOG_START and (is_past_end or self._is_roll_wanted)
         plan = Plan(
             logged=tuple(logged),
             direct=tuple(direct),
-            extra=tuple(self._extra),
             log_number=self._log_number + 1 if rolls else self._log_number,
             log_place=LOG_START if rolls else self._log_place,
             log_bytes=log_bytes,
@@ -160,7 +154,7 @@ class GroupCommit:
             rolls=rolls,
             is_checkpoint=rolls and is_past_end,
         )
-        self.gathered, self._extra = [], []
+        self.gathered = []
         self.in_flight = plan
         return plan
 

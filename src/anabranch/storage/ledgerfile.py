@@ -57,6 +57,10 @@ class LedgerFiles:
                     found = max(found, int(stem))
         return found
 
+    def exists(self, ledger_id: int) -> bool:
+        """By its name: an open file may have lost its own, another broker deletes too."""
+        return self._disk.exists(self.path(ledger_id))
+
     @contextmanager
     def lease(self, path: str, *, create: bool = False) -> Iterator[File]:
         """The open file while the block runs. FileNotFoundError unless `create`."""
@@ -119,6 +123,13 @@ class LedgerFiles:
         if path in self._unnamed:
             self._disk.fsync_dir(self.directory(ledger_id))
             self._unnamed.discard(path)
+
+    def sync_names(self, ledger_ids: Collection[int]) -> None:
+        """The files are found again after a crash, whatever is in them."""
+        for path, directory in [(self.path(number), self.directory(number)) for number in ledger_ids]:
+            if path in self._unnamed:
+                self._disk.fsync_dir(directory)
+                self._unnamed.discard(path)
 
     def sync_many(self, ledger_ids: Collection[int]) -> None:
         """The same for several; very many are synced with one call, because each would cost a journal commit."""

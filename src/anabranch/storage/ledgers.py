@@ -28,8 +28,8 @@ from anabranch.storage.index import SparseIndex
 from anabranch.storage.ledgerfile import LedgerFiles
 from anabranch.storage.port import Fenced, LedgerSummary, LedgerWriter, Payload, StorageError, StoredEntry
 from anabranch.storage.reader import LedgerReader
-from anabranch.storage.record import TOMBSTONE_LEDGER, encode_header
 from anabranch.storage.recovery import Recovery, take_over
+from anabranch.storage.released import Released
 from anabranch.storage.reserve import Reserve
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.settler import Settler
@@ -115,6 +115,7 @@ class EmbeddedLedgers:
         self._probing = False
         self._is_fenced = False
         self._in_log: dict[int, int] = {}  # ledger -> the last log file that holds records of it
+        self._let_go: set[int] = set()  # … those of which the log's list of released ones knows
 
     # opening and closing ------------------------------------------------------------------------------------------
 
@@ -122,9 +123,11 @@ class EmbeddedLedgers:
         lock, fence = await self._open_patiently()
         settings = self._settings
         self._lock, self._fence = lock, fence
+        directory = log_dir(volume.broker_dir(self._root, settings.broker_id), fence.generation)
+        self._released = Released(self._disk, directory)
         self._log = CommitLog(
             self._disk,
-            log_dir(volume.broker_dir(self._root, settings.broker_id), fence.generation),
+            directory,
             self._files,
             bytes_max=settings.log_bytes_max,
             is_synced=settings.is_synced,
@@ -269,7 +272,8 @@ class EmbeddedLedgers:
         return found
 
     async def settle(self) -> None:
-        """What is durable by now is in the ledger files when this returns: another broker may read all of it there."""
+        """What is durable by now is in the ledger files when this returns: another broker may read all of it there, and
+        delete what it does not need: no recovery of our log brings it back."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def tell(error: BaseException | None) -> None:
@@ -282,6 +286,15 @@ class EmbeddedLedgers:
 
         self._settler.settle(tell)
         await done
+        held = ((ledger_id, self._ledgers.get(ledger_id)) for ledger_id in self._in_log.keys() - self._let_go)
+        closed = [ledger_id for ledger_id, ledger in held if ledger is None or ledger.is_closed]
+        if closed:
+            self._let_go.update(closed)
+            await self._on_settle_thread(lambda: self._list_released(closed))
+
+    def _list_released(self, ledger_ids: list[int]) -> None:
+        self._files.sync_names(ledger_ids)
+        self._released.add(ledger_ids)
 
     def check_fence(self) -> None:
         """Notice that another process has taken over though nothing is written here."""
@@ -344,6 +357,7 @@ class EmbeddedLedgers:
 
     def _retired(self, log_number: int) -> None:
         self._in_log = {ledger: number for ledger, number in self._in_log.items() if number > log_number}
+        self._let_go &= self._in_log.keys()
 
     def _release(self, ledger: OpenLedger) -> None:
         """A sealed ledger that is in its file and out of the cache needs no object any more."""
@@ -497,15 +511,24 @@ class EmbeddedLedgers:
             self._cache.written(ledger)
         self._settler.forget(ledger_id)
         self._reader.forget(ledger_id)
-        if self._in_log.pop(ledger_id, None) is not None and self._gate.refusal is None:
-            self._committer.gather_extra(encode_header(TOMBSTONE_LEDGER, ledger_id, 0, 0, self._gate.log_stamp, b""))
-        await self._unlink(ledger_id)
+        is_logged = self._in_log.pop(ledger_id, None) is not None and ledger_id not in self._let_go
+        self._let_go.discard(ledger_id)
+        await self._on_settle_thread(lambda: self._drop(ledger_id, is_logged))
 
-    async def _unlink(self, ledger_id: int) -> None:
-        """On the settle thread: behind a write of the same ledger that is on its way."""
+    def _drop(self, ledger_id: int, is_logged: bool) -> None:
+        """Behind a write of the same ledger that was on its way."""
+        if is_logged:
+            try:
+                self._released.add([ledger_id])
+            except OSError as error:  # full, or fenced: the file goes all the same
+                extra = {"ledger": ledger_id, "reason": str(error)}
+                log.warning("recovering this log would bring a deleted ledger back", extra=extra)
+        self._files.delete(ledger_id)
+
+    async def _on_settle_thread(self, job: Callable[[], None]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def finish(_: bool | None, error: BaseException | None) -> None:
+        def finish(_: None, error: BaseException | None) -> None:
             if done.done():
                 return
             if error is None:
@@ -513,7 +536,7 @@ class EmbeddedLedgers:
             else:
                 done.set_exception(translated(error))
 
-        self._settle_worker.submit(lambda: self._files.delete(ledger_id), finish)
+        self._settle_worker.submit(job, finish)
         await done
 
     async def take_over(self, broker_id: str) -> Recovery:

@@ -10,7 +10,8 @@ commit log file that was current when the entry was appended: it tells a record 
 
 In the log each group starts with a head of the same layout (ledger = GROUP_LEDGER, entry = number of the group in this
 file, offset = place in the log, length = bytes of its records, messages = number of records; the checksum covers the
-head only). A record with ledger = TOMBSTONE_LEDGER says that ledger `entry` was deleted.
+head only). A record with ledger = TOMBSTONE_LEDGER says that ledger `entry` was deleted: read, no longer written (see
+`released`).
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from anabranch.storage.record import (
     is_sound,
     log_stamp,
 )
+from anabranch.storage.released import read_released
 
 BLOCK_BYTES = 4 << 20
 SEARCH_BLOCK_BYTES = 256 << 10
@@ -143,8 +144,9 @@ def _finds(data: bytes, pattern: bytes) -> Iterator[int]:
 class _Run:
     """Neighbouring records of one ledger, written with one call."""
 
-    def __init__(self, files: LedgerFiles) -> None:
+    def __init__(self, files: LedgerFiles, may_create: Callable[[int], bool]) -> None:
         self._files = files
+        self._may_create = may_create
         self._ledger = -1
         self._start = 0
         self._end = 0
@@ -160,16 +162,20 @@ class _Run:
 
     def flush(self) -> None:
         if self._pieces:
-            self._files.write(self._ledger, self._pieces, self._start)
+            if self._files.exists(self._ledger) or self._may_create(self._ledger):
+                self._files.write(self._ledger, self._pieces, self._start)
             self._pieces = []
         self._ledger = -1
 
 
-def replay(file: File, number: int, files: LedgerFiles, recovery: Recovery) -> None:
+def replay(
+    file: File, number: int, files: LedgerFiles, recovery: Recovery, may_create: Callable[[int], bool] = lambda _: True
+) -> None:
+    """`may_create`: is a ledger without a file one that was not written yet, or was it deleted?"""
     reader = LogReader(file, number)
-    run = _Run(files)
+    run = _Run(files, may_create)
     for found in reader:
-        if found.header.ledger == TOMBSTONE_LEDGER:
+        if found.header.ledger == TOMBSTONE_LEDGER:  # of an earlier version
             run.flush()
             files.delete(found.header.entry)
             recovery.ledgers.discard(found.header.entry)
@@ -195,8 +201,9 @@ def take_over(
     earlier = [number for number in fence.generations(disk, broker_dir) if number < mine.generation]
     for generation in earlier:
         directory = fence.log_dir(broker_dir, generation)
+        released = read_released(disk, directory)
         for name in disk.list(directory):
-            _replay_file(disk, f"{directory}/{name}", log_number(name), files, recovery)
+            _replay_file(disk, f"{directory}/{name}", log_number(name), files, recovery, released)
     pause_at("log-replayed")
     files.sync_many(recovery.ledgers)
     pause_at("ledgers-synced")
@@ -209,10 +216,16 @@ def take_over(
     return mine, recovery
 
 
-def _replay_file(disk: Disk, path: str, number: int | None, files: LedgerFiles, recovery: Recovery) -> None:
+def _replay_file(
+    disk: Disk, path: str, number: int | None, files: LedgerFiles, recovery: Recovery, released: set[int]
+) -> None:
     """Replay one log file. One without a sound head of its own number was being made when its owner stopped: empty."""
     if number is None:
         return
+
+    def may_create(ledger: int) -> bool:
+        return ledger not in released and disk.exists(path)  # the log goes when another successor was faster
+
     try:
         file = disk.open(path)
     except FileNotFoundError:
@@ -220,9 +233,9 @@ def _replay_file(disk: Disk, path: str, number: int | None, files: LedgerFiles, 
     try:
         if decode_file_head(file.pread(LOG_START, 0), LOG_MAGIC, path) != number:
             return
-        replay(file, number, files, recovery)
+        replay(file, number, files, recovery, may_create)
     except BadFileHead:
         if log_name(number) in path and file.size() > LOG_START:
-            replay(file, number, files, recovery)
+            replay(file, number, files, recovery, may_create)
     finally:
         file.close()

@@ -187,9 +187,14 @@ class OpenLedger:
         return self._refusal is not None or self.durable_entry_id == self.next_entry_id - 1
 
     @property
+    def is_closed(self) -> bool:
+        """All that will ever be in it is in its file."""
+        return self.is_sealed and self.is_drained and self.written_entry_id >= self.durable_entry_id
+
+    @property
     def is_spent(self) -> bool:
         """Nothing is left or expected here that is not in the file."""
-        return self.is_sealed and self.is_drained and not self.cache and self.written_entry_id >= self.durable_entry_id
+        return self.is_closed and not self.cache
 
     # the end ------------------------------------------------------------------------------------------------------
 
