@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from anabranch.client import (
         Backoff,
         Batching,
+        Chunking,
         Client,
+        Compression,
         ConnectionPolicy,
         Message,
         MessageId,
@@ -30,7 +32,9 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Backoff",
     "Batching",
+    "Chunking",
     "Client",
+    "Compression",
     "ConnectionPolicy",
     "Error",
     "Message",

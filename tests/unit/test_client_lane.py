@@ -7,7 +7,7 @@ import pytest
 from anabranch.client.errors import Closed, MessageTooLarge, TimedOut, refusal
 from anabranch.client.lane import Arm, Failed, Lane, Reconnect, Stored, Transmit
 from anabranch.client.policies import Batching
-from anabranch.client.record import Entry, Record, sealed
+from anabranch.client.record import Entry, Record, Style, sealed
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import checksum_ok, metadata, split_batch
 
@@ -136,7 +136,7 @@ def test_an_entry_reads_back_as_it_was_written(count: int) -> None:
         Record(7, b"one", "k", {"a": "b"}, event_time_ms=9, publish_time_ms=3),
         Record(9, b"two", b"\xff\x00"),
     ][:count]
-    entry = sealed(records, "me")
+    entry = sealed(records, Style("me"))
     of, batch = metadata(entry.data), split_batch(entry.data)
     assert checksum_ok(entry.data)
     assert (of.producer_name, of.sequence_id, of.publish_time) == ("me", 7, 3)
@@ -151,7 +151,7 @@ def test_an_entry_reads_back_as_it_was_written(count: int) -> None:
 
 @pytest.mark.parametrize("key", [None, "", "customer-1", "日本語" * 60])
 def test_the_short_way_writes_what_protobuf_writes(key: str | None) -> None:
-    entry: Entry = sealed([Record(300, b"x" * 200, key), Record(301, b"", key)], "p")
+    entry: Entry = sealed([Record(300, b"x" * 200, key), Record(301, b"", key)], Style("p"))
     for n, one in enumerate(split_batch(entry.data)):
         expected = pb.SingleMessageMetadata(payload_size=0 if n else 200, sequence_id=300 + n, partition_key=key)
         assert one.metadata == expected

@@ -4,6 +4,8 @@
 |---------------------------------|------------------------------------------------------------------------|
 | `link` `lane` `intake`          | machines: one connection, one producing lane, one consuming intake     |
 | `record` `delivery`             | what an entry is made of; what a cumulative ack covers                 |
+| `compression` `chunking`        | bodies packed; messages cut and put together                           |
+| `credits`                       | what the broker still takes from a producer                            |
 | `connection` `pool`             | sockets, lookups, redirects                                            |
 | `attachment`                    | staying attached to whoever serves the topic                           |
 | `topic_view` `topic_watch`      | the segments of a topic, and how they change                           |
@@ -15,15 +17,18 @@
 from __future__ import annotations
 
 from anabranch.client.client import Client, connect
+from anabranch.client.compression import Compression
 from anabranch.client.consumer import QueueConsumer, StreamConsumer
 from anabranch.client.message import Message, MessageId
-from anabranch.client.policies import Backoff, Batching, ConnectionPolicy
+from anabranch.client.policies import Backoff, Batching, Chunking, ConnectionPolicy
 from anabranch.client.producer import Producer
 
 __all__ = [
     "Backoff",
     "Batching",
+    "Chunking",
     "Client",
+    "Compression",
     "ConnectionPolicy",
     "Message",
     "MessageId",

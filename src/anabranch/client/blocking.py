@@ -16,11 +16,12 @@ from typing import Any, Self, TypeVar
 
 from anabranch.client import client as asynchronous
 from anabranch.client.client import Start
+from anabranch.client.compression import Compression
 from anabranch.client.connection import TokenSupplier
 from anabranch.client.consumer import Consumer, QueueConsumer, StreamConsumer
 from anabranch.client.errors import ClientError, Closed
 from anabranch.client.message import Message, MessageId
-from anabranch.client.policies import Batching, ConnectionPolicy, Seconds
+from anabranch.client.policies import Batching, Chunking, ConnectionPolicy, Seconds
 from anabranch.client.producer import Producer
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
@@ -222,6 +223,8 @@ class BlockingClient(_Face):
         *,
         name: str | None = None,
         batching: Batching | None = Batching(),  # noqa: B008  frozen
+        compression: Compression | str | None = None,
+        chunking: Chunking | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
         properties: Mapping[str, str] | None = None,
@@ -231,6 +234,8 @@ class BlockingClient(_Face):
             topic,
             name=name,
             batching=batching,
+            compression=compression,
+            chunking=chunking,
             send_timeout=send_timeout,
             pending_bytes_max=pending_bytes_max,
             properties=properties,

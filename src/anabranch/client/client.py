@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeVar
 
 from anabranch.client.address import Address
+from anabranch.client.compression import Compression
 from anabranch.client.connection import TokenSupplier
 from anabranch.client.consumer import Consumer, ConsumerOptions, QueueConsumer, StreamConsumer
 from anabranch.client.errors import BadOption, ClientError, Closed, NotSupported, TimedOut
 from anabranch.client.opening import Opening
-from anabranch.client.policies import NO_BATCHING, Batching, ConnectionPolicy, Seconds, seconds
+from anabranch.client.policies import NO_BATCHING, Batching, Chunking, ConnectionPolicy, Seconds, seconds
 from anabranch.client.pool import Pool
 from anabranch.client.producer import Producer, ProducerOptions
 from anabranch.model.names import Domain, TopicName, check_subscription_name
@@ -97,12 +98,18 @@ class Client:
         *,
         name: str | None = None,
         batching: Batching | None = Batching(),  # noqa: B008  frozen
+        compression: Compression | str | None = None,
+        chunking: Chunking | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> Opening[Producer]:
-        """`batching=None` sends each message in an entry of its own; `send_timeout=0` waits for receipts for ever."""
+        """`batching=None` sends each message in an entry of its own; `send_timeout=0` waits for receipts for ever.
+
+        `compression` is "lz4", "zlib", "zstd" or "snappy"; bodies under 4 KiB stay as they are. With `chunking`,
+        messages larger than the broker takes are cut, and put together again by the consumer.
+        """
         where = _regular(topic)
         if pending_bytes_max < 1:
             raise BadOption("pending_bytes_max must be at least 1")
@@ -114,6 +121,8 @@ class Client:
             pending_bytes_max=pending_bytes_max,
             properties=properties,
             operation_timeout_s=self._within(timeout),
+            compression=Compression.named(compression),
+            chunk_bytes=None if chunking is None else chunking.chunk_bytes,
         )
 
         async def opened() -> Producer:

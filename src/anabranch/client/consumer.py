@@ -53,7 +53,8 @@ class IntakeRunner:
     ) -> None:
         self.topic = topic
         self.index = index
-        self.intake = Intake(base, lane=index, prefetch=options.prefetch)
+        shared = options.sub_type == pb.CommandSubscribe.Shared
+        self.intake = Intake(base, lane=index, prefetch=options.prefetch, is_shared=shared)
         self.attachment: Attachment | None = None
         self._consumer = consumer
         self._options = options
@@ -106,7 +107,7 @@ class IntakeRunner:
 
     def heard(self, kind: int, body: Any, payload: bytes) -> None:
         if kind == BaseCommand.MESSAGE:
-            self.perform(self.intake.delivered(body, payload))
+            self.perform(self.intake.delivered(body, payload, self._clock.monotonic()))
         elif kind == BaseCommand.CLOSE_CONSUMER:
             self._lose(NotReady("the broker closed the consumer"))
 

@@ -19,11 +19,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from anabranch.client.chunking import Assembly, is_chunk
+from anabranch.client.compression import unpacked
 from anabranch.client.message import Message, MessageId
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, signed
-from anabranch.protocol.entry import BatchMessage, checksum_ok, metadata, split_batch
+from anabranch.protocol.entry import BatchMessage, checksum_ok, messages_of, parts
 from anabranch.protocol.errors import BadEntry
 
 Place = tuple[int, int]
@@ -74,7 +76,8 @@ class _Held:
 
 
 class Intake:
-    def __init__(self, topic: str, *, lane: int = -1, prefetch: int = 1000) -> None:
+    def __init__(self, topic: str, *, lane: int = -1, prefetch: int = 1000, is_shared: bool = False) -> None:
+        """`is_shared`: others take from the same subscription, so a message may be completed elsewhere."""
         assert prefetch >= 1
         self._topic = topic
         self._lane = lane
@@ -88,6 +91,12 @@ class Intake:
         self._unconfirmed: dict[int, Sequence[Place]] = {}  # acks said: number to places
         self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
         self._last_ack = 0
+        self._is_shared = is_shared
+        self._chunks = Assembly()
+        self._withheld: MessageId | None = None  # acknowledged cumulatively; the broker heard of less
+        self._chunked: dict[
+            Place, Sequence[Place]
+        ] = {}  # last chunk of a message that is not done with, to all of them
 
     # -- what the broker does
 
@@ -101,6 +110,7 @@ class Intake:
     def lost(self, buffered: Iterable[MessageId]) -> None:
         """Detached. `buffered` was never handed out: the broker will send it again, perhaps to somebody else."""
         self._is_open = False
+        self._chunks.clear()
         for places in self._unconfirmed.values():
             self._dirty.update(dict.fromkeys(places))
         self._unconfirmed.clear()
@@ -108,21 +118,64 @@ class Intake:
             self._cumulative = self._unconfirmed_cumulative[max(self._unconfirmed_cumulative)]
         self._unconfirmed_cumulative.clear()
         for one in buffered:
-            if (entry := self._entries.get((one.ledger, one.entry))) is not None:
-                entry.held &= ~_bit(one)
-                self._forget_untouched((one.ledger, one.entry), entry)
+            for place in self._places_of(one):
+                if (entry := self._entries.get(place)) is not None:
+                    entry.held &= ~_bit(one)
+                    self._forget_untouched(place, entry)
 
-    def delivered(self, body: Any, payload: bytes) -> list[Effect]:
-        """A MESSAGE command and its entry."""
+    def delivered(self, body: Any, payload: bytes, now: float = 0.0) -> list[Effect]:
+        """A MESSAGE command and its entry. `now` is the time by which messages in chunks grow old."""
         identity = body.message_id
         place = (signed(identity.ledgerId), signed(identity.entryId))
         try:
             if not checksum_ok(payload):
                 raise BadEntry("checksum does not fit")
-            batch = split_batch(payload)
-            of = metadata(payload)
+            of, data = parts(payload)
+            if is_chunk(of):
+                return self._chunk(body, of, data, place, now)
+            batch = messages_of(of, unpacked(of, data))
         except Error as error:
             return [Reject(_wire(place, self._lane), error.reason), *self._give_back(1)]
+        self._chunks.last_seen = place
+        if self._chunks:
+            return [*self._entry(body, of, batch, place), *self.expire(now)]
+        return self._entry(body, of, batch, place)
+
+    def _chunk(self, body: Any, of: pb.MessageMetadata, data: memoryview, place: Place, now: float) -> list[Effect]:
+        known = self._entries.get(place)
+        if known is not None or self._below_floor(place, 0):
+            if known is None or not known.unacked:
+                self._entries[place] = _Held(0, 0)
+                self._dirty[place] = None
+            return self._give_back(1)
+        whole = self._chunks.add(of, data, place, now)
+        if whole is None:
+            return self._give_back(1)
+        for part in whole.places[:-1]:
+            self._entries[part] = _Held(0, 1, held=1)
+        self._chunked[place] = whole.places
+        try:
+            batch = messages_of(of, unpacked(of, whole.body))
+        except Error as error:
+            rejected = [Reject(_wire(part, self._lane), error.reason) for part in whole.places]
+            self._forget_places(place)
+            return [*rejected, *self._give_back(1)]
+        return self._entry(body, of, batch, place)
+
+    def expire(self, now: float) -> list[Effect]:
+        """Messages in chunks that stayed incomplete for too long would hold up the acks for ever: they are given up."""
+        places = self._chunks.expired(now)
+        if not places:
+            return []
+        ids = [_wire(place, self._lane) for place in places]
+        if self._is_shared:
+            return [Redeliver(ids)]
+        if self._withheld is not None:
+            self._say_up_to(self._withheld)
+        rejected = [Reject(identity, "a chunk of a message that was never completed") for identity in ids]
+        return [*rejected, *self.flush()]
+
+    def _entry(self, body: Any, of: pb.MessageMetadata, batch: Sequence[BatchMessage], place: Place) -> list[Effect]:
         is_batch = of.HasField("num_messages_in_batch")
         size = len(batch) if is_batch else 0
         entry = self._entries.get(place) or _Held(size, _all(size))
@@ -174,6 +227,9 @@ class Intake:
             return False
         entry.unacked &= ~bit
         entry.held &= ~bit
+        for part in self._chunked.pop(place, ()):
+            self._entries[part] = _Held(0, 0)
+            self._dirty[part] = None
         self._dirty[place] = None
         return True
 
@@ -184,11 +240,25 @@ class Intake:
             return False
         self._floor = floor
         place = floor[:2]
+        for last in [last for last in self._chunked if last <= place]:
+            del self._chunked[last]
         for known in [known for known in self._entries if known <= place]:
             if known < place or one.batch_index < 0 or one.batch_index == one.batch_size - 1:
                 del self._entries[known]
                 self._dirty.pop(known, None)
+        return self._say_up_to(one)
+
+    def _say_up_to(self, one: MessageId) -> bool:
+        place = (one.ledger, one.entry)
         identity = _wire(place, self._lane)
+        self._withheld = None
+        if self._chunks and (safe := self._chunks.floor(place)) != place:
+            # A message in chunks begins before this one and is not complete: the broker must keep its beginning.
+            self._withheld = one
+            if safe is None:
+                return False
+            self._cumulative = _wire(safe, self._lane)
+            return True
         if 0 <= one.batch_index < one.batch_size - 1:
             left = _all(one.batch_size) & ~((2 << one.batch_index) - 1)
             identity.ack_set.extend(_words(left, one.batch_size))
@@ -218,11 +288,12 @@ class Intake:
         """Nacked, and its delay is over: the broker shall send them again. Acknowledged ones stay so."""
         places: dict[Place, None] = {}
         for one in ones:
-            entry = self._entries.get((one.ledger, one.entry))
-            if entry is not None and entry.held & _bit(one):
-                entry.held &= ~_bit(one)
-                places[one.ledger, one.entry] = None
-                self._forget_untouched((one.ledger, one.entry), entry)
+            for place in self._places_of(one):
+                entry = self._entries.get(place)
+                if entry is not None and entry.held & _bit(one):
+                    entry.held &= ~_bit(one)
+                    places[place] = None
+                    self._forget_untouched(place, entry)
         if not places or not self._is_open:
             return []  # detached: the broker sends everything again anyway
         return [*self.flush(), Redeliver([_wire(place, self._lane) for place in places])]
@@ -233,6 +304,15 @@ class Intake:
         return not (self._dirty or self._unconfirmed or self._unconfirmed_cumulative or self._cumulative is not None)
 
     # -- inside
+
+    def _places_of(self, one: MessageId) -> Sequence[Place]:
+        """Where its entry is, or its chunks. Asked when the application gives the message back."""
+        place = (one.ledger, one.entry)
+        return self._chunked.pop(place, None) or (place,)
+
+    def _forget_places(self, last: Place) -> None:
+        for place in self._chunked.pop(last):
+            self._entries.pop(place, None)
 
     def _forget_untouched(self, place: Place, entry: _Held) -> None:
         """Somebody else may get it now, and we would never hear of it again."""

@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.client.errors import ClientError, MessageTooLarge, NotAllowed, Refused, TimedOut
+from anabranch.client.chunking import entries_of
+from anabranch.client.credits import Credits
+from anabranch.client.errors import ClientError, NotAllowed, Refused, TimedOut
 from anabranch.client.policies import Batching
-from anabranch.client.record import Entry, Record, sealed
+from anabranch.client.record import Entry, Record, Style, sealed
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 from anabranch.protocol.server_errors import ServerError
 
@@ -63,9 +65,9 @@ NOTHING: Sequence[Effect] = ()
 
 class Lane:
     def __init__(
-        self, producer_name: str, batching: Batching, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX
+        self, producer: str | Style, batching: Batching, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX
     ) -> None:
-        self._name = producer_name
+        self._style = Style(producer) if isinstance(producer, str) else producer
         self._batching = batching
         self._in_flight_bytes_max = in_flight_bytes_max
         self._message_bytes_max = MESSAGE_BYTES_MAX
@@ -77,6 +79,7 @@ class Lane:
         self._waiting: deque[Entry] = deque()
         self._in_flight: deque[Entry] = deque()
         self._in_flight_bytes = 0
+        self._credits: Credits | None = None  # the broker's, where it gives any
 
     # -- what the application does
 
@@ -85,18 +88,22 @@ class Lane:
         if self._dead is not None:
             raise self._dead
         size = record.size_bytes
-        if size > self._message_bytes_max:
-            raise MessageTooLarge(size, self._message_bytes_max)
         limits = self._batching
         effects: list[Effect] = []
         batch = self._batch
+        if size > self._message_bytes_max:  # several entries, which nothing may come between
+            entries = entries_of(record, self._style, self._message_bytes_max)
+            if batch:
+                self._seal()
+            self._waiting.extend(entries)
+            return self._transmit(effects)
         if batch and (self._batch_bytes + size > min(limits.max_bytes, self._message_bytes_max)):
             self._seal()
             batch = self._batch
         if record.deliver_at_ms:  # has a time of its own, so an entry of its own
             if batch:
                 self._seal()
-            self._waiting.append(sealed((record,), self._name))
+            self._waiting.append(sealed((record,), self._style))
             return self._transmit(effects)
         batch.append(record)
         self._batch_bytes += size
@@ -118,10 +125,11 @@ class Lane:
 
     # -- what the broker does
 
-    def opened(self, message_bytes_max: int = MESSAGE_BYTES_MAX) -> Sequence[Effect]:
+    def opened(self, message_bytes_max: int = MESSAGE_BYTES_MAX, credits: Credits | None = None) -> Sequence[Effect]:
         """The broker has our producer: everything without a receipt goes out, in order."""
         assert not self._in_flight
         self._message_bytes_max = message_bytes_max
+        self._credits = credits
         self._is_open = True
         return self._transmit([])
 
@@ -132,12 +140,19 @@ class Lane:
         self._in_flight.clear()
         self._in_flight_bytes = 0
 
+    def credited(self, size: int, messages: int) -> None:
+        """The broker gave room back; call it before the `receipt` that came with it."""
+        if self._credits is not None:
+            self._credits.give(size, messages)
+
     def receipt(self, sequence_id: int, ledger: int, position: int) -> Sequence[Effect]:
         if not self._in_flight or sequence_id < self._in_flight[0].first:
             return NOTHING  # of an entry that was given up
         if sequence_id > self._in_flight[0].first:
             return (Reconnect(f"receipt for {sequence_id} where {self._in_flight[0].first} is next"),)
         entry = self._landed()
+        if not entry.records:  # a chunk; the message is stored when its last one is
+            return self._transmit([])
         return self._transmit([Stored(entry.records, ledger, position)])
 
     def refused(self, sequence_id: int, error: Refused) -> Sequence[Effect]:
@@ -146,12 +161,17 @@ class Lane:
             return (Reconnect(error.reason),)
         if not isinstance(error, NotAllowed) and error.server_error != ServerError.ChecksumError:
             return self.fail(error)
-        for entry in self._in_flight:
-            if entry.first == sequence_id:
+        doomed = [one for one in (*self._in_flight, *self._waiting) if sequence_id in (one.first, one.highest)]
+        if not doomed:
+            return NOTHING
+        for entry in doomed:  # more than one only of a message in chunks, which stands or falls as a whole
+            if entry in self._in_flight:
                 self._in_flight.remove(entry)
                 self._in_flight_bytes -= len(entry.data)
-                return self._transmit([Failed(entry.records, error)])
-        return NOTHING
+                self.credited(len(entry.data), len(entry.records) or 1)  # no receipt will
+            else:
+                self._waiting.remove(entry)
+        return self._transmit([Failed([record for entry in doomed for record in entry.records], error)])
 
     # -- time and the end
 
@@ -207,7 +227,7 @@ class Lane:
     # -- inside
 
     def _seal(self) -> None:
-        self._waiting.append(sealed(self._batch, self._name))
+        self._waiting.append(sealed(self._batch, self._style))
         self._new_batch()
 
     def _new_batch(self) -> None:
@@ -225,8 +245,11 @@ class Lane:
             self._is_open
             and self._waiting
             and (not self._in_flight or self._in_flight_bytes + len(self._waiting[0].data) <= self._in_flight_bytes_max)
+            and (self._credits is None or self._credits.is_open)
         ):
             entry = self._waiting.popleft()
+            if self._credits is not None:
+                self._credits.take(len(entry.data), len(entry.records) or 1)
             self._in_flight.append(entry)
             self._in_flight_bytes += len(entry.data)
             effects.append(Transmit(entry))

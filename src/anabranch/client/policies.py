@@ -33,6 +33,16 @@ class Batching:
         _require(self.max_bytes >= 1, "Batching.max_bytes must be at least 1")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunking:
+    """Messages larger than the broker takes are cut into chunks: as large as it takes, and no larger than this."""
+
+    chunk_bytes: int = 5 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        _require(self.chunk_bytes >= 1, "Chunking.chunk_bytes must be at least 1")
+
+
 NO_BATCHING = Batching(max_delay=0, max_messages=1)
 
 

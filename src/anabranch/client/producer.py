@@ -10,13 +10,15 @@ from functools import partial
 from typing import Any
 
 from anabranch.client.attachment import Attachment
+from anabranch.client.compression import Compression
 from anabranch.client.connection import Connection
+from anabranch.client.credits import Credits
 from anabranch.client.errors import ClientError, Closed, NotReady, QueueFull, Refused, TimedOut, Unreachable, refusal
 from anabranch.client.lane import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
 from anabranch.client.message import MessageId
 from anabranch.client.policies import Backoff, Batching, Seconds, seconds
 from anabranch.client.pool import Pool
-from anabranch.client.record import Record
+from anabranch.client.record import Record, Style
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.keyhash import murmur3_32, partition_of
@@ -36,6 +38,11 @@ class ProducerOptions:
     pending_bytes_max: int
     properties: Mapping[str, str] | None
     operation_timeout_s: float
+    compression: Compression = Compression.NONE
+    chunk_bytes: int | None = None
+
+    def style(self) -> Style:
+        return Style(self.name, self.compression, chunk_bytes=self.chunk_bytes)
 
 
 class LaneRunner:
@@ -51,7 +58,7 @@ class LaneRunner:
         self._options = options
         self._pool = pool
         self._clock = clock
-        self.lane = Lane(options.name, options.batching)
+        self.lane = Lane(producer.style, options.batching)
         self._delay_s = seconds(options.batching.max_delay)
         self.attachment: Attachment | None = None
         self._connection: Connection | None = None
@@ -90,7 +97,8 @@ class LaneRunner:
         if not connection.is_usable:
             raise Unreachable("the connection broke while the producer was opened")
         self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
-        self.perform(self.lane.opened(connection.message_bytes_max))
+        credits = Credits(answer.credit_bytes, answer.credit_messages) if answer.HasField("credit_bytes") else None
+        self.perform(self.lane.opened(connection.message_bytes_max, credits))
 
     def lost(self) -> None:
         if self._connection is not None:
@@ -104,6 +112,8 @@ class LaneRunner:
     def heard(self, kind: int, body: Any, payload: bytes) -> None:
         if kind == BaseCommand.SEND_RECEIPT:
             identity = body.message_id
+            if body.credit_bytes or body.credit_messages:
+                self.lane.credited(body.credit_bytes, body.credit_messages)
             self.perform(self.lane.receipt(body.sequence_id, signed(identity.ledgerId), signed(identity.entryId)))
         elif kind == BaseCommand.SEND_ERROR:
             self.perform(self.lane.refused(body.sequence_id, refusal(body.error, body.message)))
@@ -205,6 +215,7 @@ class Producer:
     ) -> None:
         self._topic = topic
         self._options = options
+        self.style = options.style()
         self._pool = pool
         self._backoff = backoff
         self._clock = clock

@@ -1,6 +1,7 @@
 """Messages on their way out, and the entries they travel in. Knows the bytes of an entry; no connections, no time.
 
 An entry is written once and sent again as the same bytes: its sequence ids, its borders and its times never change.
+How bodies are packed and which schema they name is the `Style` of the producer, one for all its lanes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
+from anabranch.client.compression import Compression, packed
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_with_payload, varint
 from anabranch.protocol.entry import seal_entry
@@ -45,61 +47,86 @@ class Record:
 
 
 @dataclass(slots=True, eq=False)
+class Style:
+    """How the entries of one producer are written. `schema_version` is known when the broker has the producer."""
+
+    producer_name: str
+    compression: Compression = Compression.NONE
+    schema_version: bytes = b""
+    chunk_bytes: int | None = None  # larger messages are cut (see `chunking`); None: they are refused
+
+
+@dataclass(slots=True, eq=False)
 class Entry:
-    """One sealed batch, or one message alone."""
+    """One sealed batch, one message alone, or one chunk of a message. Of the chunks of a message only the last one has
+    the record: its outcome is the message's."""
 
     records: Sequence[Record]
     data: bytes
-
-    @property
-    def first(self) -> int:
-        return self.records[0].sequence_id
-
-    @property
-    def highest(self) -> int:
-        return self.records[-1].sequence_id
-
-    @property
-    def deadline(self) -> float:
-        return self.records[0].deadline
+    first: int  # lowest and highest sequence id
+    highest: int
+    deadline: float
+    is_chunk: bool = False
 
     def frame(self, producer_id: int) -> bytes:
         send = pb.CommandSend(
             producer_id=producer_id,
             sequence_id=self.first,
-            num_messages=len(self.records),
+            num_messages=len(self.records) or 1,
             highest_sequence_id=self.highest,
         )
+        if self.is_chunk:
+            send.is_chunk = True
         return frame_with_payload(BaseCommand(type=BaseCommand.SEND, send=send), self.data)
 
 
-def sealed(records: Sequence[Record], producer_name: str) -> Entry:
+def sealed(records: Sequence[Record], style: Style) -> Entry:
     """The entry with these messages, in this order; one message alone is not in batch layout."""
     first, last = records[0], records[-1]
+    if len(records) == 1:
+        of, body = described(first, style), first.value
+    else:
+        of, body = head(first, style), batch_body(records)
+        of.num_messages_in_batch = len(records)
+        of.highest_sequence_id = last.sequence_id
+    of.uncompressed_size = len(body)
+    if style.compression is not Compression.NONE:
+        kind, body = packed(body, style.compression)
+        of.compression = kind.number
+    return Entry(records, seal_entry(of, body), first.sequence_id, last.sequence_id, first.deadline)
+
+
+def head(first: Record, style: Style) -> pb.MessageMetadata:
+    """What every entry says of its first message."""
     of = pb.MessageMetadata(
-        producer_name=producer_name,
+        producer_name=style.producer_name,
         sequence_id=first.sequence_id,
         publish_time=first.publish_time_ms,
     )
     _set_key(of, first.key)
-    if len(records) == 1:
-        if first.properties:
-            of.properties.extend(_pairs(first.properties))
-        if first.event_time_ms:
-            of.event_time = first.event_time_ms
-        if first.deliver_at_ms:
-            of.deliver_at_time = first.deliver_at_ms
-        of.uncompressed_size = len(first.value)
-        return Entry(records, seal_entry(of, first.value))
+    if style.schema_version:
+        of.schema_version = style.schema_version
+    return of
+
+
+def described(record: Record, style: Style) -> pb.MessageMetadata:
+    """What an entry says whose only message this is."""
+    of = head(record, style)
+    if record.properties:
+        of.properties.extend(_pairs(record.properties))
+    if record.event_time_ms:
+        of.event_time = record.event_time_ms
+    if record.deliver_at_ms:
+        of.deliver_at_time = record.deliver_at_ms
+    return of
+
+
+def batch_body(records: Sequence[Record]) -> bytes:
     parts: list[bytes] = []
     for record in records:
         single = _single(record)
         parts += (_PACK_U32(len(single)), single, record.value)
-    body = b"".join(parts)
-    of.num_messages_in_batch = len(records)
-    of.highest_sequence_id = last.sequence_id
-    of.uncompressed_size = len(body)
-    return Entry(records, seal_entry(of, body))
+    return b"".join(parts)
 
 
 def _single(record: Record) -> bytes:

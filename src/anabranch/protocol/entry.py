@@ -120,7 +120,11 @@ def split_batch(payload: Bytes) -> list[BatchMessage]:
     start, end = _metadata_span(payload)
     view = memoryview(payload)
     of = _parsed_metadata(view[start:end])
-    data = _opened(of, view[end:])
+    return messages_of(of, _opened(of, view[end:]))
+
+
+def messages_of(of: pb.MessageMetadata, data: bytes) -> list[BatchMessage]:
+    """The messages of an entry whose payload is open, plain ones as a batch of one."""
     if not of.HasField("num_messages_in_batch"):
         return [BatchMessage(_single_of(of, len(data)), data)]
     messages = []

@@ -1,0 +1,278 @@
+"""Messages in chunks: cut by the lane, put together by the intake, acknowledged and given back as one."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from anabranch.client.chunking import Assembly, Whole, entries_of
+from anabranch.client.compression import Compression
+from anabranch.client.credits import Credits
+from anabranch.client.errors import MessageTooLarge, TimedOut, refusal
+from anabranch.client.intake import Ack, Deliver, Effect, Flow, Intake, Redeliver, Reject
+from anabranch.client.lane import Failed, Lane, Stored, Transmit
+from anabranch.client.message import Message
+from anabranch.client.policies import Batching
+from anabranch.client.record import Entry, Record, Style
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.entry import build_entry, metadata, parts
+
+MAX = 1000
+CHUNKED = Style("p", chunk_bytes=10_000)
+
+
+def cut(value: bytes, *, sequence: int = 7, style: Style = CHUNKED) -> list[Entry]:
+    return entries_of(Record(sequence, value, "k", {"a": "b"}), style, MAX)
+
+
+def body(entry: int, redeliveries: int = 0) -> pb.CommandMessage:
+    identity = pb.MessageIdData(ledgerId=3, entryId=entry)
+    return pb.CommandMessage(consumer_id=1, message_id=identity, redelivery_count=redeliveries)
+
+
+def opened(**options: bool) -> Intake:
+    intake = Intake("t", prefetch=100, **options)
+    assert intake.opened() == [Flow(100)]
+    return intake
+
+
+def delivered(effects: Sequence[Effect]) -> list[Message]:
+    return [message for effect in effects if isinstance(effect, Deliver) for message in effect.messages]
+
+
+def ids(effects: Sequence[Effect], kind: type[Ack] | type[Redeliver]) -> list[int]:
+    return [one.entryId for effect in effects if isinstance(effect, kind) for one in effect.ids]
+
+
+# ----------------------------------------------------------------------------------------------------------- cutting
+
+
+def test_chunks_fit_and_say_what_they_belong_to() -> None:
+    value = os.urandom(5000)
+    entries = cut(value)
+    assert all(len(entry.data) <= MAX for entry in entries)
+    every = [metadata(entry.data) for entry in entries]
+    assert [one.chunk_id for one in every] == list(range(len(entries)))
+    assert {(one.uuid, one.sequence_id, one.total_chunk_msg_size) for one in every} == {("p-7", 7, 5000)}
+    assert {one.num_chunks_from_msg for one in every} == {len(entries)}
+    assert {one.partition_key for one in every} == {"k"}
+    assert [len(entry.records) for entry in entries] == [0] * (len(entries) - 1) + [1]
+    assert b"".join(bytes(parts(entry.data)[1]) for entry in entries) == value
+
+
+def test_a_message_that_packs_small_enough_is_not_cut() -> None:
+    (entry,) = cut(b"x" * 50_000, style=Style("p", Compression.ZSTD))
+    assert (entry.is_chunk, len(entry.records)) == (False, 1)
+    assert len(entry.data) < MAX
+
+
+def test_without_chunking_a_large_message_is_refused() -> None:
+    with pytest.raises(MessageTooLarge):
+        cut(os.urandom(5000), style=Style("p", Compression.ZSTD))
+
+
+def lane_with_chunks(value: bytes, **options: int) -> tuple[Lane, Record, list[Entry]]:
+    lane = Lane(CHUNKED, Batching(max_messages=3), **options)
+    lane.opened(message_bytes_max=MAX)
+    record = Record(1, value, deadline=10.0)
+    lane.append(Record(0, b"before"))
+    effects = lane.append(record)
+    return lane, record, [one.entry for one in effects if isinstance(one, Transmit)]
+
+
+def test_a_lane_sends_chunks_in_a_row_and_one_outcome() -> None:
+    lane, record, sent = lane_with_chunks(os.urandom(2500))
+    assert [entry.first for entry in sent] == [0, 1, 1, 1, 1][: len(sent)]
+    assert len(sent) >= 4
+    outcomes = [effect for place, entry in enumerate(sent) for effect in lane.receipt(entry.first, 5, place)]
+    assert outcomes == [Stored([sent[0].records[0]], 5, 0), Stored((record,), 5, len(sent) - 1)]
+    assert lane.is_idle
+
+
+def test_after_a_loss_the_chunks_without_receipt_go_again() -> None:
+    lane, _, sent = lane_with_chunks(os.urandom(2500))
+    lane.receipt(0, 5, 0)
+    lane.receipt(1, 5, 1)
+    lane.lost()
+    again = [one.entry for one in lane.opened(MAX) if isinstance(one, Transmit)]
+    assert again == sent[2:]
+
+
+def test_a_refused_chunk_ends_its_message_and_nothing_else() -> None:
+    lane, record, _ = lane_with_chunks(os.urandom(5000), in_flight_bytes_max=2200)
+    after = Record(2, b"after")
+    lane.append(after)
+    lane.flush()
+    effects = lane.refused(1, refusal(pb.NotAllowedError, "no"))
+    assert [effect.records for effect in effects if isinstance(effect, Failed)] == [[record]]
+    assert [one.entry.records for one in effects if isinstance(one, Transmit)] == [[after]]
+
+
+def test_a_late_message_in_chunks_fails_once() -> None:
+    lane, record, _ = lane_with_chunks(os.urandom(5000), in_flight_bytes_max=2200)
+    lane.receipt(0, 5, 0)
+    lane.receipt(1, 5, 1)
+    (failed,) = lane.expire(11.0)
+    assert isinstance(failed, Failed) and failed.records == [record] and isinstance(failed.error, TimedOut)
+    assert lane.is_idle
+
+
+def test_a_batch_that_is_refused_fails_by_its_highest_id() -> None:
+    """Brokers name the highest sequence id of what they refuse."""
+    lane = Lane("p", Batching(max_messages=2))
+    lane.opened()
+    pair = [Record(0, b"a"), Record(1, b"b")]
+    for one in pair:
+        lane.append(one)
+    (failed,) = lane.refused(1, refusal(pb.NotAllowedError, "no"))
+    assert isinstance(failed, Failed) and failed.records == pair
+
+
+def test_a_lane_stops_when_the_brokers_credits_are_used_up() -> None:
+    lane = Lane("p", Batching(max_messages=1))
+    lane.opened(credits=Credits(10_000, 2))
+    sent = [one for n in range(4) for one in lane.append(Record(n, b"x")) if isinstance(one, Transmit)]
+    assert [one.entry.first for one in sent] == [0, 1]
+    assert [one for one in lane.receipt(0, 5, 0) if isinstance(one, Transmit)] == [], "no room came back with it"
+    lane.credited(len(sent[0].entry.data), 1)
+    assert [one.entry.first for one in lane.receipt(1, 5, 1) if isinstance(one, Transmit)] == [2]
+    effects = lane.refused(2, refusal(pb.NotAllowedError, "no"))
+    assert [one.entry.first for one in effects if isinstance(one, Transmit)] == [3], "a refusal gives room back, too"
+
+
+# --------------------------------------------------------------------------------------------------- putting together
+
+
+def test_chunks_become_one_message_with_one_permit() -> None:
+    value = os.urandom(5000)
+    intake = opened()
+    entries = cut(value)
+    for number, entry in enumerate(entries[:-1]):
+        assert intake.delivered(body(number), entry.data) == []
+    (message,) = delivered(intake.delivered(body(len(entries) - 1), entries[-1].data))
+    assert (message.value, message.key, message.properties, message.sequence_id) == (value, "k", {"a": "b"}, 7)
+    assert message.id.entry == len(entries) - 1
+    assert intake.ack(message.id)
+    assert sorted(ids(intake.flush(), Ack)) == list(range(len(entries))), "every chunk is acknowledged"
+
+
+@pytest.mark.parametrize("kind", [Compression.ZSTD, Compression.ZLIB])
+def test_a_packed_message_is_opened_when_it_is_whole(kind: Compression) -> None:
+    value = random.Random(1).randbytes(6000) + bytes(6000)
+    entries = cut(value, style=Style("p", kind, chunk_bytes=800))
+    assert len(entries) > 3
+    intake = opened()
+    found = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n), entry.data))]
+    assert [message.value for message in found] == [value]
+
+
+def test_messages_of_several_producers_mix() -> None:
+    values = {name: os.urandom(4000) for name in ("a", "b", "c")}
+    streams = [cut(value, style=Style(name, chunk_bytes=10_000)) for name, value in values.items()]
+    mixed = [entry for row in zip(*streams, strict=True) for entry in row]
+    intake = opened()
+    found = [m for n, entry in enumerate(mixed) for m in delivered(intake.delivered(body(n), entry.data))]
+    assert {message.producer_name: message.value for message in found} == values
+
+
+def test_chunks_that_come_twice_count_once() -> None:
+    entries = cut(os.urandom(3000))
+    resent = [*entries[:2], entries[1], *entries[1:]]
+    intake = opened()
+    found = [m for n, entry in enumerate(resent) for m in delivered(intake.delivered(body(n), entry.data))]
+    assert len(found) == 1
+    intake.ack(found[0].id)
+    assert sorted(ids(intake.flush(), Ack)) == list(range(len(resent))), "the copies are acknowledged, too"
+
+
+def test_a_message_sent_again_from_its_start_is_begun_anew() -> None:
+    value = os.urandom(3000)
+    entries = cut(value)
+    intake = opened()
+    resent = [*entries[:2], *entries]
+    found = [m for n, entry in enumerate(resent) for m in delivered(intake.delivered(body(n), entry.data))]
+    assert [message.value for message in found] == [value]
+
+
+def test_a_nack_brings_all_chunks_back_and_they_make_a_message_again() -> None:
+    entries = cut(os.urandom(3000))
+    intake = opened()
+    found = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n), entry.data))]
+    assert ids(intake.release([found[0].id]), Redeliver) == list(range(len(entries)))
+    again = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n, 1), entry.data))]
+    assert [message.redelivery_count for message in again] == [1]
+
+
+def test_redelivered_chunks_of_what_the_application_holds_are_dropped() -> None:
+    entries = cut(os.urandom(3000))
+    intake = opened()
+    found = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n), entry.data))]
+    intake.lost([])
+    intake.opened()
+    again = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n), entry.data))]
+    assert again == []
+    intake.ack(found[0].id)
+    intake.flush()
+    intake.lost([])  # before the broker confirmed
+    assert sorted(ids(intake.opened(), Ack)) == list(range(len(entries)))
+
+
+def test_a_cumulative_ack_spares_the_beginning_of_a_message_that_is_not_complete() -> None:
+    entries = cut(os.urandom(3000))
+    intake = opened()
+    (first,) = delivered(intake.delivered(body(0), build_entry(b"first")))
+    intake.delivered(body(1), entries[0].data)
+    (second,) = delivered(intake.delivered(body(2), build_entry(b"second")))
+    assert intake.ack_cumulative(second.id)
+    assert ids(intake.flush(), Ack) == [first.id.entry], "the chunk at 1 must come again after a crash"
+    found = [m for n, e in enumerate(entries[1:], 3) for m in delivered(intake.delivered(body(n), e.data))]
+    assert intake.ack_cumulative(found[0].id)
+    assert ids(intake.flush(), Ack) == [found[0].id.entry]
+
+
+def test_incomplete_messages_grow_old_and_stop_holding_up_the_acks() -> None:
+    entries = cut(os.urandom(3000))
+    intake = opened()
+    intake.delivered(body(0), entries[0].data, now=100.0)
+    (message,) = delivered(intake.delivered(body(1), build_entry(b"x"), now=101.0))
+    assert not intake.ack_cumulative(message.id), "nothing can be said yet"
+    effects = intake.delivered(body(2), build_entry(b"y"), now=161.0)
+    assert [one.id.entryId for one in effects if isinstance(one, Reject)] == [0]
+    assert ids(effects, Ack) == [1], "now it is said"
+
+
+def test_others_of_a_queue_may_have_the_rest_so_the_chunks_go_back() -> None:
+    entries = cut(os.urandom(3000))
+    intake = opened(is_shared=True)
+    intake.delivered(body(4), entries[1].data, now=100.0)
+    effects = intake.delivered(body(5), build_entry(b"y"), now=161.0)
+    assert ids(effects, Redeliver) == [4]
+    assert not [one for one in effects if isinstance(one, Reject)]
+
+
+def added(assembly: Assembly, entry: Entry, number: int) -> Whole | None:
+    of, data = parts(entry.data)
+    return assembly.add(of, data, (1, number), 0.0)
+
+
+def test_memory_is_bounded_and_what_made_room_is_not_acknowledged() -> None:
+    assembly = Assembly(pending_max=2)
+    streams = [cut(os.urandom(3000), sequence=n) for n in range(3)]
+    for number, stream in enumerate(streams):
+        assert added(assembly, stream[0], number) is None
+    assert [one for n, entry in enumerate(streams[0][1:], 10) if (one := added(assembly, entry, n))] == []
+    assert any(added(assembly, entry, n) for n, entry in enumerate(streams[2][1:], 20))
+    assert assembly.expired(1e9) == [(1, 1)], "only what can still be completed elsewhere is kept"
+    assert assembly.floor((1, 30)) is None, "and it holds acks back"
+
+
+def test_a_message_that_claims_less_than_it_brings_is_dropped() -> None:
+    entries = cut(os.urandom(3000))
+    of, data = parts(entries[0].data)
+    of.total_chunk_msg_size = 10
+    assembly = Assembly()
+    assert assembly.add(of, data, (1, 0), 0.0) is None
+    assert not any(added(assembly, entry, n) for n, entry in enumerate(entries[1:], 1))

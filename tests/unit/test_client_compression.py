@@ -1,0 +1,108 @@
+"""Bodies packed and opened: every codec, small ones, incompressible ones, damaged ones, bombs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+
+import cramjam
+import pytest
+
+from anabranch.client.compression import FLOOR_BYTES, Compression, packed, unpacked
+from anabranch.client.errors import BadOption
+from anabranch.client.record import Record, Style, sealed
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.entry import messages_of, parts
+from anabranch.protocol.errors import BadEntry, OpaqueEntry
+
+CODECS = [one for one in Compression if one is not Compression.NONE]
+BODY = b"the same again and again; " * 1000
+
+
+def described(kind: Compression, size: int) -> pb.MessageMetadata:
+    return pb.MessageMetadata(
+        producer_name="p", sequence_id=0, publish_time=0, compression=kind.number, uncompressed_size=size
+    )
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_what_is_packed_opens_again(kind: Compression) -> None:
+    used, body = packed(BODY, kind)
+    assert used is kind
+    assert len(body) < len(BODY) / 4
+    assert unpacked(described(kind, len(BODY)), memoryview(body)) == BODY
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_small_and_random_bodies_stay_plain(kind: Compression) -> None:
+    small, noise = b"x" * (FLOOR_BYTES - 1), os.urandom(FLOOR_BYTES)
+    assert packed(small, kind) == (Compression.NONE, small)
+    assert packed(noise, kind) == (Compression.NONE, noise)
+
+
+@pytest.mark.parametrize("kind", CODECS)
+@pytest.mark.parametrize("count", [1, 300])
+def test_entries_say_how_they_are_packed(kind: Compression, count: int) -> None:
+    records = [Record(n, BODY[: 20_000 // count + n], "k") for n in range(count)]
+    entry = sealed(records, Style("p", kind))
+    of, data = parts(entry.data)
+    assert (of.compression, of.num_messages_in_batch) == (kind.number, count)
+    assert len(data) < of.uncompressed_size
+    assert [one.data for one in messages_of(of, unpacked(of, data))] == [one.value for one in records]
+
+
+@pytest.mark.parametrize("kind", CODECS)
+@pytest.mark.parametrize("body", [b"", b"\xff" * 40, b"\x00\x01\x02", zlib.compress(b"x")[:-3]])
+def test_damage_is_a_bad_entry(kind: Compression, body: bytes) -> None:
+    with pytest.raises(BadEntry):
+        unpacked(described(kind, 5000), body)
+
+
+@pytest.mark.parametrize("kind", CODECS)
+@pytest.mark.parametrize("promised", [len(BODY) - 1, len(BODY) + 1, 10])
+def test_another_size_than_promised_is_a_bad_entry(kind: Compression, promised: int) -> None:
+    _, body = packed(BODY, kind)
+    with pytest.raises(BadEntry):
+        unpacked(described(kind, promised), body)
+
+
+@pytest.mark.parametrize("kind", CODECS)
+def test_a_bomb_is_not_opened(kind: Compression) -> None:
+    """Neither one that says how large it is, nor one that lies about it: the room is what was promised."""
+    _, body = packed(bytes(32 << 20), kind)
+    with pytest.raises(BadEntry, match="more than the 1000"):
+        unpacked(described(kind, 32 << 20), body, bytes_max=1000)
+    with pytest.raises(BadEntry):
+        unpacked(described(kind, 1000), body)
+
+
+def test_encrypted_bodies_and_unknown_codecs_are_opaque() -> None:
+    of = described(Compression.NONE, 1)
+    of.encryption_keys.add(key="k", value=b"v")
+    with pytest.raises(OpaqueEntry):
+        unpacked(of, b"x")
+
+
+def test_forms_are_those_of_the_wire() -> None:
+    """lz4 and snappy are raw blocks, zlib is RFC 1950, zstd is a frame."""
+    assert bytes(cramjam.lz4.decompress_block(packed(BODY, Compression.LZ4)[1], output_len=len(BODY))) == BODY
+    assert bytes(cramjam.snappy.decompress_raw(packed(BODY, Compression.SNAPPY)[1])) == BODY
+    assert zlib.decompress(packed(BODY, Compression.ZLIB)[1]) == BODY
+    assert packed(BODY, Compression.ZSTD)[1].startswith(b"\x28\xb5\x2f\xfd")
+
+
+def test_codecs_have_names() -> None:
+    assert Compression.named("ZSTD") is Compression.named(Compression.ZSTD) is Compression.ZSTD
+    assert Compression.named(None) is Compression.NONE
+    for wrong in ("gzip", 7):
+        with pytest.raises(BadOption, match="compression is one of"):
+            Compression.named(wrong)  # type: ignore[arg-type]  # that is the point
+
+
+def test_libraries_load_when_they_are_needed() -> None:
+    names = ("cramjam", "avro", "fastavro", "pydantic")
+    script = f"import sys, anabranch; anabranch.connect; print([one for one in {names} if one in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout.strip() == "[]"
