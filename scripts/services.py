@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from tests.services import KINDS, ServerFailed, Unavailable, pulsar_admin
+from tests.services import KINDS, ServerFailed, Unavailable, pulsar_admin, pulsar_v5
 from tests.services.available import REQUIRE, is_required
 
-WIDTH = len("pulsar-admin")
+TOOLS: dict[str, ModuleType] = {"pulsar-admin": pulsar_admin, "pulsar-v5": pulsar_v5}  # Pulsar's, in Java
+WIDTH = max(map(len, TOOLS))
 
 
 def look(kind: str, service: ModuleType) -> tuple[str, bool]:
@@ -32,20 +33,21 @@ def look(kind: str, service: ModuleType) -> tuple[str, bool]:
         return f"{kind:<{WIDTH}} NO    {error}", False
 
 
-def look_tool() -> tuple[str, bool]:
-    """The same for pulsar-admin."""
+def look_tool(name: str, tool: ModuleType) -> tuple[str, bool]:
+    """The same for what only runs when a test wants it."""
     began = time.monotonic()
     try:
-        pulsar_admin.obtain()
+        tool.obtain()
     except Unavailable as error:
-        return f"{'pulsar-admin':<{WIDTH}} NO    {error}", False
-    return f"{'pulsar-admin':<{WIDTH}} yes   had in {time.monotonic() - began:6.1f} s, from Maven", True
+        return f"{name:<{WIDTH}} NO    {error}", False
+    return f"{name:<{WIDTH}} yes   had in {time.monotonic() - began:6.1f} s, from Maven", True
 
 
 def main() -> int:
     missing = 0
     looks: list[Callable[[], tuple[str, bool]]] = [partial(look, kind, service) for kind, service in KINDS.items()]
-    for one in (*looks, look_tool):
+    looks += [partial(look_tool, name, tool) for name, tool in TOOLS.items()]
+    for one in looks:
         line, is_there = one()
         print(line, flush=True)
         missing += not is_there

@@ -16,6 +16,7 @@ from tests.services import etcd, oxia, zookeeper
 from tests.services.cache import Unavailable
 from tests.services.process import Cluster
 from tests.services.pulsar_admin import PulsarAdmin
+from tests.services.pulsar_v5 import V5Client
 
 KINDS: dict[str, ModuleType] = {"zk": zookeeper, "etcd": etcd, "oxia": oxia}
 REQUIRE = "ANABRANCH_REQUIRE_SERVICES"
@@ -64,6 +65,14 @@ def pulsar_admin(http_url: str, folder: Path, **settings: str) -> PulsarAdmin:
         return PulsarAdmin(http_url, folder / "pulsar-admin.log", **settings)
     except Unavailable as error:
         _give_up("pulsar-admin", error)
+
+
+def pulsar_v5(service_url: str, folder: Path) -> V5Client:
+    """Pulsar's own V5 client, pointed at a broker; close it."""
+    try:
+        return V5Client(service_url, folder / "pulsar-v5.log")
+    except Unavailable as error:
+        _give_up("pulsar-v5", error)
 
 
 def _give_up(kind: str, error: Unavailable) -> NoReturn:

@@ -1,0 +1,107 @@
+"""A Java program of ours in a JVM that stays: jars copied once by Maven, one class compiled, then a line per request.
+
+Knows Maven, javac and lines of base64 words; knows nothing of what the program does.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.services import cache
+
+_FLAGS = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+def obtain(name: str, build: Path, program: str) -> Path:
+    """The directory of the compiled program; beside its classes a file says where the jars are."""
+    if shutil.which("java") is None or shutil.which("javac") is None:
+        raise cache.Unavailable("java is not installed")
+    pom, source = build / "pom.xml", build / f"{program}.java"
+
+    def copy_jars(into: Path) -> None:
+        goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={into}"]
+        cache.run(["mvn", "-q", "-B", "-f", pom, *goal], within_s=280)
+
+    jars = cache.once(name, pom, copy_jars, within_s=300)
+
+    def compile_program(into: Path) -> None:
+        cache.run(["javac", "-cp", f"{jars}/*", "-d", into, source], within_s=110)
+        (into / "classpath").write_text(f"{into.parent / jars.name}/*")
+
+    return cache.once(f"{name}-driver", source, compile_program, within_s=120)
+
+
+class Jvm:
+    """`ask(words)`: one line there, one line back."""
+
+    def __init__(self, classes: Path, program: str, arguments: list[str], log_path: Path, within_s: float) -> None:
+        self._log = log_path.open("wb")
+        self._within_s = within_s
+        path = f"{classes}:{(classes / 'classpath').read_text()}"
+        self._process = subprocess.Popen(
+            ["java", *_FLAGS, "-cp", path, program, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            bufsize=0,
+        )
+        self._rest = b""
+
+    def ask(self, words: tuple[str, ...]) -> list[str]:
+        """The words of the answer; those that begin with `=` were base64 and are decoded."""
+        self.tell(words)
+        return self.answer()
+
+    def tell(self, words: tuple[str, ...]) -> None:
+        """Ask without waiting; `answer` gives the answers in turn."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b" ".join(base64.b64encode(word.encode()) for word in words) + b"\n")
+
+    def answer(self) -> list[str]:
+        return [_decoded(word) for word in self._line().split(" ")]
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + self._within_s
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"the JVM did not answer within {self._within_s} s: {self._told()}"
+            chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+            assert chunk, f"the JVM ended: {self._told()}"
+            self._rest += chunk
+        line, self._rest = self._rest.split(b"\n", 1)
+        return line.decode()
+
+    def _told(self) -> str:
+        return Path(self._log.name).read_text(errors="replace")[-2000:]
+
+    def close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _decoded(word: str) -> str:
+    return base64.b64decode(word[1:]).decode(errors="replace") if word.startswith("=") else word
