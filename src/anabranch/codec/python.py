@@ -1,10 +1,11 @@
 """The codec in plain Python: the reference, and what runs where no compiled one is there. Knows the batch layout
-(`anabranch.protocol.entry` draws it); raises BadEntry for what does not keep to it, and nothing else."""
+(`anabranch.protocol.entry` draws it); raises BadEntry for what does not keep to it."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from struct import Struct
 from struct import error as struct_error
 
@@ -13,52 +14,37 @@ from google.protobuf.message import DecodeError
 from anabranch.codec.columns import NO_SEQUENCE, Body, Columns, Properties, Texts
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import Bytes
-from anabranch.protocol.errors import BadEntry
+from anabranch.protocol.errors import BadEntry, RunTooLarge
 
 _U32 = Struct(">I").unpack_from
 _PACK_U32 = Struct(">I").pack
-_SINGLE: Callable[[Bytes], pb.SingleMessageMetadata] = pb.SingleMessageMetadata.FromString  # type: ignore[assignment]  # takes views
 
-
-class _TextsMade:
-    """A column of byte strings that grows."""
-
-    __slots__ = ("_bits", "_end", "_has_nulls", "_offsets", "_parts")
-
-    def __init__(self) -> None:
-        self._offsets = array("i", [0])
-        self._parts: list[Bytes] = []
-        self._bits: list[bool] = []
-        self._has_nulls = False
-        self._end = 0
-
-    def add(self, value: Bytes | None) -> None:
-        self._bits.append(value is not None)
-        if value is None:
-            self._has_nulls = True
-        else:
-            self._parts.append(value)
-            self._end += len(value)
-        self._offsets.append(self._end)
-
-    def made(self) -> Texts:
-        return Texts(self._offsets.tobytes(), b"".join(self._parts), bitmap(self._bits) if self._has_nulls else None)
+ARROW_BYTES_MAX = (1 << 31) - 1
+RECORD_BYTES_MIN = 6  # a size, and in the metadata a payload size
 
 
 def decode(bodies: Sequence[Body]) -> Columns:
-    """The messages of these bodies as columns."""
-    keys, values, names, contents = _TextsMade(), _TextsMade(), _TextsMade(), _TextsMade()
+    """The messages of these bodies as columns. Raises BadEntry, or RunTooLarge where Arrow's offsets would not do."""
+    if sum(len(body) for body, _ in bodies) > ARROW_BYTES_MAX:
+        raise RunTooLarge("more than 2 GiB in one run: decode fewer bodies at a time")
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    names: list[bytes | None] = []
+    contents: list[bytes | None] = []
     index, times, sequences, pairs = array("i"), array("q"), array("q"), array("i", [0])
-    base64: list[bool] = []
+    base64: list[int] = []
     rows_per_body: list[int] = []
-    pair_count = 0
     for body, count in bodies:
         data = bytes(body)
+        if count * RECORD_BYTES_MIN > len(data):
+            raise BadEntry(f"batch of {count} messages has only {len(data)} bytes")
+        single = pb.SingleMessageMetadata()  # used again for each message; its memory goes with the batch
+        parse = single.ParseFromString
         offset, before = 0, len(index)
         for number in range(count):
             try:
                 start = offset + 4 + int(_U32(data, offset)[0])
-                single = _SINGLE(data[offset + 4 : start])
+                parse(data[offset + 4 : start])
             except struct_error as cause:
                 raise BadEntry("batch ends inside a message's size") from cause
             except DecodeError as cause:
@@ -68,31 +54,34 @@ def decode(bodies: Sequence[Body]) -> Columns:
                 raise BadEntry("message inside the batch is incomplete")
             if single.compacted_out:
                 continue
+            if single.HasField("partition_key") and not single.null_partition_key:
+                if single.partition_key_b64_encoded:
+                    base64.append(len(index))
+                keys.append(_text(single.partition_key))
+            else:
+                keys.append(None)
             index.append(number)
-            has_key = single.HasField("partition_key") and not single.null_partition_key
-            keys.add(_text(single.partition_key) if has_key else None)
-            base64.append(has_key and single.partition_key_b64_encoded)
-            values.add(None if single.null_value else data[start:offset])
+            values.append(None if single.null_value else data[start:offset])
             times.append(_signed(single.event_time))
             sequences.append(_signed(single.sequence_id) if single.HasField("sequence_id") else NO_SEQUENCE)
             for pair in single.properties:
-                names.add(_text(pair.key))
-                contents.add(_text(pair.value))
-                pair_count += 1
-            pairs.append(pair_count)
+                names.append(_text(pair.key))
+                contents.append(_text(pair.value))
+            pairs.append(len(names))
         if offset != len(data):
             raise BadEntry(f"batch has {len(data) - offset} bytes after its last message")
         rows_per_body.append(len(index) - before)
+    rows = len(index)
     return Columns(
-        len(index),
+        rows,
         rows_per_body,
         index.tobytes(),
-        keys.made(),
-        bitmap(base64) if any(base64) else None,
-        values.made(),
+        _texts(keys),
+        _bits(rows, base64) if base64 else None,
+        _texts(values),
         times.tobytes(),
         sequences.tobytes(),
-        Properties(pairs.tobytes(), names.made(), contents.made()) if pair_count else None,
+        Properties(pairs.tobytes(), _texts(names), _texts(contents)) if names else None,
     )
 
 
@@ -130,11 +119,26 @@ def encode(columns: Columns, rows: Sequence[int]) -> bytes:
 
 def bitmap(bits: Sequence[bool]) -> bytes:
     """One bit per row, least significant first."""
-    made = bytearray((len(bits) + 7) // 8)
-    for at, bit in enumerate(bits):
-        if bit:
-            made[at >> 3] |= 1 << (at & 7)
+    return _bits(len(bits), [at for at, bit in enumerate(bits) if bit])
+
+
+def _bits(rows: int, ones: Sequence[int]) -> bytes:
+    made = bytearray((rows + 7) // 8)
+    for at in ones:
+        made[at >> 3] |= 1 << (at & 7)
     return bytes(made)
+
+
+def _texts(pieces: list[bytes | None]) -> Texts:
+    """A column of byte strings; missing ones are None."""
+    offsets = array("i", [0])
+    if None not in pieces:
+        there: list[bytes] = pieces  # type: ignore[assignment]  # it was looked at
+        offsets.extend(accumulate(map(len, there)))
+        return Texts(offsets.tobytes(), b"".join(there))
+    offsets.extend(accumulate(0 if one is None else len(one) for one in pieces))
+    bits = bitmap([one is not None for one in pieces])
+    return Texts(offsets.tobytes(), b"".join([one for one in pieces if one is not None]), bits)
 
 
 def _pairs_of(properties: Properties) -> Callable[[int], list[bytes]]:
@@ -165,8 +169,9 @@ def _varint(value: int) -> bytes:
 
 
 def _text(value: str | bytes) -> bytes:
-    """upb hands out text that is not UTF-8 as bytes."""
-    return value if isinstance(value, bytes) else value.encode()
+    if isinstance(value, bytes):  # so upb hands out text that is not UTF-8
+        raise BadEntry("message metadata inside the batch has text that is not UTF-8")
+    return value.encode()
 
 
 def _signed(value: int) -> int:

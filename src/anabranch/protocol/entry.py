@@ -126,7 +126,7 @@ def split_batch(payload: Bytes) -> list[BatchMessage]:
 def messages_of(of: pb.MessageMetadata, data: bytes) -> list[BatchMessage]:
     """The messages of an entry whose payload is open, plain ones as a batch of one."""
     if not of.HasField("num_messages_in_batch"):
-        return [BatchMessage(_single_of(of, len(data)), data)]
+        return [BatchMessage(as_single(of, len(data)), data)]
     messages = []
     offset = 0
     for _ in range(of.num_messages_in_batch):
@@ -179,9 +179,14 @@ def _opened(of: pb.MessageMetadata, data: memoryview) -> bytes:
         raise OpaqueEntry("the entry is encrypted")
     if of.compression == pb.NONE:
         return bytes(data)
-    if of.compression != pb.ZLIB:
-        raise OpaqueEntry(f"compression {pb.CompressionType.Name(of.compression)} is opened by clients only")
-    size = of.uncompressed_size
+    return inflated(of.compression, of.uncompressed_size, data)
+
+
+def inflated(compression: int, size: int, data: Bytes) -> bytes:
+    """The payload of `size` bytes behind a compressed one. Raises OpaqueEntry for codecs other than zlib."""
+    if compression != pb.ZLIB:
+        name = pb.CompressionType.Name(pb.CompressionType.ValueType(compression))
+        raise OpaqueEntry(f"compression {name} is opened by clients only")
     if size > OPENED_BYTES_MAX:
         raise OpaqueEntry(f"{size} bytes are more than the {OPENED_BYTES_MAX} that are opened here")
     try:
@@ -194,7 +199,8 @@ def _opened(of: pb.MessageMetadata, data: memoryview) -> bytes:
     return opened
 
 
-def _single_of(of: pb.MessageMetadata, size: int) -> pb.SingleMessageMetadata:
+def as_single(of: pb.MessageMetadata, size: int) -> pb.SingleMessageMetadata:
+    """What a plain entry says about its message of `size` bytes, as a batch would say it."""
     single = pb.SingleMessageMetadata(
         properties=of.properties, payload_size=size, sequence_id=of.sequence_id, event_time=of.event_time
     )

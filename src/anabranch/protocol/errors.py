@@ -45,6 +45,12 @@ class OpaqueEntry(BadEntry):
     code = "opaque-entry"
 
 
+class RunTooLarge(ProtocolError):
+    """More than one Arrow array can hold; fewer entries at a time can be decoded."""
+
+    code = "run-too-large"
+
+
 class HandshakeError(ProtocolError):
     """Commands in an order that the handshake does not allow."""
 

@@ -1,0 +1,161 @@
+"""From rows to bodies of batches, and which segment a row belongs to, in plain Python: the reference of what
+`_native.c` does faster. Knows the batch layout and the key hash; nothing of metadata around a body. Raises BadColumn.
+"""
+
+from __future__ import annotations
+
+import base64
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Any
+
+import mmh3
+
+from anabranch.codec.column import BadColumn, Numbers, Pairs
+from anabranch.codec.columns import NO_SEQUENCE
+from anabranch.model.keyhash import partition_of
+from anabranch.model.routing import keyless_position
+from anabranch.protocol.commands import U64_MASK, varint
+
+PAYLOAD_BYTES_MAX = (1 << 31) - 1  # of the wire: an int32
+
+Batch = tuple[bytearray, int, int, int, int]
+"""Body, where its rows begin in the order, how many they are, first and last sequence id."""
+
+_PACK_U32 = Struct(">I").pack
+_VARINTS = [varint(number) for number in range(1 << 14)]
+
+
+def pack(
+    values: list[bytes | None],
+    keys: list[str | bytes | None] | None,
+    key_is_base64: None,
+    event_times: Numbers | None,
+    pairs: Pairs | None,
+    first: int,
+    sequence_ids: Numbers | None,
+    order: Numbers | None,
+    begin: int,
+    end: int,
+    messages_max: int,
+    bytes_max: int,
+) -> list[Batch]:
+    """Rows number `begin` up to `end` of `order` (None: of the columns) as bodies, none larger than the limits unless
+    one message alone is. `key_is_base64` is for columns that hold keys as they travel, which only `encode` has."""
+    rows = len(values)
+    if keys is not None and len(keys) != rows:
+        raise BadColumn(f"keys has {len(keys)} rows where there are {rows}")
+    batches: list[Batch] = []
+    records: list[bytes] = []
+    start, size, lowest, sequence = begin, 0, 0, 0
+    for place in range(begin, end):
+        row = place if order is None else order[place]
+        value = values[row]
+        if value is not None and not isinstance(value, bytes):
+            raise BadColumn(f"value of row {row} is {type(value).__name__}, not bytes")
+        data = value or b""
+        length = len(data)
+        if length > PAYLOAD_BYTES_MAX:
+            raise BadColumn(f"value of row {row} has {length} bytes")
+        following = first + row if sequence_ids is None else sequence_ids[row]
+        head = b"" if keys is None else _key(keys[row], row)
+        if pairs is not None:
+            head = _properties(pairs, row) + head
+        head += b"\x18" + (_VARINTS[length] if length < 1 << 14 else varint(length))
+        if event_times is not None and event_times[row]:
+            head += b"\x28" + varint(event_times[row] & U64_MASK)
+        if keys is not None and isinstance(keys[row], bytes):
+            head += b"\x30\x01"
+        if following != NO_SEQUENCE:
+            head += b"\x40" + varint(following & U64_MASK)
+        if value is None:
+            head += b"\x48\x01"
+        length += 4 + len(head)
+        if place > start and (place - start >= messages_max or size + length > bytes_max):
+            batches.append((bytearray().join(records), start, place - start, lowest, sequence))
+            records, start, size = [], place, 0
+        if place == start:
+            lowest = following
+        sequence = following
+        records += (_PACK_U32(len(head)), head, data)
+        size += length
+    if end > begin:
+        batches.append((bytearray().join(records), start, end - start, lowest, sequence))
+    return batches
+
+
+def arranged(segments: memoryview, count: int) -> tuple[array[int], list[int]]:
+    """Row numbers ordered by segment (rows with a negative one are left out), and where each of `count` segments
+    begins, with the end at the end."""
+    of: list[list[int]] = [[] for _ in range(count)]
+    for row, segment in enumerate(segments.tolist()):
+        if segment >= count:
+            raise BadColumn(f"segment {segment} of row {row} is not one of {count}")
+        if segment >= 0:
+            of[segment].append(row)
+    order, starts = array("i"), [0]
+    for rows in of:
+        order.extend(rows)
+        starts.append(len(order))
+    return order, starts
+
+
+def key_hashes(keys: list[str | bytes | None]) -> bytes:
+    """0 for a row without a key."""
+    hash_of = mmh3.hash
+    return array("I", [0 if raw is None else hash_of(raw, 0, False) for raw in _raw(keys)]).tobytes()
+
+
+def route(
+    keys: list[str | bytes | None], kind: int, borders: Sequence[int], first: int, sequence_ids: Numbers | None
+) -> bytes:
+    """`kind`: 0 for mod-n, 1 and 2 for the low and the high half of the hash."""
+    found, count = array("i"), len(borders)
+    for row, raw in enumerate(_raw(keys)):
+        if raw is None:
+            sequence = (first + row if sequence_ids is None else sequence_ids[row]) & U64_MASK
+            found.append(bisect_right(borders, keyless_position(sequence)) - 1 if kind else sequence % count)
+            continue
+        number = mmh3.hash(raw, 0, False)
+        if kind == 0:
+            found.append(partition_of(number, count))
+        else:
+            found.append(bisect_right(borders, number & 0xFFFF if kind == 1 else number >> 16) - 1)
+    return found.tobytes()
+
+
+def _raw(keys: list[str | bytes | None]) -> Iterable[bytes | None]:
+    return (key if key is None or isinstance(key, bytes) else _encoded(key, row) for row, key in enumerate(keys))
+
+
+def _key(key: Any, row: int) -> bytes:
+    if key is None:
+        return b""
+    return b"\x12" + _sized(base64.b64encode(key) if isinstance(key, bytes) else _encoded(key, row))
+
+
+def _encoded(key: Any, row: int) -> bytes:
+    if not isinstance(key, str):
+        raise BadColumn(f"key of row {row} is {type(key).__name__}, not text or bytes")
+    try:
+        return key.encode()
+    except UnicodeEncodeError as cause:
+        raise BadColumn(f"key of row {row} is no text that UTF-8 can write") from cause
+
+
+def _properties(pairs: Pairs, row: int) -> bytes:
+    starts, names, texts = pairs
+    found = b""
+    for index in range(starts[row], starts[row + 1]):
+        try:
+            pair = b"\x0a" + _sized(names[index].encode()) + b"\x12" + _sized(texts[index].encode())
+        except UnicodeEncodeError as cause:
+            raise BadColumn(f"properties of row {row} are no text that UTF-8 can write") from cause
+        found += b"\x0a" + _sized(pair)
+    return found
+
+
+def _sized(data: bytes) -> bytes:
+    return varint(len(data)) + data

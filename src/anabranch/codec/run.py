@@ -1,0 +1,199 @@
+"""What a run of entries holds: the columns of its messages, and what each entry says of itself. Knows the layout of
+Arrow's buffers; imports pyarrow only when asked for Arrow.
+"""
+
+from __future__ import annotations
+
+import binascii
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from anabranch.codec.columns import NO_SEQUENCE, Columns, Properties, Texts
+
+NAMES = (
+    "key", "key_bytes", "value", "publish_time", "event_time", "sequence_id", "producer_name", "properties",
+    "batch_index", "entry", "schema_version",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Rows are in the order of the entries and of the messages in them; slots that compaction emptied have no row."""
+
+    columns: Columns
+    numbers: Sequence[int]  # per body of `columns`: which entry of the run it was
+    # per entry of the run
+    publish_times: Sequence[int]
+    producer_names: Sequence[str]
+    sequence_ids: Sequence[int]
+    batch_sizes: Sequence[int]  # 0: not a batch
+    schema_versions: Sequence[bytes | None]
+    chunked: Sequence[int]  # entries that are pieces of larger messages: for the caller to put together
+
+    def __len__(self) -> int:
+        return self.columns.rows
+
+    # -- as Python objects, a row each
+
+    def entries(self) -> array[int]:
+        """Which entry of the run a row was in."""
+        found = array("i")
+        for number, count in zip(self.numbers, self.columns.rows_per_body, strict=True):
+            found.extend(array("i", (number,)) * count)
+        return found
+
+    def batch_indexes(self) -> list[int]:
+        """-1 for a message that has its entry for itself."""
+        indexes: list[int] = memoryview(self.columns.index).cast("B").cast("i").tolist()
+        sizes = self.batch_sizes
+        if all(sizes):
+            return indexes
+        return [index if sizes[number] else -1 for number, index in zip(self.entries(), indexes, strict=True)]
+
+    def message_sequence_ids(self) -> list[int]:
+        found: list[int] = memoryview(self.columns.sequence_id).cast("B").cast("q").tolist()
+        if NO_SEQUENCE not in found:
+            return found
+        own = self.sequence_ids
+        return [own[number] if one == NO_SEQUENCE else one for number, one in zip(self.entries(), found, strict=True)]
+
+    def event_times(self) -> list[int]:
+        """Milliseconds; 0 where there is none."""
+        found: list[int] = memoryview(self.columns.event_time).cast("B").cast("q").tolist()
+        return found
+
+    def values(self) -> list[bytes | None]:
+        return _pieces(self.columns.value)
+
+    def keys(self) -> list[str | bytes | None]:
+        """As the sender gave them: text or bytes."""
+        texts, bits = _pieces(self.columns.key), self.columns.key_is_base64
+        if bits is None:
+            return [None if one is None else one.decode() for one in texts]
+        return [
+            None if one is None else _unbase64(one) if bits[row >> 3] >> (row & 7) & 1 else one.decode()
+            for row, one in enumerate(texts)
+        ]
+
+    def properties(self) -> list[dict[str, str]]:
+        pairs = self.columns.properties
+        if pairs is None:
+            return [{} for _ in range(len(self))]
+        names = [one.decode() for one in _pieces(pairs.names) if one is not None]
+        texts = [one.decode() for one in _pieces(pairs.values) if one is not None]
+        starts = memoryview(pairs.offsets).cast("B").cast("i").tolist()
+        return [dict(zip(names[a:b], texts[a:b], strict=True)) for a, b in pairwise(starts)]
+
+    # -- as Arrow
+
+    def to_arrow(self, names: Sequence[str] = NAMES) -> Any:
+        """A `pyarrow.RecordBatch` of these columns."""
+        import pyarrow as pa
+
+        return pa.RecordBatch.from_arrays([self.arrow(name) for name in names], names=list(names))
+
+    def arrow(self, name: str) -> Any:
+        """One column as a `pyarrow.Array`, on the buffers themselves wherever Arrow has the same layout.
+
+        `key` is text: null where the key is bytes that are no UTF-8; `key_bytes` has every key. Times are UTC.
+        """
+        import pyarrow as pa
+
+        columns, rows = self.columns, self.columns.rows
+        match name:
+            case "key":
+                return self._text_keys(pa)
+            case "key_bytes":
+                if columns.key_is_base64 is not None:
+                    return pa.array([one.encode() if isinstance(one, str) else one for one in self.keys()], pa.binary())
+                return as_arrow(columns.key, rows, pa.binary())
+            case "value":
+                return as_arrow(columns.value, rows, pa.binary())
+            case "sequence_id":
+                return (
+                    pa.array(self.message_sequence_ids(), pa.int64())
+                    if self._lacks_sequences()
+                    else _numbers(pa, pa.int64(), rows, columns.sequence_id)
+                )
+            case "batch_index":
+                if all(self.batch_sizes):
+                    return _numbers(pa, pa.int32(), rows, columns.index)
+                return pa.array(self.batch_indexes(), pa.int32())
+            case "event_time":
+                import pyarrow.compute as pc
+
+                plain = _numbers(pa, pa.int64(), rows, columns.event_time)
+                known = pc.if_else(pc.not_equal(plain, 0), plain, pa.scalar(None, pa.int64()))
+                return known.view(pa.timestamp("ms", "UTC"))
+            case "properties":
+                return self._property_maps(pa)
+            case "entry":
+                return _numbers(pa, pa.int32(), rows, self.entries())
+            case "publish_time":
+                return self._spread(pa.array(self.publish_times, pa.int64()).view(pa.timestamp("ms", "UTC")))
+            case "producer_name":
+                return self._spread(pa.array(self.producer_names, pa.string()))
+            case "schema_version":
+                return self._spread(pa.array(self.schema_versions, pa.binary()))
+        raise KeyError(f"there is no column {name!r}; there are {', '.join(NAMES)}")
+
+    def _spread(self, per_entry: Any) -> Any:
+        return per_entry.take(self.arrow("entry"))
+
+    def _lacks_sequences(self) -> bool:
+        return NO_SEQUENCE in memoryview(self.columns.sequence_id).cast("B").cast("q")
+
+    def _text_keys(self, pa: Any) -> Any:
+        if self.columns.key_is_base64 is None:
+            return as_arrow(self.columns.key, len(self), pa.string())
+        return pa.array([key if isinstance(key, str) else _text(key) for key in self.keys()], pa.string())
+
+    def _property_maps(self, pa: Any) -> Any:
+        kind, pairs = pa.map_(pa.string(), pa.string()), self.columns.properties
+        if pairs is None:
+            nothing = Texts(bytes(4), b"")
+            pairs = Properties(bytes(4 * (len(self) + 1)), nothing, nothing)
+        starts, names, texts = pairs.offsets, pairs.names, pairs.values
+        count = memoryview(starts).cast("B").cast("i")[len(self)]
+        both = pa.StructArray.from_arrays(
+            [as_arrow(names, count, pa.string()), as_arrow(texts, count, pa.string())],
+            fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())],
+        )
+        return pa.Array.from_buffers(kind, len(self), [None, pa.py_buffer(starts)], children=[both])
+
+
+def as_arrow(texts: Texts, rows: int, kind: Any) -> Any:
+    """A column of bytes or text (`kind` says which) on its own buffers."""
+    import pyarrow as pa
+
+    bits = None if texts.validity is None else pa.py_buffer(texts.validity)
+    return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(texts.offsets), pa.py_buffer(texts.data)])
+
+
+def _numbers(pa: Any, kind: Any, rows: int, data: Any) -> Any:
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
+
+
+def _pieces(texts: Texts) -> list[bytes | None]:
+    starts, whole = memoryview(texts.offsets).cast("B").cast("i").tolist(), bytes(texts.data)
+    bits = texts.validity
+    if bits is None:
+        return [whole[a:b] for a, b in pairwise(starts)]
+    return [whole[a:b] if bits[row >> 3] >> (row & 7) & 1 else None for row, (a, b) in enumerate(pairwise(starts))]
+
+
+def _unbase64(text: bytes) -> str | bytes:
+    try:
+        return binascii.a2b_base64(text)
+    except (binascii.Error, ValueError):  # says it is base64 and is not: the text is all there is
+        return text.decode()
+
+
+def _text(key: bytes | None) -> str | None:
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
