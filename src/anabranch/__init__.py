@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from anabranch.client import (
         Backoff,
         Batching,
+        Checkpoint,
         Chunking,
         Client,
         Compression,
@@ -32,6 +33,7 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Backoff",
     "Batching",
+    "Checkpoint",
     "Chunking",
     "Client",
     "Compression",

@@ -33,8 +33,8 @@ def body(entry: int, redeliveries: int = 0) -> pb.CommandMessage:
     return pb.CommandMessage(consumer_id=1, message_id=identity, redelivery_count=redeliveries)
 
 
-def opened(**options: bool) -> Intake:
-    intake = Intake("t", prefetch=100, **options)
+def opened(*, is_shared: bool = False) -> Intake:
+    intake = Intake("t", prefetch=100, is_shared=is_shared)
     assert intake.opened() == [Flow(100)]
     return intake
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from anabranch.client import blocking, client, consumer, producer
+from anabranch.client import blocking, client, producer, queue_consumer, stream_consumer
 from anabranch.client.address import Address
 from anabranch.client.delivery import KEPT_MAX, DeliveryLog
 from anabranch.client.errors import BadOption, BadServiceUrl, Refused, refusal
@@ -20,10 +20,18 @@ from anabranch.protocol.server_errors import ServerError
 PAIRS: list[tuple[type, type]] = [
     (client.Client, blocking.BlockingClient),
     (producer.Producer, blocking.BlockingProducer),
-    (consumer.QueueConsumer, blocking.BlockingQueueConsumer),
-    (consumer.StreamConsumer, blocking.BlockingStreamConsumer),
+    (queue_consumer.QueueConsumer, blocking.BlockingQueueConsumer),
+    (stream_consumer.StreamConsumer, blocking.BlockingStreamConsumer),
 ]
-INSIDE = {"open", "stored", "failed", "arrived", "drop_buffered", "fail"}  # public to their own module's parts only
+INSIDE = {
+    "open",
+    "stored",
+    "failed",
+    "arrived",
+    "dropped",
+    "ended",
+    "reached_end",
+}  # public to their own module's parts only
 
 
 def surface(kind: type) -> dict[str, object]:
@@ -121,21 +129,21 @@ def test_backoff_grows_to_its_maximum_and_stays_there() -> None:
 
 
 def test_a_cumulative_ack_covers_every_lane_up_to_its_message() -> None:
-    log = DeliveryLog()
+    log = DeliveryLog[int]()
     ids = [MessageId("t", 1, n, lane=n % 2) for n in range(6)]
-    numbers = [log.handed_out(one) for one in ids]
-    assert log.covered(numbers[2], ids[2]) == {0: ids[2], 1: ids[1]}
-    assert log.covered(numbers[1], ids[1]) == {}
-    assert log.covered(numbers[5], ids[5]) == {0: ids[4], 1: ids[5]}
+    numbers = [log.handed_out(one.lane, one) for one in ids]
+    assert log.covered(numbers[2], ids[2].lane, ids[2]) == {0: ids[2], 1: ids[1]}
+    assert log.covered(numbers[1], ids[1].lane, ids[1]) == {}
+    assert log.covered(numbers[5], ids[5].lane, ids[5]) == {0: ids[4], 1: ids[5]}
 
 
 def test_a_long_log_is_thinned_and_never_covers_too_much() -> None:
-    log = DeliveryLog()
+    log = DeliveryLog[int]()
     ids = [MessageId("t", 1, n, lane=n % 2) for n in range(KEPT_MAX * 5)]
-    numbers = [log.handed_out(one) for one in ids]
+    numbers = [log.handed_out(one.lane, one) for one in ids]
     middle = len(ids) // 2
-    covered = log.covered(numbers[middle], ids[middle])
+    covered = log.covered(numbers[middle], ids[middle].lane, ids[middle])
     assert covered[ids[middle].lane] == ids[middle]
     assert covered[1 - ids[middle].lane].entry < middle
-    last = log.covered(numbers[-1], ids[-1])
+    last = log.covered(numbers[-1], ids[-1].lane, ids[-1])
     assert {one.entry for one in last.values()} <= {len(ids) - 1, len(ids) - 2, len(ids) - 3, len(ids) - 4}

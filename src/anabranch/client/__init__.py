@@ -3,29 +3,33 @@
 | module                          | knows                                                                  |
 |---------------------------------|------------------------------------------------------------------------|
 | `link` `lane` `intake`          | machines: one connection, one producing lane, one consuming intake     |
-| `record` `delivery`             | what an entry is made of; what a cumulative ack covers                 |
+| `record` `delivery` `buffer`    | what an entry is made of; what a cumulative ack covers; fair turns     |
 | `compression` `chunking`        | bodies packed; messages cut and put together                           |
 | `credits`                       | what the broker still takes from a producer                            |
 | `connection` `pool`             | sockets, lookups, redirects                                            |
-| `attachment`                    | staying attached to whoever serves the topic                           |
+| `attachment` `channel` `inbox`  | staying attached to whoever serves the topic; consuming; waiting       |
 | `topic_view` `topic_watch`      | the segments of a topic, and how they change                           |
-| `producer` `consumer` `client`  | what applications use                                                  |
-| `message` `policies` `errors`   | values                                                                 |
+| `client` `producer`             | what applications use                                                  |
+| `consumer` `queue_consumer` `stream_consumer` | what consumers share, and their kinds                    |
+| `message` `checkpoint` `policies` `errors` | values                                                      |
 | `blocking`                      | the same names without await                                           |
 """
 
 from __future__ import annotations
 
+from anabranch.client.checkpoint import Checkpoint
 from anabranch.client.client import Client, connect
 from anabranch.client.compression import Compression
-from anabranch.client.consumer import QueueConsumer, StreamConsumer
 from anabranch.client.message import Message, MessageId
 from anabranch.client.policies import Backoff, Batching, Chunking, ConnectionPolicy
 from anabranch.client.producer import Producer
+from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.stream_consumer import StreamConsumer
 
 __all__ = [
     "Backoff",
     "Batching",
+    "Checkpoint",
     "Chunking",
     "Client",
     "Compression",

@@ -10,7 +10,7 @@ import asyncio
 import concurrent.futures
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -18,11 +18,13 @@ from anabranch.client import client as asynchronous
 from anabranch.client.client import Start
 from anabranch.client.compression import Compression
 from anabranch.client.connection import TokenSupplier
-from anabranch.client.consumer import Consumer, QueueConsumer, StreamConsumer
+from anabranch.client.consumer import Consumer
 from anabranch.client.errors import ClientError, Closed
 from anabranch.client.message import Message, MessageId
 from anabranch.client.policies import Batching, Chunking, ConnectionPolicy, Seconds
 from anabranch.client.producer import Producer
+from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 
@@ -245,7 +247,7 @@ class BlockingClient(_Face):
 
     def queue_consumer(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         *,
         subscription: str,
         start: Start = "latest",
@@ -271,7 +273,7 @@ class BlockingClient(_Face):
 
     def stream_consumer(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         *,
         subscription: str,
         start: Start = "latest",

@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from anabranch.client.address import Address
+from anabranch.client.channel import Ground
 from anabranch.client.compression import Compression
 from anabranch.client.connection import TokenSupplier
-from anabranch.client.consumer import Consumer, ConsumerOptions, QueueConsumer, StreamConsumer
+from anabranch.client.consumer import Consumer, ConsumerOptions
 from anabranch.client.errors import BadOption, ClientError, Closed, NotSupported, TimedOut
 from anabranch.client.opening import Opening
 from anabranch.client.policies import NO_BATCHING, Batching, Chunking, ConnectionPolicy, Seconds, seconds
 from anabranch.client.pool import Pool
 from anabranch.client.producer import Producer, ProducerOptions
+from anabranch.client.queue_consumer import QueueConsumer, QueueOptions
+from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.model.names import Domain, TopicName, check_subscription_name
-from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock
 
 Start = Literal["earliest", "latest"]
 T = TypeVar("T")
-C = TypeVar("C", bound=Consumer)
 P = TypeVar("P", bound=Producer | Consumer)
 
 
@@ -77,6 +78,7 @@ class Client:
         self._clock = clock
         self._chance = chance
         self._pool = Pool(services, policy, clock, token=token, tls=tls, answer_timeout_s=operation_timeout_s)
+        self._ground = Ground(self._pool, policy.backoff, clock, chance)
         self._opened: set[Producer | Consumer] = set()
         self._is_closed = False
 
@@ -135,7 +137,7 @@ class Client:
 
     def queue_consumer(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         *,
         subscription: str,
         start: Start = "latest",
@@ -147,22 +149,20 @@ class Client:
         timeout: Seconds | None = None,
     ) -> Opening[QueueConsumer]:
         """`start` says where a subscription begins that does not exist yet."""
-        options = self._consumer_options(
-            pb.CommandSubscribe.Shared,
-            subscription,
-            start,
-            name,
-            prefetch,
-            ack_group_time,
-            nack_delay,
-            properties,
-            timeout,
-        )
-        return self._consumer(QueueConsumer, topic, options)
+        topics = _topics(topic)
+        shared = self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout)
+        options = QueueOptions(**shared, nack_delay_s=seconds(nack_delay))
+
+        async def opened() -> QueueConsumer:
+            made = QueueConsumer(topics, options, self._ground)
+            await made.open(await self._partitions(topics, options.operation_timeout_s))
+            return await self._keep(made)
+
+        return Opening(opened)
 
     def stream_consumer(
         self,
-        topic: str,
+        topic: str | Sequence[str],
         *,
         subscription: str,
         start: Start = "latest",
@@ -173,10 +173,17 @@ class Client:
         timeout: Seconds | None = None,
     ) -> Opening[StreamConsumer]:
         """`start` says where a subscription begins that does not exist yet."""
-        options = self._consumer_options(
-            pb.CommandSubscribe.Failover, subscription, start, name, prefetch, ack_group_time, 0, properties, timeout
+        topics = _topics(topic)
+        options = ConsumerOptions(
+            **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout)
         )
-        return self._consumer(StreamConsumer, topic, options)
+
+        async def opened() -> StreamConsumer:
+            made = StreamConsumer(topics, options, self._ground)
+            await made.open(await self._partitions(topics, options.operation_timeout_s))
+            return await self._keep(made)
+
+        return Opening(opened)
 
     async def close(self, timeout: Seconds | None = None) -> None:
         """Closes everything it opened, then its connections. Safe to repeat; never hangs."""
@@ -194,42 +201,30 @@ class Client:
 
     def _consumer_options(
         self,
-        sub_type: pb.CommandSubscribe.SubType,
         subscription: str,
         start: Start,
         name: str | None,
         prefetch: int,
         ack_group_time: Seconds,
-        nack_delay: Seconds,
         properties: Mapping[str, str] | None,
         timeout: Seconds | None,
-    ) -> ConsumerOptions:
+    ) -> dict[str, Any]:
         if start not in ("earliest", "latest"):
             raise BadOption(f"start is 'earliest' or 'latest', not {start!r}")
         if prefetch < 1:
             raise BadOption("prefetch must be at least 1")
-        return ConsumerOptions(
-            subscription=check_subscription_name(subscription),
-            sub_type=sub_type,
-            name=name or _new_name("consumer"),
-            from_earliest=start == "earliest",
-            prefetch=prefetch,
-            ack_group_s=seconds(ack_group_time),
-            nack_delay_s=seconds(nack_delay),
-            operation_timeout_s=self._within(timeout),
-            properties=properties,
-        )
+        return {
+            "subscription": check_subscription_name(subscription),
+            "name": name or _new_name("consumer"),
+            "from_earliest": start == "earliest",
+            "prefetch": prefetch,
+            "ack_group_s": seconds(ack_group_time),
+            "operation_timeout_s": self._within(timeout),
+            "properties": properties or {},
+        }
 
-    def _consumer(self, kind: type[C], topic: str, options: ConsumerOptions) -> Opening[C]:
-        where = _regular(topic)
-
-        async def opened() -> C:
-            lanes = await self._lanes(where, options.operation_timeout_s)
-            made = kind(where, options, self._pool, self._policy.backoff, self._clock, self._chance)
-            await made.open(lanes)
-            return await self._keep(made)
-
-        return Opening(opened)
+    async def _partitions(self, topics: Sequence[TopicName], timeout_s: float) -> dict[TopicName, int]:
+        return {topic: await self._lanes(topic, timeout_s) for topic in topics}
 
     async def _keep(self, made: P) -> P:
         if self._is_closed:
@@ -262,6 +257,14 @@ class Client:
 
     def _within(self, timeout: Seconds | None) -> float:
         return self._operation_timeout_s if timeout is None else seconds(timeout)
+
+
+def _topics(topic: str | Sequence[str]) -> tuple[TopicName, ...]:
+    names = [topic] if isinstance(topic, str) else list(topic)
+    topics = tuple(dict.fromkeys(map(_regular, names)))
+    if not topics:
+        raise BadOption("a consumer needs at least one topic")
+    return topics
 
 
 def _regular(topic: str) -> TopicName:

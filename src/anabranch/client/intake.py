@@ -1,4 +1,4 @@
-"""The consumer of one partition (later: one segment), without I/O: entries, permits, what is held and acknowledged.
+"""The consumer of one partition or segment, without I/O: entries, permits, what is held and acknowledged.
 
 An entry is a batch; the application sees messages. Each message of an entry that we know is in one of three states:
 
@@ -10,6 +10,9 @@ An entry is a batch; the application sees messages. Each message of an entry tha
 
 So an application sees a message twice only when it asked for that (`nack`), or after it was processed elsewhere. That
 holds across reconnects, too: acks that the broker has not confirmed are said again.
+
+Permits: `_owed` mirrors what the broker thinks it may still send, `_waiting` is what waits for the application. The sum
+stays within the window, which may change while messages flow; a batch may exceed it once.
 """
 
 from __future__ import annotations
@@ -76,18 +79,33 @@ class _Held:
 
 
 class Intake:
-    def __init__(self, topic: str, *, lane: int = -1, prefetch: int = 1000, is_shared: bool = False) -> None:
-        """`is_shared`: others take from the same subscription, so a message may be completed elsewhere."""
+    def __init__(
+        self,
+        topic: str,
+        *,
+        lane: int = -1,
+        partition: int | None = None,
+        prefetch: int = 1000,
+        is_shared: bool = False,
+        after: MessageId | None = None,
+    ) -> None:
+        """`partition` of the topic on the wire, where it is not the lane. Nothing up to `after` is handed out.
+
+        `is_shared`: others take from the same subscription, so a message may be completed elsewhere.
+        """
         assert prefetch >= 1
         self._topic = topic
         self._lane = lane
-        self._prefetch = prefetch
+        self._partition = lane if partition is None else partition
+        self._window = prefetch
         self._is_open = False
-        self._returned = 0  # permits to give back
+        self._is_stopped = False
+        self._owed = 0
+        self._waiting = 0
         self._entries: dict[Place, _Held] = {}
         self._dirty: dict[Place, None] = {}  # have acks to be said, in this order
         self._cumulative: pb.MessageIdData | None = None  # the same for a cumulative one
-        self._floor: tuple[int, int, int] | None = None  # everything up to here is acknowledged cumulatively
+        self._floor = None if after is None else after.place  # everything up to here is acknowledged cumulatively
         self._unconfirmed: dict[int, Sequence[Place]] = {}  # acks said: number to places
         self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
         self._last_ack = 0
@@ -104,12 +122,13 @@ class Intake:
         """Subscribed: the broker counts our permits from 0. What was acknowledged and not confirmed is said again."""
         assert not self._is_open
         self._is_open = True
-        self._returned = 0
-        return [*self.flush(), Flow(self._prefetch)]
+        self._owed = 0
+        return [*self.flush(), *self._flow()]
 
     def lost(self, buffered: Iterable[MessageId]) -> None:
         """Detached. `buffered` was never handed out: the broker will send it again, perhaps to somebody else."""
         self._is_open = False
+        self._waiting = 0
         self._chunks.clear()
         for places in self._unconfirmed.values():
             self._dirty.update(dict.fromkeys(places))
@@ -117,14 +136,12 @@ class Intake:
         if self._cumulative is None and self._unconfirmed_cumulative:
             self._cumulative = self._unconfirmed_cumulative[max(self._unconfirmed_cumulative)]
         self._unconfirmed_cumulative.clear()
-        for one in buffered:
-            for place in self._places_of(one):
-                if (entry := self._entries.get(place)) is not None:
-                    entry.held &= ~_bit(one)
-                    self._forget_untouched(place, entry)
+        self._open_again(buffered)
 
     def delivered(self, body: Any, payload: bytes, now: float = 0.0) -> list[Effect]:
         """A MESSAGE command and its entry. `now` is the time by which messages in chunks grow old."""
+        if self._is_stopped:
+            return []
         identity = body.message_id
         place = (signed(identity.ledgerId), signed(identity.entryId))
         try:
@@ -135,7 +152,7 @@ class Intake:
                 return self._chunk(body, of, data, place, now)
             batch = messages_of(of, unpacked(of, data))
         except Error as error:
-            return [Reject(_wire(place, self._lane), error.reason), *self._give_back(1)]
+            return [Reject(_wire(place, self._partition), error.reason), *self._skipped(1)]
         self._chunks.last_seen = place
         if self._chunks:
             return [*self._entry(body, of, batch, place), *self.expire(now)]
@@ -147,19 +164,19 @@ class Intake:
             if known is None or not known.unacked:
                 self._entries[place] = _Held(0, 0)
                 self._dirty[place] = None
-            return self._give_back(1)
+            return self._skipped(1)
         whole = self._chunks.add(of, data, place, now)
         if whole is None:
-            return self._give_back(1)
+            return self._skipped(1)
         for part in whole.places[:-1]:
             self._entries[part] = _Held(0, 1, held=1)
         self._chunked[place] = whole.places
         try:
             batch = messages_of(of, unpacked(of, whole.body))
         except Error as error:
-            rejected = [Reject(_wire(part, self._lane), error.reason) for part in whole.places]
+            rejected = [Reject(_wire(part, self._partition), error.reason) for part in whole.places]
             self._forget_places(place)
-            return [*rejected, *self._give_back(1)]
+            return [*rejected, *self._skipped(1)]
         return self._entry(body, of, batch, place)
 
     def expire(self, now: float) -> list[Effect]:
@@ -167,7 +184,7 @@ class Intake:
         places = self._chunks.expired(now)
         if not places:
             return []
-        ids = [_wire(place, self._lane) for place in places]
+        ids = [_wire(place, self._partition) for place in places]
         if self._is_shared:
             return [Redeliver(ids)]
         if self._withheld is not None:
@@ -196,8 +213,9 @@ class Intake:
             entry.unacked = 0
             self._entries[place] = entry
             self._dirty[place] = None
-        skipped = sent.bit_count() - len(messages)
-        return [*effects, *self._give_back(skipped)] if skipped else effects
+        self._owed -= sent.bit_count()
+        self._waiting += len(messages)
+        return effects if len(messages) == sent.bit_count() else [*effects, *self._flow()]
 
     def confirmed(self, number: int) -> None:
         """The broker has this ack."""
@@ -211,7 +229,25 @@ class Intake:
 
     def taken(self, count: int = 1) -> list[Effect]:
         """Messages left the buffer; as many more may come."""
-        return self._give_back(count)
+        self._waiting -= count
+        return self._flow()
+
+    def resize(self, window: int) -> list[Effect]:
+        """Another share of the prefetch. What the broker was allowed before, it may still send."""
+        assert window >= 1
+        self._window = window
+        return self._flow()
+
+    def stop(self, buffered: Iterable[MessageId]) -> None:
+        """Hand out nothing more; acks of what was handed out still count. `buffered` never was: the next has it."""
+        self._is_stopped = True
+        self._waiting = 0
+        self._chunks.clear()
+        self._open_again(buffered)
+
+    def is_covered(self, one: MessageId) -> bool:
+        """Is it acknowledged cumulatively?"""
+        return self._floor is not None and one.place <= self._floor
 
     def ack(self, one: MessageId) -> bool:
         """True when there is now something for `flush` to say."""
@@ -242,7 +278,7 @@ class Intake:
         place = floor[:2]
         for last in [last for last in self._chunked if last <= place]:
             del self._chunked[last]
-        for known in [known for known in self._entries if known <= place]:
+        for known in self._known_up_to(place):
             if known < place or one.batch_index < 0 or one.batch_index == one.batch_size - 1:
                 del self._entries[known]
                 self._dirty.pop(known, None)
@@ -250,14 +286,14 @@ class Intake:
 
     def _say_up_to(self, one: MessageId) -> bool:
         place = (one.ledger, one.entry)
-        identity = _wire(place, self._lane)
+        identity = _wire(place, self._partition)
         self._withheld = None
         if self._chunks and (safe := self._chunks.floor(place)) != place:
             # A message in chunks begins before this one and is not complete: the broker must keep its beginning.
             self._withheld = one
             if safe is None:
                 return False
-            self._cumulative = _wire(safe, self._lane)
+            self._cumulative = _wire(safe, self._partition)
             return True
         if 0 <= one.batch_index < one.batch_size - 1:
             left = _all(one.batch_size) & ~((2 << one.batch_index) - 1)
@@ -296,7 +332,7 @@ class Intake:
                     self._forget_untouched(place, entry)
         if not places or not self._is_open:
             return []  # detached: the broker sends everything again anyway
-        return [*self.flush(), Redeliver([_wire(place, self._lane) for place in places])]
+        return [*self.flush(), Redeliver([_wire(place, self._partition) for place in places])]
 
     @property
     def is_clean(self) -> bool:
@@ -304,6 +340,22 @@ class Intake:
         return not (self._dirty or self._unconfirmed or self._unconfirmed_cumulative or self._cumulative is not None)
 
     # -- inside
+
+    def _known_up_to(self, place: Place) -> list[Place]:
+        """Ordered subscriptions come in order: what is behind the first later one is later, too."""
+        found = []
+        for known in self._entries:
+            if known > place:
+                break
+            found.append(known)
+        return found
+
+    def _open_again(self, ones: Iterable[MessageId]) -> None:
+        for one in ones:
+            for place in self._places_of(one):
+                if (entry := self._entries.get(place)) is not None:
+                    entry.held &= ~_bit(one)
+                    self._forget_untouched(place, entry)
 
     def _places_of(self, one: MessageId) -> Sequence[Place]:
         """Where its entry is, or its chunks. Asked when the application gives the message back."""
@@ -319,12 +371,18 @@ class Intake:
         if not entry.held and entry.unacked == _all(entry.size):
             self._entries.pop(place, None)
 
-    def _give_back(self, count: int) -> list[Effect]:
-        self._returned += count
-        if not self._is_open or self._returned * 2 < self._prefetch:
+    def _skipped(self, count: int) -> list[Effect]:
+        """The broker sent so many that will not be handed out."""
+        self._owed -= count
+        return self._flow()
+
+    def _flow(self) -> list[Effect]:
+        """Half a window at a time: fewer commands."""
+        room = self._window - self._waiting - self._owed
+        if not self._is_open or self._is_stopped or room * 2 < self._window or room <= 0:
             return []
-        permits, self._returned = self._returned, 0
-        return [Flow(permits)]
+        self._owed += room
+        return [Flow(room)]
 
     def _below_floor(self, place: Place, size: int) -> int:
         """Messages of this entry that a cumulative ack covers."""
@@ -336,7 +394,7 @@ class Intake:
 
     def _ack_of(self, place: Place) -> pb.MessageIdData:
         entry = self._entries[place]
-        identity = _wire(place, self._lane)
+        identity = _wire(place, self._partition)
         if entry.unacked:
             identity.ack_set.extend(_words(entry.unacked, entry.size))
             identity.batch_size = entry.size

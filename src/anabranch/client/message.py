@@ -1,24 +1,39 @@
-"""Messages and their ids as an application sees them. Knows no connections and no wire.
+"""Messages and their ids as an application sees them, and the bytes form of ids. Knows no connections.
 
-An id orders messages of one lane (one partition of one topic) only; across lanes there is no order to speak of.
+An id orders messages of one lane only: one partition, or one segment of a scalable topic. Across lanes there is no
+order to speak of. The bytes are those of Pulsar's V5 clients, big-endian; a text or id has its length (int32) before:
+
+    int64 segment | id | int32 n, n × (int64 segment, id) | topic | int32 n, n × (topic, int32 n, n × (int64, id))
+
+where id is a serialised MessageIdData. The two lists are the positions that a cumulative ack of this id covers beside
+its own (in its topic, in others); -1 stands for "none", and what follows the first id may be missing. `from_bytes` also
+reads a bare MessageIdData, as stock clients write it.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.client.errors import BadOption
+from google.protobuf.message import DecodeError
 
-_VERSION = 1
-_FIXED = struct.Struct(">BqqiiiH")  # version, ledger, entry, batch index, batch size, lane, bytes of the topic
+from anabranch.client.errors import BadOption
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import U64_MASK, signed
+
+REGULAR = "persistent://"
+_NO_SEGMENT = -1
+_SEGMENT_MAX = 1 << 56  # so that the first byte tells a V5 id from a plain one
+_COUNT_MAX = 1 << 20
+_INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageId:
-    """Where a message is. `batch_index` is -1 for a message that has its entry for itself; `lane` is the partition."""
+    """Where a message is. `batch_index` is -1 for a message that has its entry for itself; `lane` is the partition (-1
+    where there are none) or the segment. `covers`: what a cumulative ack of it covers in other lanes."""
 
     topic: str
     ledger: int
@@ -26,34 +41,54 @@ class MessageId:
     batch_index: int = -1
     batch_size: int = 0
     lane: int = -1
+    covers: tuple[MessageId, ...] = field(default=(), compare=False, repr=False)
 
     def to_bytes(self) -> bytes:
-        topic = self.topic.encode()
-        head = _FIXED.pack(_VERSION, self.ledger, self.entry, self.batch_index, self.batch_size, self.lane, len(topic))
-        return head + topic
+        near = [one for one in self.covers if one.topic == self.topic]
+        far: dict[str, list[MessageId]] = {}
+        for one in self.covers:
+            if one.topic != self.topic:
+                far.setdefault(one.topic, []).append(one)
+        parts = [_LONG.pack(_segment_of(self)), sized(wire_id(self).SerializeToString()), _vector(near)]
+        parts += [sized(self.topic.encode()), _INT.pack(len(far) or -1)]
+        parts += [sized(topic.encode()) + _vector(ones) for topic, ones in far.items()]
+        return b"".join(parts)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MessageId:
-        try:
-            version, ledger, entry, index, size, lane, length = _FIXED.unpack_from(data)
-            topic = data[_FIXED.size :].decode()
-        except (struct.error, UnicodeDecodeError) as cause:
-            raise BadOption("these bytes are not a message id") from cause
-        if version != _VERSION or len(data) != _FIXED.size + length:
-            raise BadOption("these bytes are not a message id of this version")
-        return cls(topic, ledger, entry, index, size, lane)
+        """Raises BadOption for anything that `to_bytes` or another client would not have written."""
+        if data[:1] == b"\x08":  # the first field of a MessageIdData; no segment has an id that begins like this
+            return _plain(data, "", _NO_SEGMENT)
+        reader = BytesReader(data, "a message id")
+        segment, first = reader.long(), reader.sized()
+        if not _NO_SEGMENT <= segment < _SEGMENT_MAX:
+            raise BadOption(f"these bytes are not a message id: no segment has the number {segment}")
+        near = _read_vector(reader) if reader.is_more else []
+        topic = reader.text() if reader.is_more else ""
+        covers = [_plain(one, topic, lane) for lane, one in near]
+        for _ in range(reader.count() if reader.is_more else 0):
+            other = reader.text()
+            covers += [_plain(one, other, lane) for lane, one in _read_vector(reader)]
+        reader.end()
+        bare = _plain(first, topic, segment)
+        return cls(topic, bare.ledger, bare.entry, bare.batch_index, bare.batch_size, bare.lane, tuple(covers))
 
-    def _place(self, other: object) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Within its lane; it grows."""
+        return self.ledger, self.entry, self.batch_index
+
+    def _places(self, other: object) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
         if not isinstance(other, MessageId) or (self.topic, self.lane) != (other.topic, other.lane):
             return None
-        return (self.ledger, self.entry, self.batch_index), (other.ledger, other.entry, other.batch_index)
+        return self.place, other.place
 
     def __lt__(self, other: object) -> bool:
-        places = self._place(other)
+        places = self._places(other)
         return NotImplemented if places is None else places[0] < places[1]
 
     def __le__(self, other: object) -> bool:
-        places = self._place(other)
+        places = self._places(other)
         return NotImplemented if places is None else places[0] <= places[1]
 
     def __str__(self) -> str:
@@ -79,3 +114,97 @@ class Message:
     @property
     def topic(self) -> str:
         return self.id.topic
+
+
+# bytes ----------------------------------------------------------------------------------------------------------------
+def wire_id(one: MessageId) -> pb.MessageIdData:
+    """As Pulsar's clients keep it: partition and place in the batch included."""
+    made = pb.MessageIdData(ledgerId=one.ledger & U64_MASK, entryId=one.entry & U64_MASK)
+    if one.lane >= 0 and _is_regular(one.topic):
+        made.partition = one.lane
+    if one.batch_index >= 0:
+        made.batch_index, made.batch_size = one.batch_index, one.batch_size
+    return made
+
+
+def read_wire_id(data: bytes, topic: str, segment: int) -> MessageId:
+    """What `wire_id` made, with the lane that its topic and segment say."""
+    return _plain(data, topic, segment)
+
+
+def sized(data: bytes) -> bytes:
+    return _INT.pack(len(data)) + data
+
+
+def _is_regular(topic: str) -> bool:
+    return not topic or topic.startswith(REGULAR)
+
+
+def _segment_of(one: MessageId) -> int:
+    return max(one.lane, 0)
+
+
+def _vector(ones: Iterable[MessageId]) -> bytes:
+    parts = [_LONG.pack(_segment_of(one)) + sized(wire_id(one).SerializeToString()) for one in ones]
+    return _INT.pack(len(parts)) + b"".join(parts)
+
+
+def _plain(data: bytes, topic: str, segment: int) -> MessageId:
+    try:
+        read = pb.MessageIdData.FromString(data)
+    except DecodeError as cause:
+        raise BadOption("these bytes are not a message id") from cause
+    lane = read.partition if _is_regular(topic) else segment
+    size = read.batch_size if read.batch_index >= 0 else 0
+    return MessageId(topic, signed(read.ledgerId), signed(read.entryId), read.batch_index, size, lane)
+
+
+def _read_vector(reader: BytesReader) -> list[tuple[int, bytes]]:
+    return [(reader.long(), reader.sized()) for _ in range(reader.count())]
+
+
+class BytesReader:
+    """Reads what was written with lengths before it; raises BadOption where it does not fit."""
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data, self._what, self._at = bytes(data), what, 0
+
+    @property
+    def is_more(self) -> bool:
+        return self._at < len(self._data)
+
+    def take(self, size: int) -> bytes:
+        part = self._data[self._at : self._at + size]
+        if size < 0 or len(part) != size:
+            raise BadOption(f"these bytes are not {self._what}: they end too early")
+        self._at += size
+        return part
+
+    def byte(self) -> int:
+        return self.take(1)[0]
+
+    def long(self) -> int:
+        return int(_LONG.unpack(self.take(8))[0])
+
+    def int32(self) -> int:
+        return int(_INT.unpack(self.take(4))[0])
+
+    def count(self) -> int:
+        """Of a list; -1 is an absent one."""
+        found = max(self.int32(), 0)
+        if found > _COUNT_MAX:
+            raise BadOption(f"these bytes are not {self._what}: a list of {found}")
+        return found
+
+    def sized(self) -> bytes:
+        return self.take(max(self.int32(), 0))
+
+    def text(self) -> str:
+        try:
+            return self.sized().decode()
+        except UnicodeDecodeError as cause:
+            raise BadOption(f"these bytes are not {self._what}") from cause
+
+    def end(self) -> None:
+        if self.is_more:
+            raise BadOption(f"these bytes are not {self._what}: {len(self._data) - self._at} too many")

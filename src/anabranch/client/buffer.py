@@ -1,0 +1,94 @@
+"""Messages that wait for the application, fair between the channels they came by. Without I/O; knows no topics.
+
+Channels take turns, a few messages each, so that one with a long backlog does not starve the others. Within a channel
+the order of arrival stays. A channel that is held keeps its messages until it is let go: something else comes first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Sequence
+from typing import Generic, TypeVar
+
+from anabranch.client.message import Message
+
+K = TypeVar("K", bound=Hashable)
+
+TURN_MAX = 32
+
+
+class Buffer(Generic[K]):
+    def __init__(self) -> None:
+        self._waiting: dict[K, deque[Message]] = {}
+        self._turns: deque[K] = deque()  # channels with messages that are not held, in the order of their turns
+        self._held: set[K] = set()
+        self._left = TURN_MAX  # of the turn of the first one
+        self._count = 0  # of messages that can be taken
+
+    def __len__(self) -> int:
+        """Messages that can be taken now."""
+        return self._count
+
+    def add(self, channel: K, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
+        queue = self._waiting.get(channel)
+        if queue is None:
+            queue = self._waiting[channel] = deque()
+        before = len(queue)
+        queue.extend(messages)
+        if channel not in self._held:
+            self._count += len(queue) - before
+            if not before:
+                self._turns.append(channel)
+
+    def take(self) -> tuple[K, Message] | None:
+        turns = self._turns
+        if not turns:
+            return None
+        channel = turns[0]
+        queue = self._waiting[channel]
+        message = queue.popleft()
+        self._count -= 1
+        self._left -= 1
+        if not queue:
+            turns.popleft()
+            del self._waiting[channel]
+            self._left = TURN_MAX
+        elif not self._left:
+            turns.rotate(-1)
+            self._left = TURN_MAX
+        return channel, message
+
+    def drop(self, channel: K) -> list[Message]:
+        """All that waits of this channel; nobody gets it."""
+        self.release(channel)
+        queue = self._waiting.pop(channel, None)
+        if queue is None:
+            return []
+        self._count -= len(queue)
+        if self._turns[0] == channel:
+            self._left = TURN_MAX
+        self._turns.remove(channel)
+        return list(queue)
+
+    def hold(self, channel: K) -> None:
+        if channel in self._held:
+            return
+        self._held.add(channel)
+        if channel in self._waiting:
+            self._count -= len(self._waiting[channel])
+            if self._turns[0] == channel:
+                self._left = TURN_MAX
+            self._turns.remove(channel)
+
+    def release(self, channel: K) -> bool:
+        """True when there is more to take now."""
+        if channel not in self._held:
+            return False
+        self._held.discard(channel)
+        if channel not in self._waiting:
+            return False
+        self._count += len(self._waiting[channel])
+        self._turns.append(channel)
+        return True

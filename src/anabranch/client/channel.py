@@ -1,0 +1,267 @@
+"""One intake and its consumer on the wire: subscribes, passes deliveries on, says acks. Knows connections and timers;
+permits, acks and redelivery are decided by `intake`. Whom it works for is told of everything through an `Outlet`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from anabranch.client.attachment import Attachment
+from anabranch.client.connection import Connection
+from anabranch.client.errors import ClientError, NotReady, Refused, TimedOut, Unreachable
+from anabranch.client.intake import Ack, Deliver, Effect, Flow, Intake, Redeliver, Reject
+from anabranch.client.link import command
+from anabranch.client.message import Message, MessageId
+from anabranch.client.policies import Backoff
+from anabranch.client.pool import Pool
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock, Timer
+
+log = logging.getLogger(__name__)
+
+FAREWELL_SECONDS = 5.0
+MANAGED = "__pulsar.v5.managed"
+"""Tells a broker that this consumer of a regular topic will follow when the topic becomes a scalable one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What every part of a client stands on."""
+
+    pool: Pool
+    backoff: Backoff
+    clock: Clock
+    chance: Chance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSpec:
+    """How a consumer introduces itself on one partition or segment."""
+
+    topic: str  # on the wire
+    identity: str  # the topic that the application knows
+    lane: int = -1  # the number in message ids
+    segment_id: int = 0
+    partition: int = -1
+    is_legacy: bool = True  # a regular topic, not a segment
+    subscription: str
+    sub_type: pb.CommandSubscribe.SubType
+    consumer_name: str
+    from_earliest: bool = False
+    priority: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    ack_group_s: float = 0.01
+
+
+class Outlet(Protocol):
+    """Whom a channel works for. Called on the event loop; must not raise."""
+
+    def arrived(self, channel: Channel, messages: Sequence[Message]) -> None: ...
+
+    def dropped(self, channel: Channel) -> list[MessageId]:
+        """The channel is detached: what waits of it for the application is forgotten, and named."""
+
+    def ended(self, channel: Channel, error: ClientError) -> None:
+        """It can never be attached again."""
+
+    def reached_end(self, channel: Channel) -> None:
+        """Everything that will ever be in it is acknowledged."""
+
+
+class Channel:
+    def __init__(self, spec: ChannelSpec, outlet: Outlet, ground: Ground, window: int) -> None:
+        self.spec = spec
+        shared = spec.sub_type == pb.CommandSubscribe.Shared
+        self.intake = Intake(spec.identity, lane=spec.lane, partition=spec.partition, prefetch=window, is_shared=shared)
+        self.attachment: Attachment | None = None
+        self.is_at_end = False
+        self._outlet = outlet
+        self._pool = ground.pool
+        self._clock = ground.clock
+        self._connection: Connection | None = None
+        self._id = 0
+        self._ack_timer: Timer | None = None
+
+    def __str__(self) -> str:
+        return self.spec.topic
+
+    @property
+    def topic(self) -> str:
+        return self.spec.topic
+
+    # -- attached by an Attachment
+
+    async def attach(self, connection: Connection) -> None:
+        self._id, self._connection = connection.new_id(), connection
+        connection.listen_consumer(self._id, self)
+        is_heard = False
+        try:
+            await connection.ask(BaseCommand.SUBSCRIBE, self._pool.answer_timeout_s, **self._introduction())
+            is_heard = True
+            await self._settle(connection)
+        except Refused:
+            is_heard = True
+            raise
+        finally:
+            if not is_heard:  # the broker may have it all the same
+                self._say_goodbye()
+        if not connection.is_usable:
+            raise Unreachable("the connection broke while the consumer was opened")
+        self.perform(self.intake.opened())
+
+    def _introduction(self) -> dict[str, Any]:
+        spec = self.spec
+        metadata = dict(spec.properties) | ({MANAGED: "true"} if spec.is_legacy else {})
+        where = pb.CommandSubscribe.Earliest if spec.from_earliest else pb.CommandSubscribe.Latest
+        return {
+            "topic": spec.topic,
+            "subscription": spec.subscription,
+            "subType": spec.sub_type,
+            "consumer_id": self._id,
+            "consumer_name": spec.consumer_name,
+            "initialPosition": where,
+            "priority_level": spec.priority or None,
+            "metadata": _pairs(metadata),
+            "subscription_properties": _pairs(spec.subscription_properties),
+        }
+
+    async def _settle(self, connection: Connection) -> None:
+        """Subscribed, and nothing flows yet."""
+
+    def lost(self) -> None:
+        if self._connection is not None:
+            self._connection.unlisten(self._id)
+            self._connection = None
+        self.intake.lost(self._outlet.dropped(self))
+
+    def ended(self, error: ClientError) -> None:
+        self._outlet.ended(self, error)
+
+    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+        if kind == BaseCommand.MESSAGE:
+            self.is_at_end = False
+            self.perform(self.intake.delivered(body, payload, self._clock.monotonic()))
+        elif kind == BaseCommand.CLOSE_CONSUMER:
+            self._lose(NotReady("the broker closed the consumer"))
+        elif kind == BaseCommand.REACHED_END_OF_TOPIC:
+            self.is_at_end = True
+            self._outlet.reached_end(self)
+
+    def detached(self, error: ClientError) -> None:
+        self._lose(error)
+
+    def _lose(self, error: ClientError) -> None:
+        assert self.attachment is not None
+        self.attachment.lose(error)
+
+    def _say_goodbye(self) -> None:
+        if self._connection is not None and self._connection.is_usable:
+            # Nobody waits for this answer; reading its error keeps asyncio quiet.
+            farewell = self._connection.begin(BaseCommand.CLOSE_CONSUMER, FAREWELL_SECONDS, consumer_id=self._id)
+            farewell.add_done_callback(lambda one: one.cancelled() or one.exception())
+
+    # -- effects
+
+    def perform(self, effects: Sequence[Effect]) -> None:
+        connection = self._connection
+        for effect in effects:
+            match effect:
+                case Deliver(messages):
+                    self._outlet.arrived(self, messages)
+                case _ if connection is None:
+                    pass  # detached meanwhile: the broker starts afresh with the next attachment
+                case Flow(permits):
+                    connection.write(command(BaseCommand.FLOW, consumer_id=self._id, messagePermits=permits))
+                case Ack(number, ids, is_cumulative):
+                    kind = pb.CommandAck.Cumulative if is_cumulative else pb.CommandAck.Individual
+                    answer = connection.begin(
+                        BaseCommand.ACK,
+                        self._pool.answer_timeout_s,
+                        consumer_id=self._id,
+                        ack_type=kind,
+                        message_id=ids,
+                    )
+                    answer.add_done_callback(partial(self._confirmed, number))
+                case Reject(identity, reason):
+                    place = f"{identity.ledgerId}:{identity.entryId}"
+                    log.warning("unreadable entry", extra={"topic": self.topic, "id": place, "reason": reason})
+                    connection.write(
+                        command(
+                            BaseCommand.ACK,
+                            consumer_id=self._id,
+                            ack_type=pb.CommandAck.Individual,
+                            message_id=[identity],
+                            validation_error=pb.CommandAck.BatchDeSerializeError,
+                        )
+                    )
+                case Redeliver(ids):
+                    connection.write(
+                        command(BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES, consumer_id=self._id, message_ids=ids)
+                    )
+
+    def _confirmed(self, number: int, answer: asyncio.Future[Any]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, TimedOut):
+            self._lose(error)  # attached again, the intake says it again
+        elif error is None and not answer.cancelled() and answer.result().HasField("error"):
+            log.warning("ack refused", extra={"topic": self.topic, "reason": answer.result().message})
+            self.intake.confirmed(number)
+        elif error is None:
+            self.intake.confirmed(number)
+
+    # -- what the consumer does
+
+    def taken(self) -> None:
+        """A message of this channel went to the application."""
+        if flow := self.intake.taken():
+            self.perform(flow)
+
+    def resize(self, window: int) -> None:
+        self.perform(self.intake.resize(window))
+
+    def ack(self, one: MessageId) -> None:
+        if self.intake.ack(one):
+            self._acked()
+
+    def ack_cumulative(self, one: MessageId) -> None:
+        if self.intake.ack_cumulative(one):
+            self._acked()
+
+    def redeliver(self, ones: Sequence[MessageId]) -> None:
+        self.perform(self.intake.release(ones))
+
+    def stop(self) -> None:
+        """Hand out nothing more; acks still count."""
+        self.intake.stop(self._outlet.dropped(self))
+
+    def _acked(self) -> None:
+        """Something is to be said; acks of one moment travel together."""
+        if self._ack_timer is None:
+            self._ack_timer = self._clock.call_later(self.spec.ack_group_s, self.flush)
+
+    def flush(self) -> None:
+        if self._ack_timer is not None:
+            self._ack_timer.cancel()
+            self._ack_timer = None
+        self.perform(self.intake.flush())
+
+    async def close(self, timeout_s: float) -> None:
+        """Says the acks that are due. The broker has handled them before it answers the farewell."""
+        self.flush()
+        connection = self._connection
+        if connection is not None and connection.is_usable and timeout_s > 0:
+            try:
+                await connection.ask(BaseCommand.CLOSE_CONSUMER, timeout_s, consumer_id=self._id)
+            except ClientError:
+                pass  # the broker forgets the consumer with its connection
+
+
+def _pairs(values: Mapping[str, str]) -> list[pb.KeyValue] | None:
+    return [pb.KeyValue(key=name, value=value) for name, value in values.items()] or None
