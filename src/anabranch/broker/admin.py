@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from anabranch.broker.authorization import Grants
 from anabranch.broker.brokers_admin import BrokersAdmin
@@ -25,6 +25,11 @@ from anabranch.broker.topic_admin import TopicAdmin
 from anabranch.model.errors import AlreadyExists, NotAllowed, NotFound
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import EARLIEST, Position
+
+
+class Errands(Protocol):
+    async def do(self, call: str, arguments: Mapping[str, Any]) -> Any:
+        """NotFound for what is none."""
 
 
 class BrokerAdmin:
@@ -51,6 +56,8 @@ class BrokerAdmin:
         self.cursors = CursorAdmin(services)
         self.reach = Reach(services, "admin", self, self.ERRANDS)
 
+        self.more_errands: dict[str, Errands] = {}  # groups of others, by their name
+
     async def errand(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """What another broker of the cluster asks of this one; NotFound for what is no errand."""
         groups = {
@@ -61,6 +68,8 @@ class BrokerAdmin:
             "policies": self.policies.reach,
         }
         group, _, call = name.partition(".")
+        if group in self.more_errands:
+            return await self.more_errands[group].do(call, arguments)
         if group not in groups:
             raise NotFound(f"no errand {name}")
         return await groups[group].do(call, arguments)

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 EPOCH_STATE = "topic-epoch"
 
+TellProducer = Callable[[Producer], None]
+
 
 class Attendance:
     def __init__(self, topic: str, topic_log: TopicLog, tasks: TaskOwner, last_sequence: Callable[[str], int]) -> None:
@@ -94,9 +96,13 @@ class Attendance:
                 )
             )
 
-    def _close(self, producer: Producer, reason: Error, farewell: Farewell | None = None) -> None:
+    def _close(
+        self, producer: Producer, reason: Error, farewell: Farewell | None = None, tell: TellProducer | None = None
+    ) -> None:
         """Who still waits for its turn has nothing to close: its request is answered with the reason instead."""
-        if producer.is_ready:
+        if producer.is_ready and tell is not None:
+            tell(producer)
+        elif producer.is_ready:
             tell_producer(farewell, producer.peer, producer.producer_id)
         else:
             producer.peer.send(replies.error(producer.request_id, server_error(reason), reason.reason))
@@ -106,12 +112,12 @@ class Attendance:
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
 
-    def close_all(self, farewell: Farewell | None = None) -> None:
-        """Everybody is told to come back, at once or by the farewell."""
+    def close_all(self, farewell: Farewell | None = None, *, tell: TellProducer | None = None) -> None:
+        """Everybody is told to come back, at once or by the farewell; or what `tell` says instead."""
         waiting = [producer for producer in self._access.waiting if producer.name not in self.producers]
         reason = TopicFenced(f"{self._topic} closed its producers")
         for producer in (*self.producers.values(), *waiting):
-            self._close(producer, reason, farewell)
+            self._close(producer, reason, farewell, tell)
         self._access.holders.clear()
         self._access.waiting.clear()
         self._access.exclusive = None

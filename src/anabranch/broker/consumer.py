@@ -35,6 +35,11 @@ class SubscriptionType(IntEnum):
     def label(self) -> str:
         return ("Exclusive", "Shared", "Failover", "Key_Shared")[self]
 
+    @property
+    def is_shared(self) -> bool:
+        """Do several consumers read at the same time?"""
+        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+
 
 @dataclass(frozen=True, slots=True)
 class KeySharedPolicy:

@@ -55,6 +55,7 @@ class Publisher:
         self.latencies = Latencies()
         self.sequences = sequences
         self.gate: PublishGate | None = None  # a rate is set: entries come by `publish_limited`
+        self.is_paused = False  # whatever comes waits in its producer's `held`
         self._noted: Position | None = None  # everything up to here is in `sequences`
         self.messages_in = 0
         self.bytes_in = 0
@@ -77,6 +78,7 @@ class Publisher:
         is_plain = (
             self.sequences is None
             and not producer.held
+            and not self.is_paused
             and window.bytes + size < window.bytes_max
             and window.messages + messages < window.messages_max
             and not self._log.is_terminated
@@ -100,7 +102,7 @@ class Publisher:
     def _take(self, publish: Publish) -> None:
         """One by one, in order: appended, held until the window opens, or known already."""
         producer = publish.producer
-        if producer.held or not producer.window.is_open:
+        if producer.held or self.is_paused or not producer.window.is_open:
             producer.held.append(publish)
         else:
             self._submit(publish, len(publish.payload))
@@ -184,6 +186,8 @@ class Publisher:
     def release(self, producer: Producer) -> None:
         """Go on with what it holds, as far as its window and the topic's rate allow."""
         held, gate = producer.held, self.gate
+        if self.is_paused:
+            return
         while held and producer.window.is_open and not producer.closed and (gate is None or gate.admits(held[0])):
             publish = held.popleft()
             self._submit(publish, len(publish.payload))

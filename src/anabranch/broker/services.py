@@ -10,6 +10,7 @@ from anabranch.broker.guard import Guard
 from anabranch.broker.names import NameGiver
 from anabranch.broker.placement import Address, EverythingHere, Placement
 from anabranch.broker.schemas import SchemaRegistry
+from anabranch.broker.segment_host import EmbeddedHost
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topics import Topics
 from anabranch.runtime.clock import Clock
@@ -31,6 +32,7 @@ class Services:
     guard: Guard = field(default_factory=Guard)  # lets everybody through unless security is configured
     cluster: Placement | None = None  # None: this broker is alone
     fleet: Fleet | None = None  # the same
+    segments: EmbeddedHost | None = None  # None: there are no scalable topics here
 
     @property
     def placement(self) -> Placement:

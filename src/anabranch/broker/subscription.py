@@ -7,7 +7,7 @@ it on seek. It must not know connections beyond `Peer`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.broker.brake import Brake
 from anabranch.broker.compacted_acks import CompactedAcks
@@ -61,6 +61,7 @@ class Subscription:
         self.departed = Departed()
         self.entries_expired = 0
         self.last_expired_ms = 0
+        self.on_moved: Callable[[Subscription], None] | None = None  # somebody wants to know when the cursor moves
         self._topic = topic
         self._partition = partition
         self._settings = settings
@@ -325,6 +326,8 @@ class Subscription:
         for position, words, batch_size in acks:
             if EARLIEST < position <= last and position.entry >= 0 and len(words) <= ACK_WORDS_MAX:
                 self._ack_one(consumer, position, words, batch_size)
+        if self.on_moved is not None:
+            self.on_moved(self)
         if self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             self.pump()
         elif self._reader.reads_compacted:
@@ -380,6 +383,8 @@ class Subscription:
         self.cursor.ack_cumulative(position, None, words or None)
         below = Position(position.ledger, position.entry - 1) if words else position
         consumer.messages_acked += consumer.settle_up_to(below)
+        if self.on_moved is not None:
+            self.on_moved(self)
 
     async def flush(self) -> None:
         """Returns when every acknowledgement made so far is durable."""
@@ -414,6 +419,8 @@ class Subscription:
                     dispatcher.settled(consumer, held)
                     if isinstance(dispatcher, KeyedDispatcher):
                         dispatcher.released(consumer, settled.slot)
+        if self.on_moved is not None:
+            self.on_moved(self)
         self.pump()
         return max(before - self.cursor.backlog_entries, 0)
 
@@ -437,6 +444,8 @@ class Subscription:
             self.cursor.seek(next_to_read)
             if words:
                 self.cursor.ack(next_to_read, 0, words, 0)
+            if self.on_moved is not None:
+                self.on_moved(self)
             await self.cursor.flush()
         finally:
             self._fenced = False

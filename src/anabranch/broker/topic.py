@@ -516,4 +516,7 @@ class Topic:
         await self._tasks.close()
         if when_fenced is not None:
             await when_fenced()
+        await self._delete_log()
+
+    async def _delete_log(self) -> None:
         await self.log.delete()

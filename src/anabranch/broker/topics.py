@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -17,10 +17,13 @@ from anabranch.broker.farewell import Farewell
 from anabranch.broker.inactive import PATROL_SECONDS, Visits, needs_patrol
 from anabranch.broker.memorytopic import MemoryTopic
 from anabranch.broker.placement import Address, ServedElsewhere
+from anabranch.broker.policies import Policies
 from anabranch.broker.sampling import Sampler
+from anabranch.broker.segment_logs import SegmentLogs
+from anabranch.broker.segment_topic import SegmentTopic, segment_policies
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic import Topic
-from anabranch.model.errors import BadName, Error, NotAllowed, NotReady
+from anabranch.model.errors import BadName, Error, NotAllowed, NotFound, NotReady
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -40,6 +43,10 @@ async def _nothing(_: TopicName) -> None:
     return
 
 
+async def _no_segments(name: TopicName) -> None:
+    raise NotAllowed(f"{name} cannot be used by a client of regular topics")
+
+
 def _everything(_: TopicName) -> None:
     """A broker alone serves every topic."""
 
@@ -55,9 +62,14 @@ class Topics:
         check_writable: Callable[[], None],
         check_here: Callable[[TopicName], None] | None = None,
         wait_placed: Callable[[TopicName], Awaitable[None]] | None = None,
+        segments: SegmentLogs | None = None,
     ) -> None:
         """`check_writable` raises what an append would raise now, `check_here` ServedElsewhere; `wait_placed` lets a
-        topic that changes hands arrive first."""
+        topic that changes hands arrive first. `segments`: None where there are no scalable topics."""
+        self._segments = segments
+        self._births: dict[TopicName, Mapping[str, str]] = {}  # of segments that are being made
+        self.admit_segment: Callable[[TopicName], Awaitable[None]] = _no_segments  # raises unless it may be attached to
+        self.on_segment: Callable[[SegmentTopic], None] = lambda _: None  # told of each before it is loaded
         self._check_here = check_here or _everything
         self._wait_placed = wait_placed or _nothing
         self._catalog = catalog
@@ -99,24 +111,65 @@ class Topics:
 
     async def get(self, name: TopicName, *, create: bool) -> AnyTopic:
         """The loaded topic; raises TopicNotFound when it is missing and may not be created."""
-        if name.domain not in (Domain.PERSISTENT, Domain.NON_PERSISTENT):
+        if name.domain is Domain.TOPIC:
             raise NotAllowed(f"{name} cannot be used by a client of regular topics")
         await self._wait_placed(name)
+        while True:
+            found = await self._settled(name)
+            if found is not None:
+                return found
+            if name.domain is Domain.SEGMENT:
+                await self.admit_segment(name)
+            elif name not in self._opening:
+                await self._catalog.check_may_load(name, create)
+            if name not in self._topics and name not in self._closing:  # both may have changed while we asked
+                try:
+                    return await self._open_once(name)
+                except NotFound as error:
+                    raise TopicNotFound(f"Topic {name} not found") from error
+
+    async def _settled(self, name: TopicName) -> AnyTopic | None:
+        """The loaded topic, when none is just being closed."""
         while True:
             if self._stopped:
                 raise NotReady("broker is stopping")
             self._check_here(name)
-            found = self._topics.get(name)
-            if found is not None:
-                return found
             closing = self._closing.get(name)
-            if closing is not None:
-                await asyncio.shield(closing)
-                continue
-            if name not in self._opening:
-                await self._catalog.check_may_load(name, create)
-            if name not in self._topics and name not in self._closing:  # both may have changed while we asked
-                return await self._open_once(name)
+            if closing is None:
+                return self._topics.get(name)
+            await asyncio.shield(closing)
+
+    # -- segments, for their owner
+
+    def check_here(self, name: TopicName) -> None:
+        """ServedElsewhere for what is another's."""
+        self._check_here(name)
+
+    async def segment(self, name: TopicName, birth: Mapping[str, str] | None = None) -> SegmentTopic:
+        """The loaded segment; with `birth` (properties of its record) it is made. NotFound when it is not there."""
+        while True:
+            found = await self._settled(name)
+            is_joined = name in self._opening  # which may have begun without knowing of the birth
+            if found is None:
+                if birth is not None:
+                    self._births[name] = birth
+                try:
+                    found = await self._open_once(name)
+                except NotFound:
+                    if birth is None or not is_joined:
+                        raise
+                    continue
+                finally:
+                    self._births.pop(name, None)
+            assert isinstance(found, SegmentTopic)
+            return found
+
+    async def delete_segment(self, topic: SegmentTopic) -> None:
+        """It leaves a grave."""
+        try:
+            await topic.delete(force=True)
+        finally:
+            self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the work
 
     async def _open_once(self, name: TopicName) -> AnyTopic:
         """All who ask at once wait for one opening."""
@@ -147,8 +200,9 @@ class Topics:
         topic: AnyTopic
         changes = self._changes
         if name.is_persistent:
-            topic_log = await self._open_log(name)
-            topic = Topic(
+            is_segment = name.domain is Domain.SEGMENT
+            topic_log = await (self._open_segment(name) if is_segment else self._open_log(name))
+            topic = (SegmentTopic if is_segment else Topic)(
                 name,
                 topic_log,
                 settings=self._settings,
@@ -156,8 +210,10 @@ class Topics:
                 on_dirty=self._dirty.append,
                 check_writable=self._check_writable,
             )
+            if isinstance(topic, SegmentTopic):
+                self.on_segment(topic)
             try:
-                policies = await self._catalog.effective(name.namespace_path)
+                policies = await self._policies(name)
                 await topic.load(policies.deduplicate)
                 await topic.apply(policies)
             except BaseException:
@@ -175,8 +231,21 @@ class Topics:
         self.sampler.look(topic)  # rates count from here
         if self._changes != changes:  # policies changed while the topic was opened
             async with self._applying(name.namespace_path):
-                await topic.apply(await self._catalog.effective(name.namespace_path))
+                await topic.apply(await self._policies(name))
         return topic
+
+    async def _open_segment(self, name: TopicName) -> TopicLog:
+        if self._segments is None:
+            raise NotAllowed(f"{name}: there are no scalable topics here")
+        return await self._segments.open(name, self._births.get(name))
+
+    async def _policies(self, name: TopicName) -> Policies:
+        return self._adapted(name, await self._catalog.effective(name.namespace_path))
+
+    def _adapted(self, name: TopicName, policies: Policies) -> Policies:
+        if name.domain is not Domain.SEGMENT or self._segments is None:
+            return policies
+        return segment_policies(policies, self._segments.retention)
 
     async def apply_policies(self, namespace: str) -> None:
         """The policies of a namespace have changed: its loaded topics go by the new ones when this returns."""
@@ -186,7 +255,7 @@ class Topics:
             for topic in self:
                 if topic.name.namespace_path == namespace:
                     try:
-                        await topic.apply(policies)
+                        await topic.apply(self._adapted(topic.name, policies))
                     except Error as error:  # being closed (it reads them when opened again), or its disk is failing
                         log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
 

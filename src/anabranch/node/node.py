@@ -18,7 +18,11 @@ from anabranch.broker.brokers_admin import BrokersAdmin
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.catalog_watch import CatalogWatch
 from anabranch.broker.names import NameGiver
+from anabranch.broker.placement import EverythingHere
 from anabranch.broker.schemas import SchemaRegistry
+from anabranch.broker.segment_guard import SegmentGuard
+from anabranch.broker.segment_host import GROUP, EmbeddedHost
+from anabranch.broker.segment_owner import SegmentOwner
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Address, Services
 from anabranch.broker.topics import Topics
@@ -35,6 +39,8 @@ from anabranch.node.fleet import ClusterFleet
 from anabranch.node.guarding import make_guard, make_tls
 from anabranch.node.membership import ClusterPlace
 from anabranch.node.records import MetadataRecords
+from anabranch.node.scalable_records import StoredScalableRecords
+from anabranch.node.segment_logs import NodeSegmentLogs
 from anabranch.node.settings import NodeSettings, is_loopback
 from anabranch.protocol.entry import publish_time_of
 from anabranch.protocol.errors import ProtocolError
@@ -143,6 +149,16 @@ class Node:
                 tenure=None if place is None else place.tenure_of(name),
             )
 
+        scalable = settings.scalable_topics
+        segment_logs = NodeSegmentLogs(
+            ledgers=ledgers,
+            records=records,
+            ids=ids,
+            clock=clock,
+            settings=settings.topics,
+            retention=scalable.retention,
+            tenure_of=lambda name: None if place is None else place.tenure_of(name),
+        )
         topics = Topics(
             catalog,
             open_log,
@@ -151,6 +167,7 @@ class Node:
             check_writable=ledgers.check_writable,
             check_here=None if place is None else place.check_here,
             wait_placed=None if place is None else place.wait_placed,
+            segments=segment_logs if scalable.enabled else None,
         )
         ledgers.on_group_end = topics.group_ended
         ledgers.on_fenced = self.fenced.set
@@ -195,6 +212,20 @@ class Node:
         await http.start()
         stack.push_async_callback(http.stop)
         https_port = None if tls is None else await http.start_tls(tls, settings.tls.http_port)
+        address = Address(
+            f"pulsar://{settings.advertised_host}:{listeners[0].port}",
+            f"http://{settings.advertised_host}:{http.port}",
+            None if tls is None else f"pulsar+ssl://{settings.advertised_host}:{listeners[1].port}",
+            None if tls is None else f"https://{settings.advertised_host}:{https_port}",
+        )
+        segments = None
+        if scalable.enabled:
+            owner = SegmentOwner(topics, segment_logs)
+            stack.push_async_callback(owner.close)
+            segments = EmbeddedHost(owner, EverythingHere(address) if place is None else place, fleet, clock)
+            stack.push_async_callback(segments.close)
+            admin.more_errands[GROUP] = segments
+            topics.admit_segment = SegmentGuard(StoredScalableRecords(metadata)).admit
         self._services = Services(
             settings=settings.broker,
             clock=clock,
@@ -202,15 +233,11 @@ class Node:
             topics=topics,
             schemas=SchemaRegistry(metadata, catalog, blocking, clock, settings.schemas, names.schema),
             names=names,
-            address=Address(
-                f"pulsar://{settings.advertised_host}:{listeners[0].port}",
-                f"http://{settings.advertised_host}:{http.port}",
-                None if tls is None else f"pulsar+ssl://{settings.advertised_host}:{listeners[1].port}",
-                None if tls is None else f"https://{settings.advertised_host}:{https_port}",
-            ),
+            address=address,
             guard=guard,
             cluster=place,
             fleet=fleet,
+            segments=segments,
         )
         if place is not None:
             listeners += await self._listen_front(server, http)

@@ -10,6 +10,7 @@ from pathlib import Path
 from anabranch.broker.schema_settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
 from anabranch.node.cluster_settings import ClusterSettings
+from anabranch.node.scalable_settings import ScalableTopicSettings
 from anabranch.node.security_settings import SecuritySettings, TlsSettings
 from anabranch.rest.settings import HttpSettings
 from anabranch.runtime.settings import require_all
@@ -73,6 +74,7 @@ class NodeSettings:
     tls: TlsSettings = field(default_factory=TlsSettings)
     log: LogSettings = field(default_factory=LogSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    scalable_topics: ScalableTopicSettings = field(default_factory=ScalableTopicSettings)
 
     def __post_init__(self) -> None:
         text = "only loopback is allowed without authentication (see security.methods, or set {} to listen elsewhere)"

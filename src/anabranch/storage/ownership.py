@@ -24,6 +24,11 @@ class TopicOwnership:
         self._lock = asyncio.Lock()
         self.fenced: Fenced | None = None
 
+    @property
+    def version(self) -> int:
+        """Of the record as last written."""
+        return self._version
+
     def check(self) -> None:
         if self.fenced is not None:
             raise self.fenced

@@ -118,13 +118,14 @@ class TopicLog:
         settings: TopicLogSettings | None = None,
         create: bool = True,
         tenure: int | None = None,
+        birth: Mapping[str, str] | None = None,
     ) -> TopicLog:
         """Take over the topic `name` (its encoded metadata key); NotFound when it is not there and `create` is off.
 
-        Superseded when a holder of a later `tenure` has opened it.
+        Superseded when a holder of a later `tenure` has opened it. `birth`: the properties of one that is created.
         """
         opened = await open_topic(
-            name, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, create=create, tenure=tenure
+            name, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, create=create, tenure=tenure, birth=birth
         )
         topic = TopicLog(
             opened, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, settings=settings or TopicLogSettings()
@@ -266,6 +267,23 @@ class TopicLog:
                 raise
         return cursor
 
+    async def create_cursors(self, starts: Mapping[str, Position]) -> None:
+        """Durable cursors, all with one write; those that exist stay where they are. Durable when this returns."""
+        self._check_usable()
+        made = [name for name in starts if name not in self._cursors]
+        for name in made:
+            cursor = self._cursors[name] = Cursor(self, name, AckState(self.chain), {})
+            cursor.seek(starts[name])
+            cursor.forget_changes()
+            self._state.add(cursor.saved())
+        try:
+            await self._state.flush()
+        except Error:
+            for name in made:
+                self._cursors.pop(name, None)
+                self._state.add(CursorDeleted(name))
+            raise
+
     async def delete_cursor(self, name: str) -> None:
         """Gone for good when this returns; absent is fine."""
         cursor = self._cursors.pop(name, None)
@@ -336,13 +354,21 @@ class TopicLog:
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         await self._save(lambda record: replace(record, properties=dict(properties)))
 
-    async def terminate(self) -> Position:
-        """Take no more messages, ever; returns the last position. Safe to repeat."""
+    async def terminate(self, properties: Callable[[], Mapping[str, str]] | None = None) -> Position:
+        """Take no more messages, ever; returns the last position. Safe to repeat.
+
+        `properties` is asked when the end is known; what it answers is written with it.
+        """
         self._check_usable()
         if not self.is_terminated:
             await self._tail.stop(TopicTerminated(f"{self.name} is terminated"))
+            added = {} if properties is None else dict(properties())
             try:
-                await self._save(lambda record: replace(record, terminated_at=self.last_position))
+                await self._save(
+                    lambda record: replace(
+                        record, terminated_at=self.last_position, properties={**record.properties, **added}
+                    )
+                )
             except Error:
                 self._tail.resume()
                 raise
@@ -399,15 +425,24 @@ class TopicLog:
             await self._state.close(flush=False)
             await self._tasks.close()
 
-    async def delete(self) -> None:
-        """Remove the topic. Point of no return: the record says so; the rest can be finished by the next `open`."""
+    async def delete(self, grave: Mapping[str, str] | None = None) -> None:
+        """Remove the topic. Point of no return: the record says so; the rest can be finished by the next `open`.
+
+        `grave`: the record stays, with these properties.
+        """
         self._check_usable()
         self._is_closed = True
         await self._tail.stop(StorageError(f"{self.name} is deleted"))
         await self._state.close(flush=False)
         await self._tasks.close()
-        await self._save(lambda record: replace(record, is_deleted=True))
-        await finish_deletion(self._key, self._owner.record, self._ledgers, self._metadata)
+
+        def deleted(record: TopicRecord) -> TopicRecord:
+            if grave is None:
+                return replace(record, is_deleted=True)
+            return replace(record, is_deleted=True, leaves_grave=True, properties=dict(grave))
+
+        await self._save(deleted)
+        await finish_deletion(self._key, self._owner.record, self._owner.version, self._ledgers, self._metadata)
 
     def stats(self) -> TopicLogStats:
         return TopicLogStats(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from anabranch.model.errors import NotFound
@@ -21,7 +21,7 @@ from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.port import CorruptEntry, LedgerStore, Superseded
 from anabranch.storage.records import RecordRaced, RecordStore
 from anabranch.storage.statereplay import Replay
-from anabranch.storage.topicrecord import LedgerRow, TopicRecord, chain_of, decode_record, encode_record
+from anabranch.storage.topicrecord import LedgerRow, TopicRecord, chain_of, decode_record, encode_record, grave_of
 
 log = logging.getLogger(__name__)
 
@@ -60,22 +60,28 @@ async def open_topic(
     clock: Clock,
     create: bool,
     tenure: int | None = None,
+    birth: Mapping[str, str] | None = None,
 ) -> OpenedTopic:
     """`tenure` grows from holder to holder; None: there is only one. Opening seals what the holder of now writes to, so
-    one who was replaced and does not know it yet is refused here, before it has changed anything."""
+    one who was replaced and does not know it yet is refused here, before it has changed anything.
+
+    `birth`: properties of a topic that is made by this; they are written with it. A grave counts as no topic."""
     key = record_key(name)
     while True:
         found = await metadata.load(key)
         old = None if found is None else decode_record(found.value)
         if old is not None and tenure is not None and old.tenure > tenure:
             raise Superseded(f"{name} was opened in tenure {old.tenure}, ours is {tenure}")
+        version = None if found is None else found.version
         if old is not None and old.is_deleted:
-            await finish_deletion(key, old, ledgers, metadata)
-            continue
+            if not old.is_grave:
+                await finish_deletion(key, old, version, ledgers, metadata)
+                continue
+            old = TopicRecord(epoch=old.epoch, properties=dict(birth or {}), tenure=old.tenure) if create else None
         if old is None and not create:
             raise NotFound(f"no topic log {name}")
         try:
-            version = None if found is None else found.version
+            old = old or TopicRecord(epoch=0, properties=dict(birth or {}))
             return await _take(name, key, old, version, ledgers, metadata, ids, clock.now_ms(), tenure)
         except RecordRaced:
             log.info("topic opened by two at once", extra={"topic": name})
@@ -84,7 +90,7 @@ async def open_topic(
 async def _take(
     name: str,
     key: str,
-    old: TopicRecord | None,
+    record: TopicRecord,
     version: int | None,
     ledgers: LedgerStore,
     metadata: RecordStore,
@@ -92,7 +98,6 @@ async def _take(
     now_ms: int,
     tenure: int | None,
 ) -> OpenedTopic:
-    record = TopicRecord(epoch=0) if old is None else old
     rows = await asyncio.gather(*(_sealed(row, ledgers, now_ms) for row in record.ledgers))
     lengths = await asyncio.gather(*(ledgers.summarize(ledger) for ledger in record.state_ledgers))
     states = tuple((summary.ledger_id, summary.entries) for summary in lengths if summary.entries)
@@ -164,10 +169,18 @@ async def _replay_ledger(ledgers: LedgerStore, ledger: int, end: int, replayed: 
             )
 
 
-async def finish_deletion(key: str, record: TopicRecord, ledgers: LedgerStore, metadata: RecordStore) -> None:
+async def finish_deletion(
+    key: str, record: TopicRecord, version: int | None, ledgers: LedgerStore, metadata: RecordStore
+) -> None:
     """Ledgers first, the record last: whoever finds the record can go on."""
     views = {record.compacting, None if record.compacted is None else record.compacted.ledger} - {None}
     for ledger in {*(row.id for row in record.ledgers), *record.state_ledgers, *record.garbage, *views}:
         if ledger is not None:
             await ledgers.delete(ledger)
-    await metadata.remove(key)
+    if not record.leaves_grave:
+        await metadata.remove(key)
+        return
+    try:
+        await metadata.save(key, encode_record(grave_of(record, record.properties)), version=version)
+    except RecordRaced:
+        log.info("deletion finished by another", extra={"topic": key})

@@ -1,0 +1,49 @@
+"""What the broker must know of scalable topics: the small port to their records. Layouts are others' business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.segment import Segment, backing_topic
+
+
+@dataclass(frozen=True, slots=True)
+class ScalableTopic:
+    """A topic's record as far as its segments' owners go."""
+
+    name: TopicName
+    incarnation: int
+    layout: Layout
+    planned: tuple[Segment, ...] = ()  # children of the running operation
+
+    def segment(self, name: TopicName) -> Segment | None:
+        """Of the layout or of the running operation: only these can be attached to."""
+        descriptor = name.segment
+        if descriptor is None:
+            return None
+        found = self.layout.segments.get(descriptor.segment_id)
+        found = found or next((one for one in self.planned if one.segment_id == descriptor.segment_id), None)
+        return found if found is not None and backing_topic(self.name, found) == name else None
+
+    def is_planned(self, segment: Segment) -> bool:
+        return segment.segment_id not in self.layout
+
+
+class ScalableRecords(Protocol):
+    async def read(self, topic: TopicName) -> ScalableTopic | None:
+        """As it stands now, not from a cache; `topic` is a `topic://` name."""
+
+    async def exists(self, topic: TopicName) -> bool: ...
+
+
+class NoRecords:
+    """Where there are no scalable topics."""
+
+    async def read(self, topic: TopicName) -> ScalableTopic | None:
+        return None
+
+    async def exists(self, topic: TopicName) -> bool:
+        return False

@@ -1,0 +1,208 @@
+"""The controller's port as plain JSON values, for errands between brokers. Knows no transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+from anabranch.controller import host
+from anabranch.controller.host import (
+    Answer,
+    CursorSpec,
+    Done,
+    Drained,
+    HostEvent,
+    Mandate,
+    Refilled,
+    Request,
+    SealFacts,
+    SegmentRef,
+    Start,
+    Status,
+    SubscriptionSeen,
+)
+from anabranch.model.errors import BadRequest, Error
+from anabranch.model.names import TopicName
+from anabranch.model.position import Position
+
+Json = dict[str, Any]
+
+ERRORS: Mapping[str, type[Error]] = {
+    one.code: one
+    for one in (
+        host.StaleTerm,
+        host.Overtaken,
+        host.SegmentMissing,
+        host.CursorMissing,
+        host.SegmentSealed,
+        host.OtherIncarnation,
+        host.HostUnavailable,
+        host.HostOutcomeUnknown,
+    )
+}
+"""Those of the port: they come back as what they were."""
+
+
+# requests -------------------------------------------------------------------------------------------------------------
+def request_json(mandate: Mandate, request: Request) -> Json:
+    value: Json = {
+        "kind": type(request).__name__,
+        "mandate": [mandate.term, mandate.number],
+        "operation": request.operation,
+        "segment": _ref_json(request.segment),
+    }
+    match request:
+        case host.Create():
+            value["cursors"] = [_spec_json(one) for one in request.cursors]
+        case host.Seal():
+            value["children"] = [_ref_json(one) for one in request.children]
+        case host.CreateCursor():
+            value["cursor"] = _spec_json(request.cursor)
+        case host.Seek():
+            value["subscription"], value["publishMs"] = request.subscription, request.publish_ms
+        case host.DeleteCursor() | host.ClearBacklog():
+            value["subscription"] = request.subscription
+        case host.Fence() | host.Delete():
+            pass
+        case _:
+            assert_never(request)
+    return value
+
+
+def read_request(value: Mapping[str, Any]) -> tuple[Mandate, Request]:
+    """Raises BadRequest."""
+    try:
+        return Mandate(*map(int, value["mandate"])), _request(value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRequest(f"not a request to a segment's owner: {error!r}") from error
+
+
+def _request(value: Mapping[str, Any]) -> Request:
+    operation, segment = str(value["operation"]), _ref(value["segment"])
+    match value["kind"]:
+        case "Create":
+            return host.Create(operation, segment, tuple(map(_spec, value["cursors"])))
+        case "Fence":
+            return host.Fence(operation, segment)
+        case "Seal":
+            return host.Seal(operation, segment, tuple(map(_ref, value["children"])))
+        case "Delete":
+            return host.Delete(operation, segment)
+        case "CreateCursor":
+            return host.CreateCursor(operation, segment, _spec(value["cursor"]))
+        case "DeleteCursor":
+            return host.DeleteCursor(operation, segment, str(value["subscription"]))
+        case "Seek":
+            return host.Seek(operation, segment, str(value["subscription"]), int(value["publishMs"]))
+        case "ClearBacklog":
+            return host.ClearBacklog(operation, segment, str(value["subscription"]))
+        case other:
+            raise BadRequest(f"no request {other!r} is known here")
+
+
+# answers --------------------------------------------------------------------------------------------------------------
+def answer_json(answer: Answer) -> Json:
+    match answer:
+        case Done():
+            return {"kind": "Done"}
+        case SealFacts():
+            return {"kind": "SealFacts", **_seal_json(answer)}
+        case Status():
+            return {
+                "kind": "Status",
+                "exists": answer.exists,
+                "sealed": None if answer.sealed is None else _seal_json(answer.sealed),
+                "cursors": sorted(answer.cursors),
+                "drained": sorted(answer.drained),
+            }
+        case _:
+            assert_never(answer)
+
+
+def read_answer(value: Mapping[str, Any]) -> Answer:
+    """Raises BadRequest."""
+    try:
+        match value["kind"]:
+            case "Done":
+                return Done()
+            case "SealFacts":
+                return _seal(value)
+            case "Status":
+                sealed = None if value["sealed"] is None else _seal(value["sealed"])
+                drained = frozenset((str(name), int(rewinds)) for name, rewinds in value["drained"])
+                return Status(bool(value["exists"]), sealed, frozenset(map(str, value["cursors"])), drained)
+            case other:
+                raise BadRequest(f"no answer {other!r} is known here")
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRequest(f"not an answer of a segment's owner: {error!r}") from error
+
+
+# events ---------------------------------------------------------------------------------------------------------------
+def event_json(event: HostEvent) -> Json:
+    value: Json = {
+        "kind": type(event).__name__,
+        "segment": _ref_json(event.segment),
+        "subscription": event.subscription,
+    }
+    match event:
+        case Drained() | Refilled():
+            value["rewinds"] = event.rewinds
+        case SubscriptionSeen():
+            value["shared"], value["start"] = event.is_shared, event.start.value
+        case _:
+            assert_never(event)
+    return value
+
+
+def read_event(value: Mapping[str, Any]) -> HostEvent:
+    """Raises BadRequest."""
+    try:
+        segment, subscription = _ref(value["segment"]), str(value["subscription"])
+        match value["kind"]:
+            case "Drained":
+                return Drained(segment, subscription, int(value["rewinds"]))
+            case "Refilled":
+                return Refilled(segment, subscription, int(value["rewinds"]))
+            case "SubscriptionSeen":
+                return SubscriptionSeen(segment, subscription, bool(value["shared"]), Start(value["start"]))
+            case other:
+                raise BadRequest(f"no event {other!r} is known here")
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRequest(f"not an event of a segment: {error!r}") from error
+
+
+# values ---------------------------------------------------------------------------------------------------------------
+def _ref_json(ref: SegmentRef) -> list[Any]:
+    return [str(ref.name), ref.incarnation, ref.segment_id]
+
+
+def _ref(value: list[Any]) -> SegmentRef:
+    name, incarnation, segment_id = value
+    return SegmentRef(TopicName.parse(name), int(incarnation), int(segment_id))
+
+
+def _spec_json(spec: CursorSpec) -> list[str]:
+    return [spec.subscription, spec.start.value]
+
+
+def _spec(value: list[str]) -> CursorSpec:
+    subscription, start = value
+    return CursorSpec(subscription, Start(start))
+
+
+def _seal_json(facts: SealFacts) -> Json:
+    return {
+        "lastPosition": list(facts.last_position),
+        "sealedAtMs": facts.sealed_at_ms,
+        "operation": facts.operation,
+        "sequenceIds": [list(one) for one in facts.sequence_ids],
+    }
+
+
+def _seal(value: Mapping[str, Any]) -> SealFacts:
+    return SealFacts(
+        Position(*map(int, value["lastPosition"])),
+        int(value["sealedAtMs"]),
+        str(value["operation"]),
+        tuple((str(name), int(last)) for name, last in value["sequenceIds"]),
+    )

@@ -1,0 +1,166 @@
+"""What a segment's owner knows of it beyond any topic: mandate, incarnation, seal, and of each cursor moves and drains.
+A machine and its two texts; never awaits.
+
+Where it lives, so that every request costs one durable write:
+
+| fact | where | written with |
+|---|---|---|
+| incarnation, id, who made it, mandate at birth | property of the topic's record (`identity`) | the creation |
+| seal: time, operation, children, mandate | the same property | the end of the topic (`terminate`), one write |
+| last position | the topic's record | the same |
+| mandates since; moves, drains, rewinds of cursors | a blob of the topic's state (`dump`) | the cursors they are of |
+| last sequence ids of producers | the topic's deduplication: snapshot, then the log itself | – |
+| mandate of a segment that is not there | the property of its grave (`topicgrave`) | the deletion, the fence |
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from anabranch.controller.host import (
+    Drained,
+    Mandate,
+    OtherIncarnation,
+    Overtaken,
+    Refilled,
+    SegmentRef,
+    StaleTerm,
+)
+from anabranch.model.names import TopicName
+
+PROPERTY = "segment"  # of the topic's record
+BLOB = "segment"  # of the topic's state
+MOVES_MAX = 16  # remembered per cursor: a topic moves its cursors one operation after another
+NEVER = Mandate(-1, 0)
+
+
+def check_mandate(name: TopicName, known: Mandate, mandate: Mandate) -> None:
+    """Raises StaleTerm or Overtaken for one that is lower than what is known."""
+    if mandate.term < known.term:
+        raise StaleTerm(f"{name}: term {mandate.term} is over, {known.term} has spoken")
+    if mandate < known:
+        raise Overtaken(f"{name}: request {mandate.number} comes after request {known.number}")
+
+
+@dataclass(frozen=True, slots=True)
+class SealNote:
+    """The end of the segment, as far as the topic's own record does not have it."""
+
+    at_ms: int
+    operation: str
+    children: tuple[SegmentRef, ...]
+
+
+@dataclass(slots=True)
+class CursorFacts:
+    moves: list[str] = field(default_factory=list)  # operations that have moved it, the last ones
+    is_drained: bool = False
+    rewinds: int = 0  # how often it was taken back out of a drained segment
+
+
+@dataclass(slots=True)
+class SegmentFacts:
+    ref: SegmentRef
+    created_by: str
+    mandate: Mandate
+    sealed: SealNote | None = None
+    cursors: dict[str, CursorFacts] = field(default_factory=dict)
+
+    # what may be asked ------------------------------------------------------------------------------------------------
+    def admit(self, mandate: Mandate) -> None:
+        """From here on lower ones are refused; durable with what is written next."""
+        check_mandate(self.ref.name, self.mandate, mandate)
+        self.mandate = mandate
+
+    def check_incarnation(self, ref: SegmentRef) -> None:
+        if ref.incarnation != self.ref.incarnation:
+            raise OtherIncarnation(f"{self.ref.name} belongs to incarnation {self.ref.incarnation}")
+
+    # cursors ----------------------------------------------------------------------------------------------------------
+    def of(self, subscription: str) -> CursorFacts:
+        return self.cursors.setdefault(subscription, CursorFacts())
+
+    def has_moved(self, subscription: str, operation: str) -> bool:
+        found = self.cursors.get(subscription)
+        return found is not None and operation in found.moves
+
+    def note_move(self, subscription: str, operation: str) -> None:
+        moves = self.of(subscription).moves
+        moves.append(operation)
+        del moves[:-MOVES_MAX]
+
+    def look(self, subscription: str, *, has_backlog: bool) -> Drained | Refilled | None:
+        """The cursor may have moved: what is to be told once it is durable, if anything."""
+        facts = self.cursors.get(subscription)
+        is_drained = self.sealed is not None and not has_backlog
+        if is_drained == (facts is not None and facts.is_drained):
+            return None
+        facts = self.of(subscription)
+        facts.is_drained = is_drained
+        facts.rewinds += not is_drained
+        return (Drained if is_drained else Refilled)(self.ref, subscription, facts.rewinds)
+
+    @property
+    def drained(self) -> frozenset[tuple[str, int]]:
+        return frozenset((name, one.rewinds) for name, one in self.cursors.items() if one.is_drained)
+
+    # texts ------------------------------------------------------------------------------------------------------------
+    def identity(self) -> dict[str, str]:
+        """Properties of the topic's record."""
+        value: dict[str, Any] = {
+            "incarnation": self.ref.incarnation,
+            "segmentId": self.ref.segment_id,
+            "createdBy": self.created_by,
+            "mandate": [self.mandate.term, self.mandate.number],
+        }
+        if self.sealed is not None:
+            value["sealed"] = {
+                "atMs": self.sealed.at_ms,
+                "operation": self.sealed.operation,
+                "children": [[str(one.name), one.segment_id] for one in self.sealed.children],
+            }
+        return {PROPERTY: json.dumps(value, separators=(",", ":"))}
+
+    def dump(self) -> bytes:
+        """Blob of the topic's state."""
+        cursors = {name: [one.moves, one.is_drained, one.rewinds] for name, one in self.cursors.items()}
+        value = {"mandate": [self.mandate.term, self.mandate.number], "cursors": cursors}
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def load(cls, name: TopicName, properties: Mapping[str, str], blob: bytes | None) -> SegmentFacts:
+        value = json.loads(properties[PROPERTY])
+        incarnation = int(value["incarnation"])
+        sealed = value.get("sealed")
+        facts = cls(
+            SegmentRef(name, incarnation, int(value["segmentId"])),
+            str(value["createdBy"]),
+            Mandate(*value["mandate"]),
+            None
+            if sealed is None
+            else SealNote(
+                int(sealed["atMs"]),
+                str(sealed["operation"]),
+                tuple(SegmentRef(TopicName.parse(one), incarnation, int(number)) for one, number in sealed["children"]),
+            ),
+        )
+        if blob:
+            state = json.loads(blob)
+            facts.mandate = max(facts.mandate, Mandate(*state["mandate"]))
+            for subscription, (moves, is_drained, rewinds) in state["cursors"].items():
+                facts.cursors[str(subscription)] = CursorFacts(list(moves), bool(is_drained), int(rewinds))
+        return facts
+
+
+def grave_text(mandate: Mandate) -> dict[str, str]:
+    """Properties of the grave of a segment."""
+    return {PROPERTY: json.dumps({"mandate": [mandate.term, mandate.number]}, separators=(",", ":"))}
+
+
+def mandate_on(properties: Mapping[str, str]) -> Mandate:
+    """What a record remembers, of a segment that is there or of one that is not."""
+    text = properties.get(PROPERTY)
+    return NEVER if text is None else Mandate(*json.loads(text)["mandate"])

@@ -1,0 +1,153 @@
+"""The controller's port (`SegmentHost`) on the brokers of this cluster: each request goes to who owns the segment now.
+
+What is ours is asked directly, what is another broker's becomes an errand; when the segment changes hands meanwhile the
+request follows it, under the same mandate: done twice it is done once. Events of our own segments are told to every
+broker that is registered, until it has them, because the leader of the topic may be anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anabranch.broker.fleet import ErrandRefused, Fleet, NoAnswer, NotConnected
+from anabranch.broker.placement import Placement, ServedElsewhere
+from anabranch.broker.segment_codec import (
+    ERRORS,
+    answer_json,
+    event_json,
+    read_answer,
+    read_event,
+    read_request,
+    request_json,
+)
+from anabranch.broker.segment_news import SegmentNews
+from anabranch.broker.segment_owner import SegmentOwner
+from anabranch.controller.host import (
+    Answer,
+    HostCapabilities,
+    HostEvent,
+    HostOutcomeUnknown,
+    HostUnavailable,
+    Mandate,
+    Request,
+)
+from anabranch.model.errors import Error, NotFound
+from anabranch.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 10.0  # the host's own deadline
+AGAIN_SECONDS = 0.02
+GROUP = "segments"  # of errands
+
+CAPABILITIES = HostCapabilities(
+    "embedded", has_drain_events=True, has_fencing=True, has_dedup_handover=True, tells_children=True
+)
+
+
+class EmbeddedHost:
+    """Implements `controller.host.SegmentHost`, and the errands of the other brokers' hosts."""
+
+    def __init__(
+        self,
+        owner: SegmentOwner,
+        placement: Placement,
+        fleet: Fleet | None,
+        clock: Clock,
+        *,
+        ask_seconds: float = ASK_SECONDS,
+    ) -> None:
+        self._owner = owner
+        self._placement = placement
+        self._fleet = fleet
+        self._clock = clock
+        self._ask_seconds = ask_seconds
+        self._listeners: list[Callable[[HostEvent], None]] = []
+        self._news = None if fleet is None else SegmentNews(fleet, f"{GROUP}.news", clock)
+        self._stop = owner.listen(self._happened)
+
+    async def close(self) -> None:
+        self._stop()
+        if self._news is not None:
+            await self._news.close()
+
+    @property
+    def capabilities(self) -> HostCapabilities:
+        return CAPABILITIES
+
+    # -- asking
+
+    async def ask(self, mandate: Mandate, request: Request) -> Answer:
+        is_sent = False
+        error: Error = HostUnavailable(f"nobody serves {request.segment.name} at the moment")
+        try:
+            async with asyncio.timeout(self._ask_seconds):
+                while True:
+                    try:
+                        return await self._ask(mandate, request)
+                    except (ServedElsewhere, NotConnected) as missed:
+                        error = missed
+                    except NoAnswer as missed:
+                        error, is_sent = missed, True
+                    await self._clock.sleep(AGAIN_SECONDS)
+        except TimeoutError:
+            kind = HostOutcomeUnknown if is_sent else HostUnavailable
+            raise kind(error.reason) from error
+
+    async def _ask(self, mandate: Mandate, request: Request) -> Answer:
+        """Once, where the segment is now."""
+        name, fleet = request.segment.name, self._fleet
+        if fleet is None or self._placement.is_here(name):
+            try:
+                return await self._owner.apply(mandate, request)
+            except Error as error:
+                raise _translated(error) from error
+        await self._placement.wait_placed(name)
+        owner = fleet.owner_of(name)
+        if owner is None or owner == fleet.me:
+            raise ServedElsewhere(name, None)
+        try:
+            return read_answer(await fleet.ask(owner, f"{GROUP}.ask", request_json(mandate, request)))
+        except ErrandRefused as refused:
+            if refused.code == ServedElsewhere.code:
+                raise ServedElsewhere(name, None) from refused
+            raise ERRORS.get(refused.code, HostOutcomeUnknown)(refused.reason) from refused
+
+    # -- events
+
+    def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback)
+
+    def _happened(self, event: HostEvent) -> None:
+        """On one of our own segments."""
+        if self._news is not None:
+            self._news.tell((event.segment.name, event.subscription, type(event)), event_json(event))
+        self._hear(event)
+
+    def _hear(self, event: HostEvent) -> None:
+        for tell in tuple(self._listeners):
+            tell(event)
+
+    # -- errands of other brokers
+
+    async def do(self, call: str, arguments: Mapping[str, Any]) -> Any:
+        match call:
+            case "ask":
+                return answer_json(await self._owner.apply(*read_request(arguments)))
+            case "news":
+                for one in arguments["events"]:
+                    self._hear(read_event(one))
+                return None
+            case _:
+                raise NotFound(f"no errand {GROUP}.{call}")
+
+
+def _translated(error: Error) -> Error:
+    """What is not of the port: storage or metadata could not say whether it was done."""
+    if isinstance(error, ServedElsewhere) or type(error) in ERRORS.values():
+        return error
+    return HostOutcomeUnknown(error.reason)

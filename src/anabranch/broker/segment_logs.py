@@ -1,0 +1,28 @@
+"""Where the logs of segments are: the port that the node fills. What is not there may have a grave (`storage`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from anabranch.broker.policies import Retention
+from anabranch.model.names import TopicName
+from anabranch.storage.topicgrave import Peek
+from anabranch.storage.topiclog import TopicLog
+
+
+class SegmentLogs(Protocol):
+    """All of it in our own tenure: Superseded, or ServedElsewhere, when the segment is another broker's."""
+
+    @property
+    def retention(self) -> Retention:
+        """Of scalable topics, where the namespace says nothing."""
+
+    async def open(self, name: TopicName, birth: Mapping[str, str] | None) -> TopicLog:
+        """With `birth` it is made when it is not there, with these properties; otherwise NotFound."""
+
+    async def peek(self, name: TopicName) -> Peek:
+        """What is there, without opening it."""
+
+    async def bury(self, name: TopicName, properties: Mapping[str, str]) -> None:
+        """A grave for what is not there; durable when it returns. AlreadyExists for what is."""

@@ -1,0 +1,149 @@
+"""The owner of segments on one broker: every request of the controller's port, done here or not at all.
+
+Requests of one segment are done one after another. What each costs in durable writes is said in `segment_facts`; that
+this broker still owns the segment is looked at last, before the answer leaves. Knows no transport.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import assert_never
+from weakref import WeakValueDictionary
+
+from anabranch.broker.segment_facts import NEVER, SegmentFacts, check_mandate, grave_text, mandate_on
+from anabranch.broker.segment_logs import SegmentLogs
+from anabranch.broker.segment_topic import SegmentTopic
+from anabranch.broker.topics import Topics
+from anabranch.controller.host import (
+    Answer,
+    ClearBacklog,
+    Create,
+    CreateCursor,
+    Delete,
+    DeleteCursor,
+    Done,
+    Fence,
+    HostEvent,
+    Mandate,
+    Request,
+    Seal,
+    Seek,
+    SegmentMissing,
+    Status,
+)
+from anabranch.model.errors import Error, NotReady
+from anabranch.model.names import TopicName
+from anabranch.runtime.tasks import TaskOwner
+
+
+class SegmentOwner:
+    def __init__(self, topics: Topics, logs: SegmentLogs) -> None:
+        self._topics = topics
+        self._logs = logs
+        self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
+        self._listeners: list[Callable[[HostEvent], None]] = []
+        self._tasks = TaskOwner("segments")
+        topics.on_segment = self._adopt
+
+    def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
+        """Every event of the segments that this broker owns."""
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback)
+
+    def _adopt(self, topic: SegmentTopic) -> None:
+        topic.on_event = self._tell
+
+    def _tell(self, event: HostEvent) -> None:
+        for tell in tuple(self._listeners):
+            tell(event)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def apply(self, mandate: Mandate, request: Request) -> Answer:
+        """Raises HostError, SegmentMissing, CursorMissing, and whatever storage and metadata say (then it may have been
+        done); ServedElsewhere when the segment is another broker's, before or by the end.
+
+        Whoever asks may give up waiting: what was begun is finished.
+        """
+        task = self._tasks.spawn(self._outcome(mandate, request), type(request).__name__)
+        if task is None:
+            raise NotReady("broker is stopping")
+        outcome: Answer | Error = await asyncio.shield(task)
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
+
+    async def _outcome(self, mandate: Mandate, request: Request) -> Answer | Error:
+        try:
+            return await self._apply(mandate, request)
+        except Error as error:  # an answer like any other: who asks is told
+            return error
+
+    async def _apply(self, mandate: Mandate, request: Request) -> Answer:
+        name = request.segment.name
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            self._topics.check_here(name)
+            topic = await self._find(name)
+            answer = await (self._absent(mandate, request) if topic is None else self._do(topic, mandate, request))
+            self._topics.check_here(name)
+            return answer
+
+    async def _find(self, name: TopicName) -> SegmentTopic | None:
+        loaded = self._topics.loaded(name)
+        if not isinstance(loaded, SegmentTopic) and not (await self._logs.peek(name)).exists:
+            return None
+        return await self._topics.segment(name)
+
+    async def _absent(self, mandate: Mandate, request: Request) -> Answer:
+        """The segment is not there. The mandate is remembered all the same, but for a creation it goes with that."""
+        ref = request.segment
+        known = mandate_on((await self._logs.peek(ref.name)).properties)
+        check_mandate(ref.name, known, mandate)
+        if isinstance(request, Create):
+            facts = SegmentFacts(ref, request.operation, mandate)
+            topic = await self._topics.segment(ref.name, facts.identity())
+            if request.cursors:
+                await topic.add_cursors(request.cursors)
+            return Done()
+        if mandate > known or known == NEVER:
+            await self._logs.bury(ref.name, grave_text(mandate))
+        match request:
+            case Fence():
+                return Status(exists=False)
+            case Delete() | DeleteCursor():
+                return Done()
+            case _:
+                raise SegmentMissing(f"{ref} does not exist")
+
+    async def _do(self, topic: SegmentTopic, mandate: Mandate, request: Request) -> Answer:
+        ref, facts = request.segment, topic.facts
+        facts.admit(mandate)
+        if ref.incarnation != facts.ref.incarnation and isinstance(request, Delete | DeleteCursor):
+            await topic.flush_facts()
+            return Done()  # that life is over
+        if ref.incarnation != facts.ref.incarnation:
+            await topic.flush_facts()
+            facts.check_incarnation(ref)
+        match request:
+            case Create(_, _, cursors):
+                await topic.add_cursors(cursors)
+            case Fence():
+                await topic.flush_facts()
+                return topic.status()
+            case Seal(operation, _, children):
+                return await topic.seal(operation, children)
+            case Delete():
+                await self._topics.delete_segment(topic)
+            case CreateCursor(_, _, spec):
+                await topic.add_cursors((spec,))
+            case DeleteCursor(_, _, subscription):
+                await topic.drop_cursor(subscription)
+            case Seek(operation, _, subscription, publish_ms):
+                await topic.move_cursor(subscription, operation, publish_ms)
+            case ClearBacklog(operation, _, subscription):
+                await topic.move_cursor(subscription, operation, None)
+            case _:
+                assert_never(request)
+        return Done()

@@ -1,0 +1,300 @@
+"""One loaded segment: a topic that can be sealed, tells what is drained, and asks before it takes a new subscription.
+
+It does what its owner's requests come to (`segment_owner`) and keeps what they must find again (`segment_facts`); it
+knows neither who asks nor how. Between the decision to seal and its being durable, SENDs wait: they are answered when
+the outcome is known, refused for the children or, if the seal failed, taken in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from anabranch.broker.errors import SubscriptionNotFound
+from anabranch.broker.farewell import Farewell
+from anabranch.broker.policies import Policies, Retention
+from anabranch.broker.producer import Producer
+from anabranch.broker.segment_facts import BLOB, SealNote, SegmentFacts, grave_text
+from anabranch.broker.subscription import Subscription
+from anabranch.broker.topic import SubscribeRequest, Topic
+from anabranch.controller.host import (
+    CursorMissing,
+    CursorSpec,
+    Drained,
+    HostEvent,
+    Refilled,
+    SealFacts,
+    SegmentRef,
+    Start,
+    Status,
+    SubscriptionSeen,
+)
+from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.position import EARLIEST, LATEST, Position
+from anabranch.protocol import replies
+from anabranch.protocol.server_errors import ServerError
+from anabranch.storage.cursor import Cursor
+
+log = logging.getLogger(__name__)
+
+REGISTRY_SECONDS = 10.0  # how long a SUBSCRIBE by an unknown name waits for the registry
+ASK_SECONDS = 1.0  # it is asked again, should its leader have changed meanwhile
+AGAIN_SECONDS = 0.2
+
+TellSealed = Callable[[Producer, "SegmentTopic"], None]
+"""Tell one producer of our own kind where to go on."""
+
+
+def segment_policies(policies: Policies, kept: Retention) -> Policies:
+    """What holds for a segment where its namespace says something for topics: it lives and dies by the topic's layout.
+
+    `kept`: the retention of scalable topics, unless the namespace has one.
+    """
+    return replace(
+        policies,
+        deduplicate=True,
+        retention=policies.retention or kept,
+        inactive=None,
+        auto_create_subscriptions=True,  # the registry decides
+        subscription_expires_minutes=0,
+        compaction_threshold_bytes=0,
+    )
+
+
+class SegmentTopic(Topic):
+    facts: SegmentFacts  # from `load` on
+    on_event: Callable[[HostEvent], None] | None = None  # told what is durable
+    tell_sealed: TellSealed | None = None
+
+    async def load(self, deduplicate: bool) -> None:
+        self.facts = SegmentFacts.load(self.name, self.log.properties, self.log.state(BLOB))
+        await super().load(deduplicate)
+        self._new_cursors: dict[str, asyncio.Event] = {}  # for those who wait for the registry
+        self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
+        if self.log.is_terminated:
+            self._look_again(self.subscriptions)
+
+    def save_facts(self) -> None:
+        """With the next flush of the state."""
+        self.log.save_state_nowait(BLOB, self.facts.dump())
+
+    async def flush_facts(self) -> None:
+        self._check_open()
+        self.save_facts()
+        await self.log.flush_state()
+
+    # -- sealing
+
+    async def seal(self, operation: str, children: tuple[SegmentRef, ...]) -> SealFacts:
+        """Final when this returns, or at once when it was sealed before; the answer is the same ever after."""
+        self._check_open()
+        if self.log.is_terminated:
+            await self.flush_facts()
+        else:
+            await self._end(operation, children)
+        note = self.facts.sealed
+        assert note is not None, "a segment is terminated by its seal alone"
+        return SealFacts(self.log.last_position, note.at_ms, note.operation, self.last_sequences())
+
+    async def _end(self, operation: str, children: tuple[SegmentRef, ...]) -> None:
+        facts = self.facts
+
+        def ended() -> Mapping[str, str]:
+            facts.sealed = SealNote(self._clock.now_ms(), operation, children)
+            return facts.identity()
+
+        self._publisher.is_paused = True
+        try:
+            await self.log.terminate(ended)  # what is in flight is settled first, and answered
+        except BaseException:
+            facts.sealed = None
+            self._publisher.is_paused = False
+            for producer in list(self.producers.values()):
+                self._publisher.release(producer)
+            raise
+        self._publisher.is_paused = False
+        self._publisher.snapshot()
+        self._attendance.close_all(tell=self._tell_sealed)
+        for subscription in self.subscriptions.values():
+            if not subscription.cursor.has_backlog:
+                subscription.tell_end_of_topic()
+        for subscription in self.subscriptions.values():
+            subscription.on_moved = self._moved
+        self._look_again(self.subscriptions)
+
+    def _tell_sealed(self, producer: Producer) -> None:
+        if producer.grants_credits and self.tell_sealed is not None:
+            self.tell_sealed(producer, self)
+            return
+        while producer.held:
+            producer.refuse(producer.held.popleft(), ServerError.TopicTerminatedError, "the segment is sealed")
+        producer.peer.send(replies.close_producer(producer.producer_id))
+
+    def last_sequences(self) -> tuple[tuple[str, int], ...]:
+        sequences = self._publisher.sequences
+        return () if sequences is None else tuple(sorted(sequences.persisted.items()))
+
+    # -- cursors
+
+    def status(self) -> Status:
+        note = self.facts.sealed
+        sealed = None
+        if note is not None:
+            sealed = SealFacts(self.log.last_position, note.at_ms, note.operation, self.last_sequences())
+        return Status(True, sealed, frozenset(self._durable()), self.facts.drained & self._present())
+
+    def _durable(self) -> Iterable[str]:
+        return (name for name, one in self.subscriptions.items() if one.is_durable)
+
+    def _present(self) -> frozenset[tuple[str, int]]:
+        return frozenset((name, self.facts.of(name).rewinds) for name in self._durable() if name in self.facts.cursors)
+
+    async def add_cursors(self, specs: Iterable[CursorSpec]) -> None:
+        """All with one durable write; cursors that exist stay where they are."""
+        async with self._creating:
+            self._check_open()
+            starts = {
+                spec.subscription: self.resolve(EARLIEST if spec.start is Start.EARLIEST else LATEST)
+                for spec in specs
+                if spec.subscription not in self.subscriptions
+            }
+            self.save_facts()
+            await self.log.create_cursors(starts)
+            for name in starts:
+                self.subscriptions[name] = self._subscription(name, self.log.cursors[name])
+        if self.log.is_terminated:
+            self._look_again(starts)
+        for name in starts:
+            if (waiting := self._new_cursors.pop(name, None)) is not None:
+                waiting.set()
+
+    async def drop_cursor(self, name: str) -> None:
+        self._check_open()
+        self.facts.cursors.pop(name, None)
+        self.save_facts()
+        if name in self.subscriptions:
+            await self.unsubscribe(name, force=True)
+        else:
+            await self.log.flush_state()
+
+    async def move_cursor(self, name: str, operation: str, publish_ms: int | None) -> None:
+        """To the first entry published then or later, or (None) behind the last one; once per operation."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None or not subscription.is_durable:
+            await self.flush_facts()
+            raise CursorMissing(f"{self.facts.ref} has no cursor {name}")
+        if self.facts.has_moved(name, operation):
+            await self.flush_facts()
+            return
+        if publish_ms is None:
+            subscription.pass_over(self.log.last_position)
+            self.facts.note_move(name, operation)
+            self._moved(subscription)
+            await self.flush_facts()
+            return
+        position = await self.log.position_at_time(publish_ms)
+        self._moving[name] = operation
+        subscription.on_moved = self._moved
+        try:
+            await subscription.seek(position)
+        finally:
+            self._moving.pop(name, None)
+            if not self.log.is_terminated:
+                subscription.on_moved = None
+
+    # -- drains
+
+    def _subscription(self, name: str, cursor: Cursor) -> Subscription:
+        made = super()._subscription(name, cursor)
+        if self.log.is_terminated:
+            made.on_moved = self._moved
+        return made
+
+    def _moved(self, subscription: Subscription) -> None:
+        """Its cursor has moved: what that means is written with it, and told when it is durable."""
+        operation = self._moving.pop(subscription.name, None)
+        if operation is not None:
+            self.facts.note_move(subscription.name, operation)
+        event = None
+        if subscription.is_durable:
+            event = self.facts.look(subscription.name, has_backlog=subscription.cursor.has_backlog)
+        if event is not None or operation is not None:
+            self.save_facts()
+        if event is not None:
+            self._tasks.spawn(self._tell(event), f"tell {type(event).__name__}")
+
+    def _look_again(self, names: Iterable[str]) -> None:
+        """What was told before the topic was opened may not have been heard: it is told again."""
+        for subscription in [self.subscriptions[name] for name in names]:
+            if not subscription.is_durable:
+                continue
+            facts = self.facts.cursors.get(subscription.name)
+            if facts is not None and facts.is_drained and not subscription.cursor.has_backlog:
+                self._tasks.spawn(self._tell(Drained(self.facts.ref, subscription.name, facts.rewinds)), "tell again")
+            else:
+                self._moved(subscription)
+
+    async def _tell(self, event: Drained | Refilled) -> None:
+        """When it is durable; until then again and again."""
+        while True:
+            try:
+                await self.log.flush_state()
+                break
+            except Error as error:
+                log.warning("drain not written yet", extra={"topic": str(self.name), "reason": error.reason})
+                await self._clock.sleep(AGAIN_SECONDS)
+        self._emit(event)
+
+    def _emit(self, event: HostEvent) -> None:
+        if self.on_event is not None:
+            self.on_event(event)
+
+    # -- subscribing
+
+    async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
+        if request.durable and request.name not in self.subscriptions:
+            await self._registered(request)
+        return await super()._open_subscription(request)
+
+    async def _registered(self, request: SubscribeRequest) -> None:
+        """The topic's registry decides, and makes the cursor on all segments; SubscriptionNotFound when it does not."""
+        event = SubscriptionSeen(
+            self.facts.ref,
+            request.name,
+            request.spec.type.is_shared and not request.spec.key_shared.is_sticky,
+            Start.EARLIEST if request.from_earliest else Start.LATEST,
+        )
+        arrived = self._new_cursors.setdefault(request.name, asyncio.Event())
+        until = self._clock.monotonic() + REGISTRY_SECONDS
+        while request.name not in self.subscriptions and self._clock.monotonic() < until:
+            self._check_open()
+            self._emit(event)
+            try:
+                async with asyncio.timeout(ASK_SECONDS):
+                    await arrived.wait()
+            except TimeoutError:
+                continue
+        if request.name not in self.subscriptions:
+            self._new_cursors.pop(request.name, None)
+            raise SubscriptionNotFound(f"subscription {request.name!r} is not registered with {self.name.scalable}")
+
+    # -- ending
+
+    async def terminate(self) -> Position:
+        raise NotAllowed(f"{self.name} is sealed by a split or merge of its topic, not by itself")
+
+    async def close(self, *, tell_clients: bool = True, farewell: Farewell | None = None) -> None:
+        self._let_go()
+        await super().close(tell_clients=tell_clients, farewell=farewell)
+
+    async def _delete_log(self) -> None:
+        self._let_go()
+        await self.log.delete(grave_text(self.facts.mandate))
+
+    def _let_go(self) -> None:
+        """Those who wait for a cursor find the topic closed."""
+        self._fenced = True
+        for waiting in self._new_cursors.values():
+            waiting.set()

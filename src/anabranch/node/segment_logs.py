@@ -1,0 +1,66 @@
+"""The logs of segments on this node's storage and metadata. Wiring, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from anabranch.broker.catalog import Catalog
+from anabranch.broker.policies import Retention
+from anabranch.model.errors import NotFound
+from anabranch.model.names import TopicName
+from anabranch.runtime.clock import Clock
+from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.port import LedgerStore
+from anabranch.storage.records import RecordStore
+from anabranch.storage.topicgrave import Peek, bury_topic, peek_topic
+from anabranch.storage.topiclog import TopicLog, TopicLogSettings
+
+
+class NodeSegmentLogs:
+    """Implements `broker.segment_logs.SegmentLogs`."""
+
+    def __init__(
+        self,
+        *,
+        ledgers: LedgerStore,
+        records: RecordStore,
+        ids: LedgerIds,
+        clock: Clock,
+        settings: TopicLogSettings,
+        retention: Retention,
+        tenure_of: Callable[[TopicName], int | None],
+    ) -> None:
+        self._ledgers, self._records, self._ids, self._clock = ledgers, records, ids, clock
+        self._settings = settings
+        self._retention = retention
+        self._tenure_of = tenure_of
+
+    @property
+    def retention(self) -> Retention:
+        return self._retention
+
+    async def open(self, name: TopicName, birth: Mapping[str, str] | None) -> TopicLog:
+        return await TopicLog.open(
+            Catalog.topic_key(name),
+            ledgers=self._ledgers,
+            metadata=self._records,
+            ids=self._ids,
+            clock=self._clock,
+            settings=self._settings,
+            create=birth is not None,
+            tenure=self._tenure_of(name),
+            birth=birth,
+        )
+
+    async def peek(self, name: TopicName) -> Peek:
+        found = await peek_topic(Catalog.topic_key(name), self._records)
+        if not found.is_half_deleted:
+            return found
+        try:
+            await (await self.open(name, None)).close()  # finishes the deletion
+        except NotFound:
+            pass
+        return await peek_topic(Catalog.topic_key(name), self._records)
+
+    async def bury(self, name: TopicName, properties: Mapping[str, str]) -> None:
+        await bury_topic(Catalog.topic_key(name), self._records, properties, tenure=self._tenure_of(name))
