@@ -1,4 +1,4 @@
-"""The owners of segments under one contract: the model in memory, a broker alone, and two brokers of which the other one
+"""The owners of segments under one contract: the model in memory, a broker alone, two brokers of which the other one
 owns the segment. Each world publishes, reads and acknowledges in its own way; what the port says must be the same."""
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ async def _take(
         state_ledgers=(*(ledger for ledger, _ in states), state_ledger),
         garbage=tuple(sorted({*record.garbage, *emptied})),
         last=chain.last,
-        origin=state_ledger if old is None else record.origin,
+        origin=record.origin if record.state_ledgers else state_ledger,  # one that was ever opened has some
         compacting=None,
         tenure=record.tenure if tenure is None else tenure,
     )
