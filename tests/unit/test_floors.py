@@ -86,7 +86,7 @@ def floor_violations(source: str, floor: str, name: str) -> list[str]:
             continue
         if (floor, target) in HAND_OVER and statement.col_offset > 0:
             continue
-        if dotted.startswith(tuple(f"{port}." for port in PORTS.get(floor, ()))):
+        if f"{dotted}.".startswith(tuple(f"{port}." for port in PORTS.get(floor, ()))):
             continue
         found.append(f"{name}:{statement.lineno}: `{floor}` must not import `{target}`")
     return found
