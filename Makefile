@@ -7,6 +7,7 @@ KILLS ?= 30
 ROUNDS ?= 30
 FRAMES ?= 100000
 REQUESTS ?= 20000
+CASES ?= 100000
 FAULT_ROUNDS ?= 5
 SEEDS ?= 10000
 
@@ -18,7 +19,7 @@ help:  ## this list
 
 setup: $(STAMP)  ## virtual environment in .venv with everything needed (done once)
 
-$(STAMP): pyproject.toml constraints.txt scripts/setup.sh
+$(STAMP): pyproject.toml setup.py constraints.txt scripts/setup.sh src/anabranch/codec/_native.c
 	@VENV=$(VENV) scripts/setup.sh
 
 test: $(STAMP)  ## all tests but the soaks
@@ -51,13 +52,14 @@ bench-metadata: $(STAMP)  ## the metadata stores against their peers, on real se
 bench-cluster: $(STAMP)  ## takeover, planned moves, two brokers against one, 10,000 topics: one table, JSON in bench-results/
 	$(PY) -m benchmarks.cluster
 
-soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; metadata stores under faults (FAULT_ROUNDS=5)
+soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the native codec under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5)
 	$(PY) -m tests.soak.crash_soak --kills $(KILLS)
 	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS)
 	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS) --metadata zk
 	$(PY) -m tests.soak.fuzz --frames $(FRAMES)
 	$(PY) -m tests.soak.fuzz_rest --requests $(REQUESTS)
 	$(PY) -m tests.soak.fuzz_auth --attempts $(REQUESTS)
+	$(PY) -m tests.soak.fuzz_codec --cases $(CASES)
 	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/test_metadata_faults*.py tests/e2e/test_metadata_backends.py
 
 demo: $(STAMP)  ## broker, keyed traffic, kill -9 in the middle, audit

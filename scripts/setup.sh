@@ -43,6 +43,16 @@ if [ ! -x "$VENV/bin/pip" ]; then
     fi
 fi
 
+can_compile() {  # a C compiler, and Python's headers
+    command -v cc >/dev/null &&
+        "$VENV/bin/python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
+}
+
+if ! can_compile; then
+    { install_packages gcc libc6-dev python3-dev && can_compile; } ||
+        echo "setup: no C compiler, or no headers of Python: the codec will run in pure Python, which is slower and no less"
+fi
+
 "$VENV/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' ||
     complain "pip could not install the requirements (see above); is a package index reachable?"
 touch "$VENV/.anabranch-setup"

@@ -104,7 +104,7 @@ def pairs(column: Column | None, rows: int, given: Callable[[Column, str], Any])
         column = column.combine_chunks() if hasattr(column, "chunks") else column
         if not str(column.type).startswith("map<string, string"):
             raise BadColumn(f"properties is an Arrow column of {column.type}, not of map<string, string>")
-        if rows and not column.null_count:
+        if rows and not column.null_count and not column.items.null_count:
             starts = column.offsets
             raw = memoryview(starts.buffers()[1])[4 * starts.offset : 4 * (starts.offset + rows + 1)].cast("i")
             return (raw, given(column.keys, "properties"), given(column.items, "properties"))
