@@ -31,7 +31,7 @@ test-fast: $(STAMP)  ## unit and property tests only
 simulate: $(STAMP)  ## scalable topics under seeded faults, SEEDS=10000 of them; a failure prints its seed and a trace
 	ANABRANCH_SEEDS=$(SEEDS) $(PY) -m pytest -q -n $(WORKERS) tests/simulation/test_controller_*.py
 
-services: $(STAMP)  ## the real ZooKeeper, etcd, Oxia and pulsar-admin for tests: got and built once, tried, listed
+services: $(STAMP)  ## the real ZooKeeper, etcd, Oxia, pulsar-admin, V5 client and Chromium for tests: got and built once, tried, listed
 	@$(PY) -m scripts.services
 
 lint: $(STAMP)  ## ruff and strict mypy

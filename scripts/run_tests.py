@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     if not has_second_chance(exit_code, failed):
         return exit_code
     sys.stdout.write(f"\n{len(failed)} failed among all others; once more, alone:\n")
-    exit_code, _ = _pytest(["-q", "-p", "no:xdist", *failed])
+    exit_code, _ = _pytest(["-q", "-n", "0", *failed])
     if exit_code == 0:
         sys.stdout.write("".join(f"UNSTEADY, to be mended: {test}\n" for test in failed))
     return exit_code

@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from tests.services import KINDS, ServerFailed, Unavailable, pulsar_admin, pulsar_v5
+from tests.services import KINDS, ServerFailed, Unavailable, chromium, pulsar_admin, pulsar_v5
 from tests.services.available import REQUIRE, is_required
 
-TOOLS: dict[str, ModuleType] = {"pulsar-admin": pulsar_admin, "pulsar-v5": pulsar_v5}  # Pulsar's, in Java
+TOOLS: dict[str, ModuleType] = {"pulsar-admin": pulsar_admin, "pulsar-v5": pulsar_v5, "chromium": chromium}
 WIDTH = max(map(len, TOOLS))
 
 
@@ -40,7 +40,7 @@ def look_tool(name: str, tool: ModuleType) -> tuple[str, bool]:
         tool.obtain()
     except Unavailable as error:
         return f"{name:<{WIDTH}} NO    {error}", False
-    return f"{name:<{WIDTH}} yes   had in {time.monotonic() - began:6.1f} s, from Maven", True
+    return f"{name:<{WIDTH}} yes   had in {time.monotonic() - began:6.1f} s", True
 
 
 def main() -> int:

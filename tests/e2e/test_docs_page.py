@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,20 +12,19 @@ from tests.broker_process import BrokerProcess
 from tests.e2e.conftest import StartBroker
 from tests.e2e.stock.client_helpers import Rest
 from tests.security_world import write_secret
+from tests.services.available import browser
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=5000"),
 )
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")]
+pytestmark = pytest.mark.slow
 
 
 def dom(url: str, profile: Path) -> str:
     """The page as it is after its scripts ran."""
-    assert CHROMIUM is not None
     done = subprocess.run(
-        [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--enable-logging=stderr", "--dump-dom", url],
+        [browser(), *FLAGS, f"--user-data-dir={profile}", "--enable-logging=stderr", "--dump-dom", url],
         capture_output=True,
         text=True,
         timeout=60,

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.services import etcd, oxia, zookeeper
+from tests.services import chromium, etcd, oxia, zookeeper
 from tests.services.cache import Unavailable
 from tests.services.process import Cluster
 from tests.services.pulsar_admin import PulsarAdmin
@@ -73,6 +73,14 @@ def pulsar_v5(service_url: str, folder: Path) -> V5Client:
         return V5Client(service_url, folder / "pulsar-v5.log")
     except Unavailable as error:
         _give_up("pulsar-v5", error)
+
+
+def browser() -> str:
+    """The path of a real browser."""
+    try:
+        return chromium.obtain()
+    except Unavailable as error:
+        _give_up("chromium", error)
 
 
 def _give_up(kind: str, error: Unavailable) -> NoReturn:

@@ -47,6 +47,14 @@ def once(name: str, recipe: Path, build: Callable[[Path], None], *, within_s: fl
     return entry
 
 
+@contextmanager
+def alone(name: str, *, within_s: float) -> Iterator[None]:
+    """One at a time over all processes of this machine's user."""
+    folder().mkdir(parents=True, exist_ok=True)
+    with _alone(folder() / f"{name}.lock", within_s):
+        yield
+
+
 def run(command: Sequence[str | Path], *, cwd: Path | None = None, within_s: float) -> str:
     """Run a package client; what goes wrong means that the server is not to be had."""
     if shutil.which(command[0]) is None:

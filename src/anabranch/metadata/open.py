@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from anabranch.metadata.port import ExtraMissing, MetadataStore, UnknownStore
 from anabranch.metadata.writegate import GatedStore
 from anabranch.runtime.clock import Clock
+
+_HOST = re.compile(r"(?:[\w.-]*|\[[0-9a-fA-F:.]+\])(?::\d*)?")
 
 KNOWN = (
     "memory:",
@@ -75,7 +78,7 @@ def without_credentials(url: str) -> str:
 
 
 def without_user(url: str) -> str:
-    """A slash in a password ends what looks like the hosts, so that what is left there has no port's number."""
+    """A slash in a password ends what looks like the hosts, so that what is left there is no list of hosts."""
     scheme, mark, rest = url.partition("://")
     hosts = rest.partition("/")[0]
     if "@" in rest and ("@" in hosts or not _are_hosts(hosts)):
@@ -84,9 +87,7 @@ def without_user(url: str) -> str:
 
 
 def _are_hosts(written: str) -> bool:
-    return all(
-        ":" not in host or host.endswith("]") or host.rpartition(":")[2].isdigit() for host in written.split(",")
-    )
+    return all(_HOST.fullmatch(host) for host in written.split(","))
 
 
 def sqlite_folder(rest: str) -> Path:
