@@ -62,6 +62,12 @@ class MessageTooLarge(ClientError):
         self.message_bytes, self.message_bytes_max = message_bytes, message_bytes_max
 
 
+class SchemaMismatch(ClientError):
+    """A value that does not fit the producer's schema, or a message that the consumer's cannot read."""
+
+    code = "schema-mismatch"
+
+
 class Refused(ClientError):
     """The broker said no. `server_error` is its number on the wire."""
 
