@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.model.errors import Error
 
 if TYPE_CHECKING:
-    from anabranch import blocking
+    from anabranch import admin, blocking, schema
     from anabranch.client import (
         Backoff,
         Batching,
@@ -45,8 +45,10 @@ __all__ = [
     "QueueConsumer",
     "StreamConsumer",
     "__version__",
+    "admin",
     "blocking",
     "connect",
+    "schema",
 ]
 
 
@@ -55,8 +57,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'anabranch' has no attribute {name!r}")
     import importlib
 
-    if name == "blocking":
-        return importlib.import_module("anabranch.blocking")
+    if name in ("admin", "blocking", "schema"):
+        return importlib.import_module(f"anabranch.{name}")
     value = getattr(importlib.import_module("anabranch.client"), name)
     globals()[name] = value
     return value

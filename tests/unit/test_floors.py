@@ -31,7 +31,7 @@ FLOORS: dict[str, frozenset[str]] = {
     "testing": frozenset(_STORES | {"cluster", "broker", "controller", "client", "admin", "rest", "cli", "node"}),
     "node": frozenset(_STORES | {"cluster", "broker", "controller", "client", "admin", "rest", "cli"}),
 }
-TOP = frozenset({"__init__", "__main__", "blocking", "version"})  # the package's own front door
+TOP = frozenset({"__init__", "__main__", "blocking", "schema", "version"})  # the package's own front door
 FORBIDDEN_CALLS = {
     ("time", "time"),
     ("time", "time_ns"),

@@ -24,6 +24,7 @@ from anabranch.client.message import Message, MessageId
 from anabranch.client.policies import Batching, Chunking, ConnectionPolicy, Seconds
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
+from anabranch.client.schema import Schema
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
@@ -118,7 +119,7 @@ class BlockingProducer(_Face):
 
     def send(
         self,
-        value: bytes,
+        value: Any,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -139,7 +140,7 @@ class BlockingProducer(_Face):
 
     def send_nowait(
         self,
-        value: bytes,
+        value: Any,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -227,6 +228,7 @@ class BlockingClient(_Face):
         batching: Batching | None = Batching(),  # noqa: B008  frozen
         compression: Compression | str | None = None,
         chunking: Chunking | None = None,
+        schema: Schema | type | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
         properties: Mapping[str, str] | None = None,
@@ -238,6 +240,7 @@ class BlockingClient(_Face):
             batching=batching,
             compression=compression,
             chunking=chunking,
+            schema=schema,
             send_timeout=send_timeout,
             pending_bytes_max=pending_bytes_max,
             properties=properties,
@@ -255,6 +258,7 @@ class BlockingClient(_Face):
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
         nack_delay: Seconds = 60.0,
+        schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> BlockingQueueConsumer:
@@ -266,6 +270,7 @@ class BlockingClient(_Face):
             prefetch=prefetch,
             ack_group_time=ack_group_time,
             nack_delay=nack_delay,
+            schema=schema,
             properties=properties,
             timeout=timeout,
         )
@@ -280,6 +285,7 @@ class BlockingClient(_Face):
         name: str | None = None,
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
+        schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> BlockingStreamConsumer:
@@ -290,6 +296,7 @@ class BlockingClient(_Face):
             name=name,
             prefetch=prefetch,
             ack_group_time=ack_group_time,
+            schema=schema,
             properties=properties,
             timeout=timeout,
         )

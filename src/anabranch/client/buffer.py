@@ -1,7 +1,8 @@
 """Messages that wait for the application, fair between the channels they came by. Without I/O; knows no topics.
 
 Channels take turns, a few messages each, so that one with a long backlog does not starve the others. Within a channel
-the order of arrival stays. A channel that is held keeps its messages until it is let go: something else comes first.
+the order of arrival stays. A channel that is held keeps its messages until it is let go: something else comes first. It
+may be held for several reasons, and is let go when the last one is gone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Buffer(Generic[K]):
     def __init__(self) -> None:
         self._waiting: dict[K, deque[Message]] = {}
         self._turns: deque[K] = deque()  # channels with messages that are not held, in the order of their turns
-        self._held: set[K] = set()
+        self._held: dict[K, set[str]] = {}  # why
         self._left = TURN_MAX  # of the turn of the first one
         self._count = 0  # of messages that can be taken
 
@@ -62,7 +63,8 @@ class Buffer(Generic[K]):
 
     def drop(self, channel: K) -> list[Message]:
         """All that waits of this channel; nobody gets it."""
-        self.release(channel)
+        for reason in list(self._held.get(channel, ())):
+            self.release(channel, reason)
         queue = self._waiting.pop(channel, None)
         if queue is None:
             return []
@@ -72,21 +74,26 @@ class Buffer(Generic[K]):
         self._turns.remove(channel)
         return list(queue)
 
-    def hold(self, channel: K) -> None:
+    def hold(self, channel: K, reason: str = "order") -> None:
         if channel in self._held:
+            self._held[channel].add(reason)
             return
-        self._held.add(channel)
+        self._held[channel] = {reason}
         if channel in self._waiting:
             self._count -= len(self._waiting[channel])
             if self._turns[0] == channel:
                 self._left = TURN_MAX
             self._turns.remove(channel)
 
-    def release(self, channel: K) -> bool:
+    def release(self, channel: K, reason: str = "order") -> bool:
         """True when there is more to take now."""
-        if channel not in self._held:
+        reasons = self._held.get(channel)
+        if reasons is None:
             return False
-        self._held.discard(channel)
+        reasons.discard(reason)
+        if reasons:
+            return False
+        del self._held[channel]
         if channel not in self._waiting:
             return False
         self._count += len(self._waiting[channel])

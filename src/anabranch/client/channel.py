@@ -58,6 +58,7 @@ class ChannelSpec:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     ack_group_s: float = 0.01
+    schema: pb.Schema | None = None
 
 
 class Outlet(Protocol):
@@ -130,6 +131,7 @@ class Channel:
             "priority_level": spec.priority or None,
             "metadata": _pairs(metadata),
             "subscription_properties": _pairs(spec.subscription_properties),
+            "schema": spec.schema,
         }
 
     async def _settle(self, connection: Connection) -> None:

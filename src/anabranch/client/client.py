@@ -18,6 +18,7 @@ from anabranch.client.policies import NO_BATCHING, Batching, Chunking, Connectio
 from anabranch.client.pool import Pool
 from anabranch.client.producer import Producer, ProducerOptions
 from anabranch.client.queue_consumer import QueueConsumer, QueueOptions
+from anabranch.client.schema import Schema, schema_of
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
@@ -102,6 +103,7 @@ class Client:
         batching: Batching | None = Batching(),  # noqa: B008  frozen
         compression: Compression | str | None = None,
         chunking: Chunking | None = None,
+        schema: Schema | type | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
         properties: Mapping[str, str] | None = None,
@@ -110,7 +112,8 @@ class Client:
         """`batching=None` sends each message in an entry of its own; `send_timeout=0` waits for receipts for ever.
 
         `compression` is "lz4", "zlib", "zstd" or "snappy"; bodies under 4 KiB stay as they are. With `chunking`,
-        messages larger than the broker takes are cut, and put together again by the consumer.
+        messages larger than the broker takes are cut, and put together again by the consumer. `schema` says what values
+        are (`anabranch.schema`); a dataclass or pydantic model means JSON. Without one they are bytes.
         """
         where = _regular(topic)
         if pending_bytes_max < 1:
@@ -125,6 +128,7 @@ class Client:
             operation_timeout_s=self._within(timeout),
             compression=Compression.named(compression),
             chunk_bytes=None if chunking is None else chunking.chunk_bytes,
+            schema=schema_of(schema),
         )
 
         async def opened() -> Producer:
@@ -145,12 +149,15 @@ class Client:
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
         nack_delay: Seconds = 60.0,
+        schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> Opening[QueueConsumer]:
         """`start` says where a subscription begins that does not exist yet."""
         topics = _topics(topic)
-        shared = self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout)
+        shared = self._consumer_options(
+            subscription, start, name, prefetch, ack_group_time, properties, timeout, schema
+        )
         options = QueueOptions(**shared, nack_delay_s=seconds(nack_delay))
 
         async def opened() -> QueueConsumer:
@@ -169,13 +176,14 @@ class Client:
         name: str | None = None,
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
+        schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> Opening[StreamConsumer]:
         """`start` says where a subscription begins that does not exist yet."""
         topics = _topics(topic)
         options = ConsumerOptions(
-            **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout)
+            **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout, schema)
         )
 
         async def opened() -> StreamConsumer:
@@ -208,6 +216,7 @@ class Client:
         ack_group_time: Seconds,
         properties: Mapping[str, str] | None,
         timeout: Seconds | None,
+        schema: Schema | type | None,
     ) -> dict[str, Any]:
         if start not in ("earliest", "latest"):
             raise BadOption(f"start is 'earliest' or 'latest', not {start!r}")
@@ -221,6 +230,7 @@ class Client:
             "ack_group_s": seconds(ack_group_time),
             "operation_timeout_s": self._within(timeout),
             "properties": properties or {},
+            "schema": schema_of(schema),
         }
 
     async def _partitions(self, topics: Sequence[TopicName], timeout_s: float) -> dict[TopicName, int]:

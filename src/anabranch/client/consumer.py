@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Self
 
 from anabranch.client.attachment import Attachment
@@ -17,6 +18,8 @@ from anabranch.client.errors import BadOption, ClientError, Closed
 from anabranch.client.inbox import Inbox
 from anabranch.client.message import Message, MessageId
 from anabranch.client.policies import Seconds, seconds
+from anabranch.client.schema import Schema
+from anabranch.client.tutor import Tutor, on_wire
 from anabranch.model.names import TopicName
 from anabranch.runtime.tasks import TaskOwner
 
@@ -33,6 +36,7 @@ class ConsumerOptions:
     operation_timeout_s: float
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    schema: Schema | None = None
 
 
 class Consumer:
@@ -46,6 +50,8 @@ class Consumer:
         self._inbox: Inbox[Channel] = Inbox()
         self._channels: dict[tuple[str, int], Channel] = {}  # by topic and lane
         self._is_closed = False
+        self._lessons = 0
+        self._tutor = None if options.schema is None else Tutor(options.schema, ground, self._tasks)
 
     async def open(self, lanes: Mapping[TopicName, int]) -> Self:
         """`lanes`: number of partitions of every topic, 0 for one without."""
@@ -122,6 +128,11 @@ class Consumer:
     # -- for the channels
 
     def arrived(self, channel: Channel, messages: Sequence[Message]) -> None:
+        if self._tutor is not None:
+            self._lessons += 1
+            reason = f"schema {self._lessons}"  # what these were written with may have to be asked for
+            if not self._tutor.prepare(messages, partial(self._inbox.release, channel, reason)):
+                self._inbox.hold(channel, reason)
         self._inbox.arrived(channel, messages)
 
     def dropped(self, channel: Channel) -> list[MessageId]:
@@ -141,10 +152,14 @@ class Consumer:
     def _hand_out(self, channel: Channel, message: Message) -> Message:
         """A message leaves for the application."""
         channel.taken()
+        if self._tutor is not None:
+            self._tutor.finish(message)
         return message
 
     def _attach(self, spec: ChannelSpec) -> Channel:
         """Starts; `channel.attachment` says how it goes."""
+        if self._options.schema is not None:
+            spec = replace(spec, schema=on_wire(self._options.schema))
         channel = Channel(spec, self, self._ground, self._options.prefetch)
         ground = self._ground
         channel.attachment = Attachment(channel, ground.pool, ground.backoff, ground.clock, ground.chance)

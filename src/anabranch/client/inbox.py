@@ -33,11 +33,11 @@ class Inbox(Generic[K]):
     def drop(self, channel: K) -> list[Message]:
         return self._buffer.drop(channel)
 
-    def hold(self, channel: K) -> None:
-        self._buffer.hold(channel)
+    def hold(self, channel: K, reason: str = "order") -> None:
+        self._buffer.hold(channel, reason)
 
-    def release(self, channel: K) -> None:
-        if self._buffer.release(channel):
+    def release(self, channel: K, reason: str = "order") -> None:
+        if self._buffer.release(channel, reason):
             self._wake(len(self._buffer))
 
     def fail(self, error: ClientError) -> None:

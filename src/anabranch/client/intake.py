@@ -419,6 +419,7 @@ class Intake:
             single.sequence_id if single.HasField("sequence_id") else of.sequence_id,
             of.producer_name,
             redeliveries,
+            schema_version=of.schema_version,
         )
 
 

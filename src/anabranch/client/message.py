@@ -13,7 +13,7 @@ reads a bare MessageIdData, as stock clients write it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ REGULAR = "persistent://"
 _NO_SEGMENT = -1
 _SEGMENT_MAX = 1 << 56  # so that the first byte tells a V5 id from a plain one
 _COUNT_MAX = 1 << 20
+_UNREAD: Any = object()
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 
 
@@ -98,10 +99,11 @@ class MessageId:
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """One received message. Times are milliseconds since 1970; an `event_time` that was not given is None."""
+    """One received message. Times are milliseconds since 1970; an `event_time` that was not given is None. `data` is
+    the body as it was sent, `value` what the consumer's schema makes of it."""
 
     id: MessageId
-    value: Any
+    data: bytes
     key: str | bytes | None
     properties: Mapping[str, str]
     publish_time: int
@@ -110,10 +112,22 @@ class Message:
     producer_name: str
     redelivery_count: int = 0
     delivery: int = field(default=-1, repr=False)  # running number within its stream consumer
+    schema_version: bytes = b""  # of the producer's schema; empty: it had none
+    decoder: Callable[[bytes], Any] | None = field(default=None, repr=False)  # None: the body is the value
+    _value: Any = field(default=_UNREAD, repr=False)
 
     @property
     def topic(self) -> str:
         return self.id.topic
+
+    @property
+    def value(self) -> Any:
+        """Decoded when it is first looked at; raises SchemaMismatch when that cannot be. Without a schema: bytes."""
+        if self.decoder is None:
+            return self.data
+        if self._value is _UNREAD:
+            self._value = self.decoder(self.data)
+        return self._value
 
 
 # bytes ----------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from anabranch.client.message import MessageId
 from anabranch.client.policies import Backoff, Batching, Seconds, seconds
 from anabranch.client.pool import Pool
 from anabranch.client.record import Record, Style
+from anabranch.client.schema import Schema, encoder_of
+from anabranch.client.tutor import on_wire
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.keyhash import murmur3_32, partition_of
@@ -40,6 +42,7 @@ class ProducerOptions:
     operation_timeout_s: float
     compression: Compression = Compression.NONE
     chunk_bytes: int | None = None
+    schema: Schema | None = None
 
     def style(self) -> Style:
         return Style(self.name, self.compression, chunk_bytes=self.chunk_bytes)
@@ -85,6 +88,7 @@ class LaneRunner:
                 user_provided_producer_name=options.is_name_given,
                 epoch=self._epoch,
                 metadata=_pairs(options.properties),
+                schema=on_wire(options.schema),
             )
             is_heard = True
         except Refused:
@@ -97,6 +101,8 @@ class LaneRunner:
         if not connection.is_usable:
             raise Unreachable("the connection broke while the producer was opened")
         self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
+        if options.schema is not None:
+            self._producer.style.schema_version = answer.schema_version
         credits = Credits(answer.credit_bytes, answer.credit_messages) if answer.HasField("credit_bytes") else None
         self.perform(self.lane.opened(connection.message_bytes_max, credits))
 
@@ -216,6 +222,7 @@ class Producer:
         self._topic = topic
         self._options = options
         self.style = options.style()
+        self._encode = encoder_of(options.schema)
         self._pool = pool
         self._backoff = backoff
         self._clock = clock
@@ -266,7 +273,7 @@ class Producer:
 
     async def send(
         self,
-        value: bytes,
+        value: Any,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -288,7 +295,7 @@ class Producer:
 
     def send_nowait(
         self,
-        value: bytes,
+        value: Any,
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
@@ -340,7 +347,7 @@ class Producer:
 
     def _record(
         self,
-        value: bytes,
+        value: Any,
         key: str | bytes | None,
         properties: Mapping[str, str] | None,
         event_time: int | None,
@@ -352,7 +359,7 @@ class Producer:
         timeout_s = self._options.send_timeout_s
         return Record(
             -1,
-            value,
+            self._encode(value),
             key,
             properties,
             event_time or 0,

@@ -161,6 +161,15 @@ PLAIN: dict[SchemaType, _Plain] = {
 }
 
 
+def schema_of(wanted: Schema | type | None) -> Schema | None:
+    """What was given as `schema=`; a class stands for its JSON."""
+    if isinstance(wanted, type):
+        from anabranch.client.schema_records import Json
+
+        return Json(wanted)
+    return wanted
+
+
 def encoder_of(schema: Schema | None) -> Callable[[Any], bytes]:
     """How a producer makes bytes of what the application gives it."""
     return _encoded_bytes if schema is None else schema.encode

@@ -20,9 +20,8 @@ class StreamConsumer(Consumer):
         self._log: DeliveryLog[Channel] = DeliveryLog()
 
     def _hand_out(self, channel: Channel, message: Message) -> Message:
-        channel.taken()
         message.delivery = self._log.handed_out(channel, message.id)
-        return message
+        return super()._hand_out(channel, message)
 
     async def ack_cumulative(self, message: Message | MessageId) -> None:
         """Everything this consumer handed out up to and including `message`, of all partitions. With a bare id it
