@@ -10,13 +10,13 @@ from anabranch.client.message import Message, MessageId
 
 
 def message(n: int) -> Message:
-    return Message(MessageId("t", 0, n), n, None, {}, 0, None, n, "p")
+    return Message(MessageId("t", 0, n), b"%d" % n, None, {}, 0, None, n, "p")
 
 
 def taken(buffer: Buffer[str]) -> list[tuple[str, int]]:
     found = []
     while one := buffer.take():
-        found.append((one[0], one[1].value))
+        found.append((one[0], one[1].sequence_id))
     return found
 
 
@@ -63,9 +63,9 @@ def test_nothing_is_lost_reordered_or_counted_wrong(steps: list[tuple[str, int, 
             assert (found is None) == (not any(model[one] for one in model if one not in held))
             if found is not None:
                 assert found[0] not in held
-                assert model[found[0]].pop(0) == found[1].value
+                assert model[found[0]].pop(0) == found[1].sequence_id
         elif name == "drop":
-            assert [one.value for one in buffer.drop(channel)] == model[channel]
+            assert [one.sequence_id for one in buffer.drop(channel)] == model[channel]
             model[channel] = []
             held.discard(channel)
         elif name == "hold":
@@ -75,3 +75,21 @@ def test_nothing_is_lost_reordered_or_counted_wrong(steps: list[tuple[str, int, 
             buffer.release(channel)
             held.discard(channel)
         assert len(buffer) == sum(len(model[one]) for one in model if one not in held)
+
+
+def test_a_channel_is_let_go_when_the_last_reason_is_gone() -> None:
+    buffer: Buffer[str] = Buffer()
+    buffer.hold("c")
+    buffer.hold("c", "schema 1")
+    buffer.hold("c", "schema 2")
+    buffer.add("c", [message(1)])
+    assert not buffer.release("c", "schema 1")
+    assert not buffer.release("c")
+    assert taken(buffer) == []
+    assert buffer.release("c", "schema 2")
+    assert taken(buffer) == [("c", 1)]
+    buffer.hold("c", "schema 3")
+    buffer.add("c", [message(2)])
+    assert [one.sequence_id for one in buffer.drop("c")] == [2]
+    buffer.add("c", [message(3)])
+    assert taken(buffer) == [("c", 3)], "what is dropped is not held any more"
