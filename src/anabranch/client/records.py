@@ -21,6 +21,7 @@ import typing
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 from anabranch.client.errors import BadOption, SchemaMismatch
@@ -54,13 +55,16 @@ def is_record(cls: Any) -> bool:
     return isinstance(cls, type) and (dataclasses.is_dataclass(cls) or hasattr(cls, "model_fields"))
 
 
+_Records = dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]]
+
+
 class _Shapes:
     """The shapes of one definition; a record that was defined once is named afterwards."""
 
     def __init__(self, is_json: bool) -> None:
         self._is_json = is_json
         self._named: dict[type, str] = {}
-        self._records: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
+        self._records: _Records = {}
 
     def _shape(self, annotation: Any, where: str) -> Shape:
         origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -132,10 +136,8 @@ class _Shapes:
 
     def _record(self, cls: type, where: str) -> Shape:
         known = self._records
-        # Late binding: a record may hold itself, before its own fields are known.
-        late = Shape(cls.__name__, lambda one: known[cls][0](one), lambda one: known[cls][1](one))  # noqa: PLW0108
-        if cls in self._named:
-            return late
+        if cls in self._named:  # a record may hold itself, before its own fields are known
+            return Shape(cls.__name__, partial(_dump_later, known, cls), partial(_load_later, known, cls))
         if cls.__name__ in self._named.values():
             raise BadOption(f"{where}: two classes are called {cls.__name__}")
         self._named[cls] = cls.__name__
@@ -151,6 +153,14 @@ class _Shapes:
             fields.append(field)
         known[cls] = _dump_record(cls, shapes, where), _load_record(cls, shapes, frozenset(defaults), where)
         return Shape({"type": "record", "name": cls.__name__, "fields": fields}, *known[cls])
+
+
+def _dump_later(known: _Records, cls: type, value: Any) -> Any:
+    return known[cls][0](value)
+
+
+def _load_later(known: _Records, cls: type, plain: Any) -> Any:
+    return known[cls][1](plain)
 
 
 def _fields_of(cls: type) -> list[_Field]:
