@@ -45,7 +45,7 @@ class ExtentCommands(CommandSet):
 async def extent(topic: Topic, asked: pb.CommandTopicExtent) -> pb.CommandTopicExtentResponse:
     log = topic.log
     first, last = log.first_position, topic.stable_position()
-    end = first if last == EARLIEST else Position(last.ledger, last.entry + 1)
+    end = Position(0, 0) if last == EARLIEST else Position(last.ledger, last.entry + 1)
     start = max(position_of(asked.start), first) if asked.HasField("start") else first
     answer = pb.CommandTopicExtentResponse(
         request_id=asked.request_id,
@@ -66,7 +66,7 @@ async def extent(topic: Topic, asked: pb.CommandTopicExtent) -> pb.CommandTopicE
         answer.upto.CopyFrom(_id(await _upto(log, start, end, asked.messages_max)))
     if asked.HasField("publish_time"):
         at = await log.position_at_time(min(asked.publish_time, (1 << 63) - 1))
-        answer.at_time.CopyFrom(_id(min(at, end) if at < end else end))
+        answer.at_time.CopyFrom(_id(at if at < end else max(first, end)))
     return answer
 
 

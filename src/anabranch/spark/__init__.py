@@ -1,0 +1,1 @@
+"""The data pipeline: Spark reads and writes topics."""

@@ -1,0 +1,83 @@
+"""What the brokers say of a topic right now, as a value: its segments, their lineage, and what of them can be read.
+
+Knows no I/O; `anabranch.spark.cluster` asks, everything that decides takes one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from anabranch.model.position import EARLIEST, Position
+from anabranch.spark.offsets import Mark
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSum:
+    """One ledger of a segment: how much it has."""
+
+    ledger: int
+    entries: int
+    messages: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One segment: which entries of it there are. `[first, end)` can be read; an end is one past an entry, or
+    0:0 when there never was one."""
+
+    segment_id: int
+    span: tuple[int, int]
+    first: Position
+    end: Position
+    is_sealed: bool = False
+    parent_ids: tuple[int, ...] = ()  # those that still exist
+    child_ids: tuple[int, ...] = ()
+    trimmed_to: Position = EARLIEST  # the last entry that retention has taken
+    topic: str | None = None  # the topic with its entries, where the segment's name does not say it
+    ledgers: tuple[LedgerSum, ...] = ()
+
+    def opened(self) -> Mark:
+        """A mark at its beginning."""
+        return self.mark_at(self.first)
+
+    def mark_at(self, position: Position) -> Mark:
+        """A fresh mark: reading begins there."""
+        return Mark(position, self.span, position, self.is_read(position), self.topic)
+
+    def is_read(self, position: Position) -> bool:
+        """Sealed, and nothing is left from there on."""
+        return self.is_sealed and position >= self.end
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    topic: str
+    uid: str
+    segments: Mapping[int, Stretch]
+
+    @property
+    def roots(self) -> Iterable[int]:
+        """Segments that no retained one comes before."""
+        return [one for one, segment in self.segments.items() if not self.known(segment.parent_ids)]
+
+    def known(self, ids: Iterable[int]) -> list[int]:
+        return [one for one in ids if one in self.segments]
+
+    def descendants(self, ids: Iterable[int]) -> set[int]:
+        """The segments after these, at any distance."""
+        return self._reached(ids, lambda one: one.child_ids)
+
+    def ancestors(self, ids: Iterable[int]) -> set[int]:
+        return self._reached(ids, lambda one: one.parent_ids)
+
+    def _reached(self, ids: Iterable[int], step: Callable[[Stretch], tuple[int, ...]]) -> set[int]:
+        found: set[int] = set()
+        ahead = [follower for one in ids if one in self.segments for follower in self.known(step(self.segments[one]))]
+        while ahead:
+            one = ahead.pop()
+            if one not in found:
+                found.add(one)
+                ahead.extend(self.known(step(self.segments[one])))
+        return found
