@@ -1,0 +1,377 @@
+"""One cluster as Spark's processes use it: connections that stay, questions about topics, ranges of entries. Blocking;
+the work is done on an event loop of its own.
+
+A process keeps one of these per way of access (`cluster_of`): tasks come and go, the connections stay. Processes are
+forked by Spark, so what a parent opened is never used by its child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from anabranch.client.address import Address
+from anabranch.client.blocking import Portal
+from anabranch.client.connection import Connection
+from anabranch.client.errors import ClientError, NotSupported, TimedOut, TopicNotFound, refusal
+from anabranch.client.policies import Backoff, ConnectionPolicy
+from anabranch.client.pool import Pool
+from anabranch.client.topic_view import TopicView
+from anabranch.client.topic_watch import TopicWatch, TopicWatches
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.position import EARLIEST, Position
+from anabranch.model.segment import Segment, backing_topic
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand, message_id, position_of
+from anabranch.runtime.chance import SystemChance, secret_bytes
+from anabranch.runtime.clock import SystemClock
+from anabranch.spark.access import Access
+from anabranch.spark.fetch import Intake, subscribe_fields
+from anabranch.spark.view import LedgerSum, Stretch, View
+
+T = TypeVar("T")
+BACKOFF = Backoff(initial=0.05, maximum=1.0)
+ASKED_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What one topic or segment has; `upto` and `at_time` answer what was asked."""
+
+    first: Position
+    end: Position
+    trimmed_to: Position
+    is_terminated: bool
+    incarnation: int
+    deduplicates: bool
+    messages: int
+    bytes: int
+    upto: Position
+    at_time: Position
+    ledgers: tuple[LedgerSum, ...]
+
+
+class Cluster:
+    def __init__(self, access: Access) -> None:
+        self.timeout_s = access.operation_timeout_ms / 1000
+        self._access = access
+        self._portal = Portal()
+        self._clock = SystemClock()
+        self._chance = SystemChance()
+        self._pool: Pool | None = None
+        self._watches: TopicWatches | None = None
+        self._held: dict[str, TopicWatch] = {}
+        self._served: dict[str, Connection] = {}  # by backing topic; a guess until it fails
+
+    def call(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Run it on the loop, wait here."""
+        return self._portal.call(work)
+
+    def submit(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        return self._portal.submit(work)
+
+    def pause(self, seconds: float) -> None:
+        self.call(lambda: self._clock.sleep(seconds))
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    @property
+    def clock(self) -> SystemClock:
+        return self._clock
+
+    def close(self) -> None:
+        """Connections are closed; the loop's thread is a daemon and ends with the process."""
+        self.call(self._close)
+
+    # -- questions
+
+    def topics(self, pattern: str) -> tuple[str, ...]:
+        """Topics of a namespace whose names match: `persistent://tenant/namespace/` and a regular expression."""
+        return self.call(lambda: self._topics(pattern))
+
+    def layout(self, topic: str) -> TopicView:
+        return self.call(lambda: self._layout(topic))
+
+    def view(self, topic: str) -> View:
+        return self.call(lambda: self.view_now(topic))
+
+    def views(self, topics: Iterable[str]) -> dict[str, View]:
+        wanted = list(topics)
+        return self.call(lambda: self._views(wanted))
+
+    def extents(self, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, Extent]:
+        """By backing topic: fields of TOPIC_EXTENT to ask with."""
+        return self.call(lambda: self.extents_now(asked))
+
+    def schema(self, topic: str, version: bytes | None = None) -> pb.Schema | None:
+        """The topic's schema of a version, or its newest; None when it has none."""
+        return self.call(lambda: self._schema(topic, version))
+
+    async def _views(self, topics: list[str]) -> dict[str, View]:
+        found = await asyncio.gather(*(self.view_now(topic) for topic in topics))
+        return dict(zip(topics, found, strict=True))
+
+    async def view_now(self, topic: str) -> View:
+        """Layout and extents of a topic, asked for together."""
+        seen = await self._layout(topic)
+        segments = list(seen.layout.segments.values())
+        names = {one.segment_id: str(backing_topic(seen.topic, one)) for one in segments}
+        found = await self.extents_now({name: {} for name in names.values()})
+        return view_of(topic, seen, {one: found[name] for one, name in names.items()})
+
+    async def extents_now(self, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, Extent]:
+        room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def one(topic: str, fields: Mapping[str, Any]) -> Extent:
+            async with room:
+                return await self._extent(topic, fields)
+
+        found = await asyncio.gather(*(one(topic, fields) for topic, fields in asked.items()))
+        return dict(zip(asked, found, strict=True))
+
+    async def _extent(self, topic: str, fields: Mapping[str, Any]) -> Extent:
+        async def ask() -> Extent:
+            connection = await self.serving(topic)
+            if not connection.has_extensions:
+                raise NotSupported(f"{connection.address} is not an Anabranch broker: it cannot say what a topic holds")
+            try:
+                answer = await connection.ask(BaseCommand.TOPIC_EXTENT, self.timeout_s, topic=topic, **fields)
+            except ClientError:
+                self._served.pop(topic, None)
+                raise
+            return read_extent(answer)
+
+        return await self.patiently(ask)
+
+    async def _layout(self, topic: str) -> TopicView:
+        watch = self._held.get(topic)
+        if watch is None or watch.is_over:
+            pool, watches = self._opened()
+            del pool
+            watch = self._held[topic] = watches.hold(TopicName.parse(topic), self)
+        try:
+            return await watch.wait_first(self.timeout_s)
+        except ClientError:
+            del self._held[topic]
+            await self._opened()[1].let_go(watch, self)
+            raise
+
+    async def _topics(self, pattern: str) -> tuple[str, ...]:
+        scheme, _, rest = pattern.partition("://") if "://" in pattern else ("persistent", "", pattern)
+        tenant, namespace, local = rest.split("/", 2)
+
+        async def ask() -> Any:
+            connection = await self._opened()[0].connection()
+            return await connection.ask(
+                BaseCommand.GET_TOPICS_OF_NAMESPACE,
+                self.timeout_s,
+                namespace=f"{tenant}/{namespace}",
+                mode=pb.CommandGetTopicsOfNamespace.PERSISTENT,
+            )
+
+        answer = await self.patiently(ask)
+        shape = re.compile(local)
+        names = {str(TopicName.parse(name).base) for name in answer.topics}
+        return tuple(
+            sorted(
+                name
+                for name in names
+                if TopicName.parse(name).domain == Domain(scheme) and shape.fullmatch(TopicName.parse(name).local)
+            )
+        )
+
+    async def _schema(self, topic: str, version: bytes | None) -> pb.Schema | None:
+        async def ask() -> pb.Schema | None:
+            connection = await self._opened()[0].connection()
+            answer = await connection.ask(
+                BaseCommand.GET_SCHEMA, self.timeout_s, topic=topic, schema_version=version
+            )
+            if answer.HasField("error_code"):
+                error = refusal(answer.error_code, answer.error_message)
+                if isinstance(error, TopicNotFound):
+                    return None
+                raise error
+            return answer.schema if answer.HasField("schema") else None
+
+        return await self.patiently(ask)
+
+    # -- readers
+
+    def attach(self, topic: str, intake: Intake) -> Future[None]:
+        return self.submit(lambda: self._attach(topic, intake))
+
+    async def _attach(self, topic: str, intake: Intake) -> None:
+        connection = await self.patiently(lambda: self.serving(topic, fresh=True))
+        intake.consumer_id, intake.connection = connection.new_id(), connection
+        connection.listen_consumer(intake.consumer_id, intake)
+        try:
+            fields = subscribe_fields(topic, f"spark-{secret_bytes(8).hex()}", intake.start)
+            await connection.ask(BaseCommand.SUBSCRIBE, self.timeout_s, consumer_id=intake.consumer_id, **fields)
+        except BaseException:
+            connection.unlisten(intake.consumer_id)
+            raise
+
+    def write(self, intake: Intake, data: bytes) -> None:
+        connection = intake.connection
+        assert connection is not None
+
+        async def say() -> None:
+            connection.write(data)
+
+        self.submit(say)
+
+    def detach(self, intake: Intake) -> None:
+        connection = intake.connection
+        if connection is None:
+            return
+
+        async def leave() -> None:
+            connection.unlisten(intake.consumer_id)
+            if connection.is_usable:
+                # Nobody waits for the answer; reading its error keeps asyncio quiet.
+                farewell = connection.begin(BaseCommand.CLOSE_CONSUMER, 5.0, consumer_id=intake.consumer_id)
+                farewell.add_done_callback(lambda one: one.cancelled() or one.exception())
+
+        self.submit(leave)
+
+    # -- a subscription that holds retention
+
+    def hold(self, subscription: str, positions: Mapping[str, Position]) -> None:
+        """The durable subscription has consumed everything before these positions, by backing topic; where it is
+        missing it is made."""
+        self.call(lambda: self._hold(subscription, positions))
+
+    async def _hold(self, subscription: str, positions: Mapping[str, Position]) -> None:
+        for topic, position in positions.items():
+            await self.patiently(partial(self._hold_one, subscription, topic, position))
+
+    async def _hold_one(self, subscription: str, topic: str, position: Position) -> None:
+        connection = await self.serving(topic)
+        consumer_id = connection.new_id()
+        await connection.ask(
+            BaseCommand.SUBSCRIBE,
+            self.timeout_s,
+            consumer_id=consumer_id,
+            topic=topic,
+            subscription=subscription,
+            subType=pb.CommandSubscribe.Shared,
+            consumer_name=f"spark-{secret_bytes(4).hex()}",
+            durable=True,
+            initialPosition=pb.CommandSubscribe.Earliest,
+            force_topic_creation=False,
+        )
+        try:
+            await connection.ask(
+                BaseCommand.SEEK, self.timeout_s, consumer_id=consumer_id, message_id=message_id(position)
+            )
+        finally:
+            if connection.is_usable:
+                await connection.ask(BaseCommand.CLOSE_CONSUMER, self.timeout_s, consumer_id=consumer_id)
+
+    # -- inside
+
+    async def serving(self, topic: str, *, fresh: bool = False) -> Connection:
+        """The connection to the topic's owner; asked for again when the last one broke or `fresh`."""
+        known = self._served.get(topic)
+        if known is not None and known.is_usable and not fresh:
+            return known
+        found = self._served[topic] = await self._opened()[0].serving(topic)
+        return found
+
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask until the answer is final: a broker that restarts is no reason to fail."""
+        attempt = 0
+        last: ClientError | None = None
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                while True:
+                    try:
+                        return await ask()
+                    except ClientError as error:
+                        if not error.retryable:
+                            raise
+                        last = error
+                    await self._clock.sleep(BACKOFF.delay(attempt, self._chance.random()))
+                    attempt += 1
+        except TimeoutError as error:
+            raise TimedOut("the broker does not answer" if last is None else last.reason) from (last or error)
+
+    def _opened(self) -> tuple[Pool, TopicWatches]:
+        if self._pool is None or self._watches is None:
+            access, policy = self._access, ConnectionPolicy()
+            self._pool = Pool(
+                Address.parse_all(access.service_url),
+                policy,
+                self._clock,
+                token=access.current_token if access.signs_in else None,
+                tls=access.tls(),
+                answer_timeout_s=self.timeout_s,
+            )
+            self._watches = TopicWatches(self._pool, policy, self._clock, self._chance)
+        return self._pool, self._watches
+
+    async def _close(self) -> None:
+        if self._watches is not None:
+            await self._watches.close()
+        if self._pool is not None:
+            await self._pool.close()
+
+
+def view_of(topic: str, seen: TopicView, extents: Mapping[int, Extent]) -> View:
+    """Layout and extents as one value. A topic is another one when its incarnation is, or that of its only part."""
+    uid = str(seen.incarnation or "")
+    if not uid and len(extents) == 1:
+        uid = str(next(iter(extents.values())).incarnation or "")
+    return View(topic, uid, {one: stretch_of(seen.layout[one], extent) for one, extent in extents.items()})
+
+
+def stretch_of(segment: Segment, extent: Extent) -> Stretch:
+    return Stretch(
+        segment.segment_id,
+        (segment.hash_range.start, segment.hash_range.end),
+        extent.first,
+        extent.end,
+        not segment.is_active or extent.is_terminated,
+        segment.parent_ids,
+        segment.child_ids,
+        extent.trimmed_to,
+        segment.legacy_topic_name,
+        extent.ledgers,
+    )
+
+
+def read_extent(answer: pb.CommandTopicExtentResponse) -> Extent:
+    return Extent(
+        position_of(answer.first),
+        position_of(answer.end),
+        position_of(answer.trimmed_to) if answer.HasField("trimmed_to") else EARLIEST,
+        answer.terminated,
+        answer.incarnation,
+        answer.deduplicates,
+        answer.messages,
+        answer.bytes,
+        position_of(answer.upto) if answer.HasField("upto") else EARLIEST,
+        position_of(answer.at_time) if answer.HasField("at_time") else EARLIEST,
+        tuple(LedgerSum(one.ledger_id, one.entries, one.messages, one.bytes) for one in answer.ledgers),
+    )
+
+
+_clusters: dict[tuple[int, Access], Cluster] = {}
+_lock = threading.Lock()
+
+
+def cluster_of(access: Access) -> Cluster:
+    """The one that this process keeps."""
+    key = (os.getpid(), access)
+    with _lock:
+        if key not in _clusters:
+            _clusters[key] = Cluster(access)
+        return _clusters[key]

@@ -1,0 +1,198 @@
+"""Reading one range of entries: a reader of the binary protocol without a subscription that stays, asked for as much as
+there is room for. Knows permits, holes and coming back after a break; nothing of what is in an entry.
+
+The event loop's thread fills a bounded store of entries, the task's thread empties it: the next entries are on their
+way while Spark takes the last ones.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+from anabranch.client.connection import Connection
+from anabranch.client.errors import ClientError, NotReady, TimedOut
+from anabranch.client.link import command
+from anabranch.model.errors import Error
+from anabranch.model.position import Position
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand, message_id
+from anabranch.spark.plan import Range
+
+FIRST_PERMITS = 1_000
+PERMITS_MAX = 1_000_000
+
+
+class Hole(Error):
+    """Entries inside a range that should be there are not."""
+
+    code = "hole"
+
+    def __init__(self, one: Range, wanted: Position, found: Position) -> None:
+        super().__init__(f"{one.backing}: {found} came where {wanted} was expected")
+        self.range, self.wanted, self.found = one, wanted, found
+
+
+class Stored(NamedTuple):
+    position: Position
+    payload: bytes
+
+
+class Ground(Protocol):
+    """What a fetch stands on."""
+
+    timeout_s: float
+
+    def attach(self, topic: str, intake: Intake) -> Future[None]: ...
+
+    def write(self, intake: Intake, data: bytes) -> None: ...
+
+    def detach(self, intake: Intake) -> None: ...
+
+    def pause(self, seconds: float) -> None: ...
+
+
+class Intake:
+    """The listener of one reader on one connection. Filled on the loop's thread, emptied on the task's."""
+
+    def __init__(self, start: Position, end: Position) -> None:
+        self.start, self.end = start, end
+        self.consumer_id = 0
+        self.connection: Connection | None = None
+        self._entries: deque[Stored] = deque()
+        self._news = threading.Condition()
+        self._failure: ClientError | None = None
+        self._is_complete = False
+
+    # -- on the loop's thread
+
+    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+        if kind == BaseCommand.MESSAGE:
+            at = Position(body.message_id.ledgerId, body.message_id.entryId)
+            with self._news:
+                if at >= self.end or at < self.start:
+                    self._is_complete = self._is_complete or at >= self.end
+                else:
+                    self._entries.append(Stored(at, payload))
+                    self._is_complete = self._is_complete or at == Position(self.end.ledger, self.end.entry - 1)
+                self._news.notify()
+        elif kind == BaseCommand.CLOSE_CONSUMER:
+            self.detached(NotReady("the broker closed the reader"))
+
+    def detached(self, error: ClientError) -> None:
+        with self._news:
+            self._failure = error
+            self._news.notify()
+
+    # -- on the task's thread
+
+    def take(self, timeout_s: float) -> list[Stored]:
+        """What has come, at least one entry; [] at the end of the range. Raises the failure, or TimedOut."""
+        with self._news:
+            self._news.wait_for(lambda: self._entries or self._is_complete or self._failure, timeout_s)
+            if self._entries:
+                found = list(self._entries)
+                self._entries.clear()
+                return found
+            if self._is_complete:
+                return []
+            raise self._failure or TimedOut(f"no entry within {timeout_s:g} s")
+
+
+def subscribe_fields(topic: str, name: str, start: Position) -> dict[str, Any]:
+    """A reader: exclusive, not durable, beginning with `start` itself."""
+    return {
+        "topic": topic,
+        "subscription": name,
+        "subType": pb.CommandSubscribe.Exclusive,
+        "consumer_name": name,
+        "durable": False,
+        "start_message_id": message_id(start),
+        "force_topic_creation": False,
+    }
+
+
+class Fetch:
+    """Iterate over it: lists of entries of the range, in order, without a hole. `used` says what was taken in."""
+
+    def __init__(
+        self, ground: Ground, one: Range, *, prefetch_bytes: int, retries: int, backoff_ms: int
+    ) -> None:
+        self._ground = ground
+        self._range = one
+        self._prefetch_bytes = prefetch_bytes
+        self._retries = retries
+        self._backoff_s = backoff_ms / 1000
+        self._intake: Intake | None = None
+        self._permits = 0  # granted and not used yet, about
+        self._messages = 0
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[list[Stored]]:
+        following, attempt = self._range.start, 0
+        is_first = True
+        try:
+            while following < self._range.end:
+                try:
+                    intake = self._intake or self._attached(following)
+                    found = intake.take(self._ground.timeout_s)
+                except ClientError as error:
+                    self._let_go()
+                    if attempt >= self._retries or not (error.retryable or isinstance(error, NotReady)):
+                        raise
+                    self._ground.pause(self._backoff_s * 2**attempt)
+                    attempt += 1
+                    continue
+                if not found:
+                    break
+                attempt = 0
+                for at, _ in found:
+                    if not _follows(at, following):
+                        raise Hole(self._range, following, at)
+                    if is_first and at != self._range.start and at.ledger != self._range.start.ledger:
+                        self.began_late = at
+                    is_first = False
+                    following = Position(at.ledger, at.entry + 1)
+                yield found
+            if following < self._range.end:
+                raise Hole(self._range, following, self._range.end)
+        finally:
+            self._let_go()
+
+    began_late: Position | None = None
+    """The first entry, when it is of a later ledger than the range begins with: the ledger ended there, or was trimmed."""
+
+    def used(self, messages: int, size_bytes: int) -> None:
+        """So much was taken out: there is room again."""
+        self._messages += messages
+        self._bytes += size_bytes
+        self._permits -= messages
+        per_message = max(self._bytes / max(self._messages, 1), 1)
+        wanted = int(min(max(self._prefetch_bytes / per_message, FIRST_PERMITS), PERMITS_MAX))
+        if self._intake is not None and wanted - self._permits > wanted // 4:
+            self._grant(self._intake, wanted - self._permits)
+
+    def _attached(self, start: Position) -> Intake:
+        intake = Intake(start, self._range.end)
+        self._ground.attach(self._range.backing, intake).result(self._ground.timeout_s)
+        self._intake, self._permits = intake, 0
+        self._grant(intake, FIRST_PERMITS)
+        return intake
+
+    def _grant(self, intake: Intake, permits: int) -> None:
+        self._permits += permits
+        flow = command(BaseCommand.FLOW, consumer_id=intake.consumer_id, messagePermits=permits)
+        self._ground.write(intake, flow)
+
+    def _let_go(self) -> None:
+        intake, self._intake = self._intake, None
+        if intake is not None:
+            self._ground.detach(intake)
+
+
+def _follows(at: Position, expected: Position) -> bool:
+    """The entry itself, or the first one of a later ledger."""
+    return at == expected or (at.ledger > expected.ledger and at.entry == 0)

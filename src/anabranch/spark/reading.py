@@ -1,0 +1,116 @@
+"""What a task does: its ranges, one after the other, as Arrow record batches. Runs in executors; keeps nothing but the
+process's connections."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from anabranch.model.errors import Error
+from anabranch.protocol.errors import BadEntry, OpaqueEntry
+from anabranch.spark.cluster import Cluster, cluster_of
+from anabranch.spark.cuts import LostData
+from anabranch.spark.fetch import Fetch, Stored
+from anabranch.spark.options import SourceOptions
+from anabranch.spark.plan import Range
+from anabranch.spark.rows import decode, record_batch
+from anabranch.spark.values import ValueReader
+
+_frozen = False
+
+
+class UnreadableEntry(Error):
+    """An entry that cannot become rows: damaged, encrypted, or a piece of a larger message."""
+
+    code = "unreadable-entry"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What travels to an executor."""
+
+    options: SourceOptions
+    schema: pa.Schema
+    values: ValueReader | None = None
+
+
+def read(task: Task, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+    _freeze()
+    cluster = cluster_of(task.options.access)
+    for one in ranges:
+        yield from _read_range(task, cluster, one)
+
+
+def _read_range(task: Task, cluster: Cluster, one: Range) -> Iterator[pa.RecordBatch]:
+    options = task.options
+    if not options.fails_on_loss:
+        first = cluster.extents({one.backing: {}})[one.backing].first
+        if first >= one.end:
+            return
+    fetch = Fetch(
+        cluster,
+        one,
+        prefetch_bytes=options.prefetch_bytes,
+        retries=options.fetch_retries,
+        backoff_ms=options.fetch_backoff_ms,
+    )
+    pending: list[Stored] = []
+    size = 0
+    is_checked = False
+    for found in fetch:
+        if not is_checked:
+            _check_beginning(task, cluster, one, fetch)
+            is_checked = True
+        for entry in found:
+            pending.append(entry)
+            size += len(entry.payload)
+            if size >= options.batch_bytes:
+                yield from _rows(task, one, fetch, pending)
+                pending, size = [], 0
+        if pending:
+            yield from _rows(task, one, fetch, pending)
+            pending, size = [], 0
+
+
+def _rows(task: Task, one: Range, fetch: Fetch, entries: list[Stored]) -> Iterator[pa.RecordBatch]:
+    try:
+        found = decode(entries)
+    except (BadEntry, OpaqueEntry) as cause:
+        raise UnreadableEntry(
+            f"{one.backing}: an entry from {entries[0].position} to {entries[-1].position} cannot be read: {cause.reason}"
+        ) from cause
+    if found.chunked:
+        at = entries[found.chunked[0]].position
+        raise UnreadableEntry(f"{one.backing}: {at} is a piece of a chunked message, which this source cannot join")
+    messages = sum(max(size, 1) for size in found.batch_sizes)
+    fetch.used(messages, sum(len(entry.payload) for entry in entries))
+    if not found.rows:
+        return
+    if task.values is None:
+        batch = record_batch(found, entries, one.topic, one.segment, task.schema)
+    else:
+        batch = task.values.record_batch(found, entries, one.topic, one.segment, task.schema)
+    rows_max = task.options.batch_rows
+    for start in range(0, batch.num_rows, rows_max):
+        yield batch.slice(start, rows_max)
+
+
+def _check_beginning(task: Task, cluster: Cluster, one: Range, fetch: Fetch) -> None:
+    """A first entry of a later ledger than asked for: the ledger ended there, or retention took the rest of it."""
+    if fetch.began_late is None or not task.options.fails_on_loss:
+        return
+    extent = cluster.extents({one.backing: {}})[one.backing]
+    if one.start <= extent.trimmed_to:
+        raise LostData(one.topic, one.segment, one.start, fetch.began_late)
+
+
+def _freeze() -> None:
+    """Spark collects garbage after every task: what is loaded by now never becomes any."""
+    global _frozen
+    if not _frozen:
+        _frozen = True
+        gc.collect()
+        gc.freeze()

@@ -1,0 +1,70 @@
+"""Entries as Arrow rows: which column comes from where. Knows columns and the sortable message id; reads nothing.
+
+A message id is 28 bytes, big-endian: segment, ledger, entry (8 each), number in the batch (4). Within a topic ids sort
+in the order of each key's messages, because the segments after a split or merge have higher numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from anabranch import codec
+from anabranch.client.compression import unpacked
+from anabranch.model.position import Position
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.spark.fetch import Stored
+
+_ID = np.dtype([("segment", ">i8"), ("ledger", ">i8"), ("entry", ">i8"), ("index", ">i4")])
+ID_BYTES = _ID.itemsize
+
+
+def decode(entries: Sequence[Stored]) -> codec.Columns:
+    return codec.decode([one.payload for one in entries], opened=_opened, verify=False)
+
+
+def _opened(kind: int, size_bytes: int, data: memoryview) -> bytes:
+    of = pb.MessageMetadata(uncompressed_size=size_bytes)
+    of.compression = kind  # type: ignore[assignment]  # a number of the wire
+    return unpacked(of, data)
+
+
+def record_batch(
+    found: codec.Columns, entries: Sequence[Stored], topic: str, segment: int, schema: pa.Schema
+) -> pa.RecordBatch:
+    """The rows as this schema wants them; columns that it does not name are never built."""
+    arrays = [_fitting(_column(found, entries, topic, segment, field.name), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _column(found: codec.Columns, entries: Sequence[Stored], topic: str, segment: int, name: str) -> Any:
+    match name:
+        case "topic":
+            return pa.repeat(pa.scalar(topic, pa.string()), found.rows)
+        case "segment":
+            return pa.repeat(pa.scalar(segment, pa.int64()), found.rows)
+        case "message_id":
+            return message_ids(found, [one.position for one in entries], segment)
+        case _:
+            return found.arrow(name)
+
+
+def _fitting(array: Any, kind: pa.DataType) -> Any:
+    return array if array.type == kind else array.cast(kind)
+
+
+def message_ids(found: codec.Columns, positions: Sequence[Position], segment: int) -> Any:
+    """One id per row."""
+    number = np.frombuffer(found.entry, np.int32)
+    made = np.empty(found.rows, _ID)
+    made["segment"] = segment
+    made["ledger"] = np.fromiter((one.ledger for one in positions), np.int64, len(positions))[number]
+    made["entry"] = np.fromiter((one.entry for one in positions), np.int64, len(positions))[number]
+    made["index"] = np.maximum(np.frombuffer(found.batch_index, np.int32), 0)
+    offsets = np.arange(0, (found.rows + 1) * ID_BYTES, ID_BYTES, dtype=np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), found.rows, [None, pa.py_buffer(offsets), pa.py_buffer(made.tobytes())]
+    )

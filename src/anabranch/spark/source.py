@@ -1,0 +1,90 @@
+"""The data source `anabranch` as Spark meets it: schema, readers, writers. Thin: everything that decides is elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from anabranch.spark.cluster import cluster_of
+from anabranch.spark.options import SourceOptions, ValueFormat
+from anabranch.spark.plan import Range
+from anabranch.spark.planning import batch_partitions, topics_of
+from anabranch.spark.reading import Task, read
+from anabranch.spark.schema import check_projection, default_schema
+from anabranch.spark.values import Form, ValueReader, value_reader
+
+
+@dataclass
+class RangesPartition(InputPartition):
+    """The ranges of one task."""
+
+    ranges: tuple[Range, ...]
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+
+
+class AnabranchSource(DataSource):
+    """`spark.read.format("anabranch")` and its three siblings."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "anabranch"
+
+    def schema(self) -> StructType:
+        options = SourceOptions.of(_texts(self.options), streaming=_might_stream(self.options))
+        return default_schema(options, _values_of(options)[1])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = SourceOptions.of(_texts(self.options), streaming=False)
+        return BatchReader(task_of(options, schema))
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: N802  Spark's name
+        from anabranch.spark.stream import StreamReader
+
+        options = SourceOptions.of(_texts(self.options), streaming=True)
+        return StreamReader(task_of(options, schema))
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._task.options
+        return [RangesPartition(one) for one in batch_partitions(cluster_of(options.access), options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, RangesPartition):
+            yield from read(self._task, partition.ranges)
+
+
+def task_of(options: SourceOptions, schema: StructType) -> Task:
+    values, fields = _values_of(options)
+    check_projection(schema, options, fields)
+    return Task(options, to_arrow_schema(schema), values)
+
+
+def _values_of(options: SourceOptions) -> tuple[ValueReader | None, StructType | None]:
+    if options.value_format is ValueFormat.BINARY:
+        return None, None
+    if options.value_format is ValueFormat.STRING:
+        return ValueReader(Form.TEXT, options.access), None
+    cluster = cluster_of(options.access)
+    return value_reader(cluster, options.access, topics_of(cluster, options))
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in options.items()}
+
+
+def _might_stream(options: Mapping[str, Any]) -> bool:
+    """The schema is asked for before Spark says which of the two it will be."""
+    return "subscription" in {name.lower() for name in options}

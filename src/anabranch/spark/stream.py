@@ -1,0 +1,228 @@
+"""The streaming reader: offsets, admission, AvailableNow, lag. Lives in one driver process per source and query.
+
+Spark asks for the latest offset some eighty times a second while a query is idle, so answers come from what a watcher
+on the event loop has seen last (`metadataMaxAgeMs`); only a batch that has something to read asks the brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from anabranch.client.errors import ClientError, TimedOut
+from anabranch.model.errors import Error
+from anabranch.model.position import Position
+from anabranch.protocol.commands import message_id
+from anabranch.spark import cuts, offsets, plan
+from anabranch.spark.cluster import Cluster, cluster_of
+from anabranch.spark.offsets import Cut, Offset
+from anabranch.spark.planning import admitted, loss_taken, offset_at, topics_of
+from anabranch.spark.reading import Task, read
+from anabranch.spark.view import View
+
+log = logging.getLogger(__name__)
+
+
+class Watcher:
+    """What the brokers said last of some topics, asked for again and again on the event loop."""
+
+    def __init__(self, cluster: Cluster, topics: Sequence[str], every_ms: int) -> None:
+        self._cluster = cluster
+        self._topics = list(topics)
+        self._every_s = every_ms / 1000
+        self._views: dict[str, View] | None = None
+        self._seen_at = 0.0
+        self._failure: Error | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        async def begin() -> None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="spark watcher")
+
+        self._cluster.call(begin)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                found = await asyncio.gather(*(self._cluster.view_now(topic) for topic in self._topics))
+                self._views, self._failure = dict(zip(self._topics, found, strict=True)), None
+                self._seen_at = self._cluster.clock.monotonic()
+            except Error as error:
+                self._failure = error
+                if isinstance(error, ClientError) and not error.retryable:
+                    self._views = None  # nobody should plan with what is known to be wrong
+            await self._cluster.clock.sleep(self._every_s)
+
+    def views(self) -> dict[str, View]:
+        """Not older than the operation timeout; raises why there are none."""
+        age_s = self._cluster.clock.monotonic() - self._seen_at
+        if self._views is None or age_s > self._cluster.timeout_s:
+            failure = self._failure
+            if isinstance(failure, ClientError) and not failure.retryable:
+                raise failure
+            fresh = self._cluster.views(self._topics)  # waits as long as the operation timeout says
+            self._views, self._seen_at = fresh, self._cluster.clock.monotonic()
+        return self._views
+
+    def stop(self) -> None:
+        task = self._task
+        if task is not None:
+
+            async def end() -> None:
+                task.cancel()
+
+            self._cluster.call(end)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Made in the driver's process of the source, and once more (unused but for `read`) to be sent to executors."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._watcher: Watcher | None = None
+        self._frozen: dict[str, View] | None = None  # AvailableNow: what there was when the query started
+        self._start: Offset = {}
+        self._waiting_since: float | None = None
+        self._held: dict[str, Position] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_task": self._task}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["_task"])  # type: ignore[misc]  # unpickled for every task: only `read` is called there
+
+    @property
+    def _cluster(self) -> Cluster:
+        return cluster_of(self._task.options.access)
+
+    def _views(self) -> Mapping[str, View]:
+        if self._frozen is not None:
+            return self._frozen
+        if self._watcher is None:
+            options = self._task.options
+            self._watcher = Watcher(self._cluster, topics_of(self._cluster, options), options.metadata_age_ms)
+            self._watcher.start()
+        return self._watcher.views()
+
+    # -- what Spark asks for
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's names, here and below
+        return offsets.dump(offset_at(self._cluster, self._task.options.start, self._views()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        options = self._task.options
+        if options.rows_max:
+            return ReadMaxRows(options.rows_max)
+        if options.bytes_max:
+            return ReadMaxBytes(options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Splits from now on are not followed, so that the run ends."""
+        self._frozen = self._cluster.views(topics_of(self._cluster, self._task.options))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        options, views = self._task.options, self._views()
+        self._start = offsets.load(start)
+        settled = self._settled(self._start, views)
+        ahead = cuts.ahead(settled, views)
+        if not ahead or self._waits(settled, views):
+            return start
+        rows_max, bytes_max = _limits(limit, options.bytes_max)
+        ends = admitted(self._cluster, settled, views, rows_max, bytes_max)
+        if not ends:
+            return start
+        self._waiting_since = None
+        return offsets.dump(cuts.advanced(settled, views, ends))
+
+    def _settled(self, start: Offset, views: Mapping[str, View]) -> dict[str, Cut]:
+        on_loss = loss_taken(self._task.options)
+        return {
+            topic: cuts.settled(start[topic], view, on_loss) if topic in start else cuts.earliest(view)
+            for topic, view in views.items()
+        }
+
+    def _waits(self, settled: Offset, views: Mapping[str, View]) -> bool:
+        """Too little to begin with, and not for too long yet."""
+        options = self._task.options
+        if not options.rows_min:
+            return False
+        now = self._cluster.clock.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if (now - self._waiting_since) * 1000 >= options.trigger_delay_ms:
+            return False
+        return self._backlog(settled, views)[0] < options.rows_min
+
+    def _backlog(self, settled: Offset, views: Mapping[str, View]) -> tuple[int, int]:
+        """Messages and bytes ahead."""
+        ahead = cuts.ahead(settled, views)
+        asked = {
+            plan.backing_of(topic, one, settled[topic].marks[one]): {"start": message_id(begin)}
+            for (topic, one), (begin, _) in ahead.items()
+        }
+        found = self._cluster.extents(asked).values() if asked else ()
+        return sum(one.messages for one in found), sum(one.bytes for one in found)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The head, and how far behind the query is: shown in the progress as `sources[].latestOffset`."""
+        views = self._views()
+        made = offsets.dump({topic: cuts.latest(view) for topic, view in views.items()})
+        try:
+            settled = self._settled(self._start, views) if self._start else {}
+            rows, size = self._backlog(settled, views) if cuts.ahead(settled, views) else (0, 0)
+        except (ClientError, TimedOut) as error:
+            log.info("backlog unknown", extra={"reason": error.reason})
+            return made
+        segments = sum(len(cut.marks) for cut in settled.values())
+        return {**made, "backlogRows": rows, "backlogBytes": size, "segments": segments}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        from anabranch.spark.source import RangesPartition
+
+        found = plan.ranges(offsets.load(start), offsets.load(end))
+        return [RangesPartition(one) for one in plan.partitions(found, self._task.options.packing)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from read(self._task, getattr(partition, "ranges", ()))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything before `end` is in a finished batch: the subscription, if there is one, needs it no more."""
+        name = self._task.options.subscription
+        if name is None:
+            return
+        wanted = {
+            plan.backing_of(topic, one, mark): mark.position
+            for topic, cut in offsets.load(end).items()
+            for one, mark in cut.marks.items()
+        }
+        news = {topic: at for topic, at in wanted.items() if self._held.get(topic) != at}
+        self._cluster.hold(name, news)
+        self._held = wanted
+
+    def stop(self) -> None:
+        """Spark never calls it; the process is ended, and readers on brokers end with their connections."""
+        if self._watcher is not None:
+            self._watcher.stop()
+
+
+def _limits(limit: ReadLimit, bytes_max: int) -> tuple[int, int]:
+    match limit:
+        case ReadMaxRows():
+            return int(limit.max_rows), bytes_max
+        case ReadMaxBytes():
+            return 0, int(limit.max_bytes)
+        case _:
+            return 0, 0
