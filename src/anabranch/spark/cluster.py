@@ -191,9 +191,7 @@ class Cluster:
     async def _schema(self, topic: str, version: bytes | None) -> pb.Schema | None:
         async def ask() -> pb.Schema | None:
             connection = await self._opened()[0].connection()
-            answer = await connection.ask(
-                BaseCommand.GET_SCHEMA, self.timeout_s, topic=topic, schema_version=version
-            )
+            answer = await connection.ask(BaseCommand.GET_SCHEMA, self.timeout_s, topic=topic, schema_version=version)
             if answer.HasField("error_code"):
                 error = refusal(answer.error_code, answer.error_message)
                 if isinstance(error, TopicNotFound):

@@ -118,9 +118,7 @@ def subscribe_fields(topic: str, name: str, start: Position) -> dict[str, Any]:
 class Fetch:
     """Iterate over it: lists of entries of the range, in order, without a hole. `used` says what was taken in."""
 
-    def __init__(
-        self, ground: Ground, one: Range, *, prefetch_bytes: int, retries: int, backoff_ms: int
-    ) -> None:
+    def __init__(self, ground: Ground, one: Range, *, prefetch_bytes: int, retries: int, backoff_ms: int) -> None:
         self._ground = ground
         self._range = one
         self._prefetch_bytes = prefetch_bytes
@@ -163,7 +161,7 @@ class Fetch:
             self._let_go()
 
     began_late: Position | None = None
-    """The first entry, when it is of a later ledger than the range begins with: the ledger ended there, or was trimmed."""
+    """The first entry, when it is of a later ledger than the range begins with: it ended there, or was trimmed."""
 
     def used(self, messages: int, size_bytes: int) -> None:
         """So much was taken out: there is room again."""

@@ -116,7 +116,9 @@ def admitted(
     if sum(rows.values()) <= limit:
         return {one: end for one, (_, end) in ahead.items()}
     shares = cuts.shares(rows, limit)
-    asked = {names[one]: {"start": message_id(ahead[one][0]), "messages_max": shares[one]} for one in ahead if shares[one]}
+    asked = {
+        names[one]: {"start": message_id(ahead[one][0]), "messages_max": shares[one]} for one in ahead if shares[one]
+    }
     limited = cluster.extents(asked)
     ends = {one: min(limited[names[one]].upto, ahead[one][1]) for one in ahead if names[one] in limited}
     ends = {one: end for one, end in ends.items() if end > ahead[one][0]}

@@ -79,15 +79,14 @@ def _rows(task: Task, one: Range, fetch: Fetch, entries: list[Stored]) -> Iterat
     try:
         found = decode(entries)
     except (BadEntry, OpaqueEntry) as cause:
-        raise UnreadableEntry(
-            f"{one.backing}: an entry from {entries[0].position} to {entries[-1].position} cannot be read: {cause.reason}"
-        ) from cause
+        where = f"{entries[0].position} to {entries[-1].position}"
+        raise UnreadableEntry(f"{one.backing}: an entry from {where} cannot be read: {cause.reason}") from cause
     if found.chunked:
         at = entries[found.chunked[0]].position
         raise UnreadableEntry(f"{one.backing}: {at} is a piece of a chunked message, which this source cannot join")
     messages = sum(max(size, 1) for size in found.batch_sizes)
     fetch.used(messages, sum(len(entry.payload) for entry in entries))
-    if not found.rows:
+    if not len(found):
         return
     if task.values is None:
         batch = record_batch(found, entries, one.topic, one.segment, task.schema)

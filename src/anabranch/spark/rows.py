@@ -22,8 +22,8 @@ _ID = np.dtype([("segment", ">i8"), ("ledger", ">i8"), ("entry", ">i8"), ("index
 ID_BYTES = _ID.itemsize
 
 
-def decode(entries: Sequence[Stored]) -> codec.Columns:
-    return codec.decode([one.payload for one in entries], opened=_opened, verify=False)
+def decode(entries: Sequence[Stored]) -> codec.Run:
+    return codec.read([one.payload for one in entries], opened=_opened, verify=False)
 
 
 def _opened(kind: int, size_bytes: int, data: memoryview) -> bytes:
@@ -33,19 +33,19 @@ def _opened(kind: int, size_bytes: int, data: memoryview) -> bytes:
 
 
 def record_batch(
-    found: codec.Columns, entries: Sequence[Stored], topic: str, segment: int, schema: pa.Schema
+    found: codec.Run, entries: Sequence[Stored], topic: str, segment: int, schema: pa.Schema
 ) -> pa.RecordBatch:
     """The rows as this schema wants them; columns that it does not name are never built."""
     arrays = [_fitting(_column(found, entries, topic, segment, field.name), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _column(found: codec.Columns, entries: Sequence[Stored], topic: str, segment: int, name: str) -> Any:
+def _column(found: codec.Run, entries: Sequence[Stored], topic: str, segment: int, name: str) -> Any:
     match name:
         case "topic":
-            return pa.repeat(pa.scalar(topic, pa.string()), found.rows)
+            return pa.repeat(pa.scalar(topic, pa.string()), len(found))
         case "segment":
-            return pa.repeat(pa.scalar(segment, pa.int64()), found.rows)
+            return pa.repeat(pa.scalar(segment, pa.int64()), len(found))
         case "message_id":
             return message_ids(found, [one.position for one in entries], segment)
         case _:
@@ -56,15 +56,13 @@ def _fitting(array: Any, kind: pa.DataType) -> Any:
     return array if array.type == kind else array.cast(kind)
 
 
-def message_ids(found: codec.Columns, positions: Sequence[Position], segment: int) -> Any:
+def message_ids(found: codec.Run, positions: Sequence[Position], segment: int) -> Any:
     """One id per row."""
-    number = np.frombuffer(found.entry, np.int32)
-    made = np.empty(found.rows, _ID)
+    number = np.frombuffer(found.entries(), np.int32)
+    made = np.empty(len(found), _ID)
     made["segment"] = segment
     made["ledger"] = np.fromiter((one.ledger for one in positions), np.int64, len(positions))[number]
     made["entry"] = np.fromiter((one.entry for one in positions), np.int64, len(positions))[number]
-    made["index"] = np.maximum(np.frombuffer(found.batch_index, np.int32), 0)
-    offsets = np.arange(0, (found.rows + 1) * ID_BYTES, ID_BYTES, dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), found.rows, [None, pa.py_buffer(offsets), pa.py_buffer(made.tobytes())]
-    )
+    made["index"] = np.frombuffer(found.columns.index, np.int32)
+    offsets = np.arange(0, (len(found) + 1) * ID_BYTES, ID_BYTES, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(found), [None, pa.py_buffer(offsets), pa.py_buffer(made.tobytes())])

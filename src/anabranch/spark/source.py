@@ -1,4 +1,4 @@
-"""The data source `anabranch` as Spark meets it: schema, readers, writers. Thin: everything that decides is elsewhere."""
+"""The data source `anabranch` as Spark meets it: schema, readers, writers. Thin: what decides is elsewhere."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class BatchReader(DataSourceReader):
 def task_of(options: SourceOptions, schema: StructType) -> Task:
     values, fields = _values_of(options)
     check_projection(schema, options, fields)
-    return Task(options, to_arrow_schema(schema), values)
+    return Task(options, to_arrow_schema(schema, timezone="UTC"), values)
 
 
 def _values_of(options: SourceOptions) -> tuple[ValueReader | None, StructType | None]:

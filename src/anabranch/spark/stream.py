@@ -93,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._task = task
         self._watcher: Watcher | None = None
         self._frozen: dict[str, View] | None = None  # AvailableNow: what there was when the query started
-        self._start: Offset = {}
+        self._reached: Offset = {}  # where the query is once the batch that was offered last is done
         self._waiting_since: float | None = None
         self._held: dict[str, Position] = {}
 
@@ -135,8 +135,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         options, views = self._task.options, self._views()
-        self._start = offsets.load(start)
-        settled = self._settled(self._start, views)
+        self._reached = offsets.load(start)
+        settled = self._settled(self._reached, views)
         ahead = cuts.ahead(settled, views)
         if not ahead or self._waits(settled, views):
             return start
@@ -145,7 +145,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not ends:
             return start
         self._waiting_since = None
-        return offsets.dump(cuts.advanced(settled, views, ends))
+        self._reached = cuts.advanced(settled, views, ends)
+        return offsets.dump(self._reached)
 
     def _settled(self, start: Offset, views: Mapping[str, View]) -> dict[str, Cut]:
         on_loss = loss_taken(self._task.options)
@@ -181,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         views = self._views()
         made = offsets.dump({topic: cuts.latest(view) for topic, view in views.items()})
         try:
-            settled = self._settled(self._start, views) if self._start else {}
+            settled = self._settled(self._reached, views) if self._reached else {}
             rows, size = self._backlog(settled, views) if cuts.ahead(settled, views) else (0, 0)
         except (ClientError, TimedOut) as error:
             log.info("backlog unknown", extra={"reason": error.reason})

@@ -70,7 +70,7 @@ class ValueReader:
     definition: str = ""  # the newest schema
 
     def record_batch(
-        self, found: codec.Columns, entries: Sequence[Stored], topic: str, segment: int, schema: pa.Schema
+        self, found: codec.Run, entries: Sequence[Stored], topic: str, segment: int, schema: pa.Schema
     ) -> pa.RecordBatch:
         if self.form == Form.TEXT:
             return record_batch(found, entries, topic, segment, schema)
@@ -90,7 +90,7 @@ class ValueReader:
                 raise BadValue(f"{topic}: a value does not fit column {name}: {cause}") from cause
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    def _objects(self, found: codec.Columns) -> list[dict[str, Any] | None]:
+    def _objects(self, found: codec.Run) -> list[dict[str, Any] | None]:
         values, entries = found.values(), found.entries()
         try:
             if self.form == Form.JSON:
@@ -165,6 +165,3 @@ def spark_type(definition: Any) -> DataType:
     if kind not in _PLAIN:
         raise BadSparkOption(f"type {kind!r} of the topic's schema has no column type")
     return _PLAIN[kind]
-
-
-
