@@ -118,10 +118,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what Spark asks for
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's names, here and below
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
         return offsets.dump(offset_at(self._cluster, self._task.options.start, self._views()))
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         options = self._task.options
         if options.rows_max:
             return ReadMaxRows(options.rows_max)
@@ -129,11 +129,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(options.bytes_max)
         return ReadAllAvailable()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         """Splits from now on are not followed, so that the run ends."""
         self._frozen = self._cluster.views(topics_of(self._cluster, self._task.options))
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
         options, views = self._task.options, self._views()
         self._reached = offsets.load(start)
         settled = self._settled(self._reached, views)
@@ -177,7 +177,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._cluster.extents(asked).values() if asked else ()
         return sum(one.messages for one in found), sum(one.bytes for one in found)
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
         """The head, and how far behind the query is: shown in the progress as `sources[].latestOffset`."""
         views = self._views()
         made = offsets.dump({topic: cuts.latest(view) for topic, view in views.items()})
