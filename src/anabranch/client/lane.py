@@ -1,17 +1,18 @@
-"""A producer lane: what goes to one partition (later: one segment), in the order it was given. Never awaits, reads no
-clock; receipts, disconnects and the passing of time come in as calls, and what is to be done comes back as effects.
+"""A producer lane: what goes to one partition or segment, in the order it was given. Never awaits, reads no clock;
+receipts, disconnects and the passing of time come in as calls, and what is to be done comes back as effects.
 
     append --> open batch --seal--> waiting --Transmit--> in flight --receipt--> Stored
                                        ^----- lost, in the same order, as the same bytes -----'
 
 Invariants: sequence ids only grow along the lane; nothing is transmitted while an earlier entry is not; every record
-gets exactly one outcome, Stored or Failed, and Stored ones get theirs in order.
+gets exactly one outcome, Stored or Failed, and Stored ones get theirs in order - or is taken out of the lane, in order,
+to be put into others (`take_unsent`, `take_all`, `put`). A lane that is held takes records and transmits none.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from anabranch.client.chunking import entries_of
@@ -72,6 +73,7 @@ class Lane:
         self._in_flight_bytes_max = in_flight_bytes_max
         self._message_bytes_max = MESSAGE_BYTES_MAX
         self._is_open = False
+        self.is_held = False
         self._dead: ClientError | None = None
         self._batch: list[Record] = []
         self._batch_bytes = 0
@@ -87,31 +89,37 @@ class Lane:
         """Raises, and takes nothing, when the record can never be sent."""
         if self._dead is not None:
             raise self._dead
+        effects: list[Effect] = []
+        self._add(record, effects)
+        return self._transmit(effects) if self._waiting else effects
+
+    def _add(self, record: Record, effects: list[Effect]) -> None:
         size = record.size_bytes
         limits = self._batching
-        effects: list[Effect] = []
         batch = self._batch
         if size > self._message_bytes_max:  # several entries, which nothing may come between
             entries = entries_of(record, self._style, self._message_bytes_max)
             if batch:
                 self._seal()
             self._waiting.extend(entries)
-            return self._transmit(effects)
-        if batch and (self._batch_bytes + size > min(limits.max_bytes, self._message_bytes_max)):
+            return
+        if batch and (
+            self._batch_bytes + size > min(limits.max_bytes, self._message_bytes_max)
+            or record.sequence_id <= batch[-1].sequence_id  # repeated by the application: for the broker to see
+        ):
             self._seal()
             batch = self._batch
         if record.deliver_at_ms:  # has a time of its own, so an entry of its own
             if batch:
                 self._seal()
             self._waiting.append(sealed((record,), self._style))
-            return self._transmit(effects)
+            return
         batch.append(record)
         self._batch_bytes += size
         if len(batch) >= limits.max_messages or self._batch_bytes >= limits.max_bytes:
             self._seal()
         elif len(batch) == 1:
             effects.append(Arm(self._batch_number))
-        return self._transmit(effects) if self._waiting else effects
 
     def due(self, batch: int) -> Sequence[Effect]:
         """The delay of this batch has passed; one that is sealed already is none of our business."""
@@ -200,11 +208,12 @@ class Lane:
         return self._batch[0].deadline if self._batch else float("inf")
 
     def oldest(self) -> float:
-        """Sequence id of the oldest record without an outcome; infinite when there is none."""
+        """`order` of the oldest record without an outcome; infinite when there is none."""
         for entries in (self._in_flight, self._waiting):
-            if entries:
-                return entries[0].first
-        return self._batch[0].sequence_id if self._batch else float("inf")
+            for entry in entries:
+                if entry.records:  # all but the first chunks of a message
+                    return entry.records[0].order
+        return self._batch[0].order if self._batch else float("inf")
 
     def fail(self, error: ClientError) -> Sequence[Effect]:
         """The end of this lane: every record fails, in order, and so does every later `append`."""
@@ -219,6 +228,65 @@ class Lane:
         self._in_flight_bytes = 0
         self._new_batch()
         return (Failed(records, error),) if records else NOTHING
+
+    # -- handing over
+
+    def hold(self) -> None:
+        """Transmit nothing until `release`: what was sent before this elsewhere has no outcome yet."""
+        self.is_held = True
+
+    def release(self) -> Sequence[Effect]:
+        self.is_held = False
+        return self._transmit([]) if self._waiting else NOTHING
+
+    def take_unsent(self) -> list[Record]:
+        """What no broker has ever seen, in order; it is no longer in this lane."""
+        unsent = [entry for entry in self._waiting if not entry.was_sent]
+        self._waiting = deque(entry for entry in self._waiting if entry.was_sent)
+        records = [record for entry in unsent for record in entry.records] + self._batch
+        self._new_batch()
+        return records
+
+    def take_all(self) -> list[Record]:
+        """Everything without an outcome, in order; the lane is empty then."""
+        self.lost()
+        records = [record for entry in self._waiting for record in entry.records] + self._batch
+        self._waiting.clear()
+        self._new_batch()
+        return records
+
+    def settle(self, up_to: int) -> Sequence[Effect]:
+        """The broker says that it has everything up to this sequence id, receipts or not."""
+        effects: list[Effect] = []
+        while self._in_flight and self._in_flight[0].highest <= up_to:
+            if (entry := self._landed()).records:
+                effects.append(Stored(entry.records, -1, -1))
+        return effects
+
+    def put(self, records: Sequence[Record]) -> Sequence[Effect]:
+        """Records of other lanes, put where they belong among what this one has not sent yet. They have waited: no
+        batch is kept open for more."""
+        if self._dead is not None:
+            return (Failed(records, self._dead),) if records else NOTHING
+        effects: list[Effect] = []
+        for record in sorted([*self.take_unsent(), *records], key=_order):
+            try:
+                self._add(record, effects)
+            except ClientError as error:  # this broker takes less at once than the one before
+                effects.append(Failed((record,), error))
+        if self._batch:
+            self._seal()
+        return self._transmit([effect for effect in effects if isinstance(effect, Failed)])
+
+    def drop_stored(self, is_stored: Callable[[Record], bool]) -> Sequence[Effect]:
+        """Of what was not sent here: which of it is stored elsewhere and need not be."""
+        stored: list[Record] = []
+        left: list[Record] = []
+        for record in self.take_unsent():
+            (stored if is_stored(record) else left).append(record)
+            record.is_doubtful = False
+        effects: list[Effect] = [Stored(stored, -1, -1)] if stored else []
+        return [*effects, *self.put(left)]
 
     @property
     def is_idle(self) -> bool:
@@ -243,6 +311,7 @@ class Lane:
         # One entry may always go, however large: otherwise it would wait for ever.
         while (
             self._is_open
+            and not self.is_held
             and self._waiting
             and (not self._in_flight or self._in_flight_bytes + len(self._waiting[0].data) <= self._in_flight_bytes_max)
             and (self._credits is None or self._credits.is_open)
@@ -250,7 +319,12 @@ class Lane:
             entry = self._waiting.popleft()
             if self._credits is not None:
                 self._credits.take(len(entry.data), len(entry.records) or 1)
+            entry.was_sent = True
             self._in_flight.append(entry)
             self._in_flight_bytes += len(entry.data)
             effects.append(Transmit(entry))
         return effects
+
+
+def _order(record: Record) -> int:
+    return record.order

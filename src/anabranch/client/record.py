@@ -34,6 +34,9 @@ class Record:
     deliver_at_ms: int = 0
     deadline: float = float("inf")
     ticket: Any = None
+    hash: int = -1  # of the key; -1: it has none
+    order: int = 0  # of the call: what was sent earlier has a lower one, whatever their sequence ids are
+    is_doubtful: bool = False  # it was sent to a segment that is sealed since, and may be stored there
 
     size_bytes: int = field(init=False)  # on the wire, about
 
@@ -67,6 +70,7 @@ class Entry:
     highest: int
     deadline: float
     is_chunk: bool = False
+    was_sent: bool = False  # perhaps more than once; a broker may have it
 
     def frame(self, producer_id: int) -> bytes:
         send = pb.CommandSend(

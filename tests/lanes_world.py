@@ -1,0 +1,299 @@
+"""A producer's lanes against a model of the brokers: segments that store and deduplicate, connections that lose both
+directions, producers that are opened with what is known at that moment, seals, and layouts in any order.
+
+The oracle is what the segments stored: along the lineage every key must read as it was sent."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from anabranch.client.errors import ClientError
+from anabranch.client.lane import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
+from anabranch.client.lanes import Lanes
+from anabranch.client.lineage import Ancestor, Ancestry
+from anabranch.client.policies import Batching
+from anabranch.client.record import Entry, Record
+from anabranch.client.topic_view import Plan, TopicView
+from anabranch.client.track import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
+from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.names import TopicName
+from anabranch.model.position import Position
+from anabranch.model.replacement import Replacement, plan_merge, plan_split, replaced, reserved
+from anabranch.model.routing import RingHash, key_hash
+from anabranch.model.segment import Seal, Segment
+from anabranch.protocol.entry import split_batch
+
+TOPIC = TopicName.parse("topic://public/default/x")
+KEYS = [f"key-{n}" for n in range(12)]
+HASHES = {key: key_hash(key) for key in KEYS}
+MAX_BYTES = 5 << 20
+
+
+@dataclass
+class SegmentStore:
+    """What one segment has."""
+
+    segment: Segment
+    log: list[str] = field(default_factory=list)
+    last_sequence: int = -1
+    children: tuple[Segment, ...] | None = None  # not None: sealed
+
+    def store(self, entry: Entry) -> None:
+        if entry.highest > self.last_sequence:
+            self.log += [one.data.decode() for one in split_batch(entry.data)]
+            self.last_sequence = entry.highest
+
+
+@dataclass
+class Line:
+    """One producer on one connection; what is under way in both directions is lost with it."""
+
+    to_broker: deque[Entry | str] = field(default_factory=deque)
+    to_client: deque[tuple[object, ...]] = field(default_factory=deque)
+    is_producer: bool = False  # the broker has it
+    is_closed: bool = False
+
+
+class LanesWorld:
+    def __init__(self, *, segments: int = 1, batch: int = 1, is_ours: bool = True) -> None:
+        self.is_ours = is_ours  # the brokers speak our additions
+        self.layout = Layout.initial(segments, now_ms=0)
+        self.epochs: list[Layout] = [self.layout]
+        self.store = {one.segment_id: SegmentStore(one) for one in self.layout.active}
+        self.plan: Replacement | None = None
+        self.lanes = Lanes(lambda: Lane("p", Batching(max_messages=batch, max_delay=60)))
+        self.lines: dict[Track, Line] = {}
+        self.sent: list[str] = []
+        self.stored: list[str] = []
+        self.failures: list[ClientError] = []
+        self.wants_layout = False
+        self.shown = 0  # epochs only grow for a client (Sightings sees to it)
+        self.next_order = 0
+        self.show()
+
+    # -- the application
+
+    def send(self, key: str | None, sequence_id: int | None = None) -> None:
+        order = self.next_order
+        self.next_order += 1
+        text = f"{key or '-'} {order}"
+        self.sent.append(text)
+        hashed = -1 if key is None else HASHES[key]
+        record = Record(order if sequence_id is None else sequence_id, text.encode(), key, hash=hashed, order=order)
+        track, effects = self.lanes.append(record)
+        if track is not None:
+            self.perform([On(track, effects)])
+
+    def flush(self) -> None:
+        self.perform(self.lanes.flush())
+
+    # -- the topic
+
+    def begin(self, plan: Replacement) -> None:
+        """PLAN and CREATE."""
+        self.plan = plan
+        self.layout = reserved(self.layout, plan)
+        for child in plan.children:
+            self.store[child.segment_id] = SegmentStore(child)
+
+    def split(self, segment_id: int, ways: int = 2) -> None:
+        self.begin(plan_split(self.layout, segment_id, ways=ways, now_ms=1, limits=NO_LIMITS))
+
+    def merge(self, *segment_ids: int) -> None:
+        self.begin(plan_merge(self.layout, segment_ids, now_ms=1, limits=NO_LIMITS))
+
+    def seal(self, segment_id: int) -> None:
+        assert self.plan is not None
+        stored = self.store[segment_id]
+        if stored.children is not None:
+            return
+        stored.children = self.plan.children
+        for track, line in self.lines.items():
+            if track.segment.segment_id == segment_id and line.is_producer:
+                line.is_producer = False
+                if self.is_ours:
+                    line.to_client.append(("sealed", stored.last_sequence))
+
+    def commit(self) -> None:
+        assert self.plan is not None
+        for parent in self.plan.parent_ids:
+            self.seal(parent)
+        seals = {one: Seal(2, Position(1, len(self.store[one].log))) for one in self.plan.parent_ids}
+        self.layout = replaced(self.layout, self.plan, seals)
+        self.epochs.append(self.layout)
+        self.plan = None
+
+    def change(self) -> None:
+        self.commit()
+        self.show()
+
+    def show(self, epoch: int | None = None, *, plan: bool = False) -> None:
+        """A push that arrives: of this epoch, or the newest; an older one than was seen is not passed on."""
+        layout = self.epochs[-1 if epoch is None else epoch]
+        if layout.epoch < self.shown:
+            return
+        self.shown = layout.epoch
+        self.wants_layout = False
+        told = None
+        if plan and self.plan is not None and layout is self.epochs[-1]:
+            told = Plan("op", self.plan.parent_ids, self.plan.children, {})
+        self.perform(self.lanes.viewed(TopicView(TOPIC, layout, plan=told)))
+
+    # -- connections
+
+    def ask(self, track: Track) -> None:
+        """PRODUCER reaches the broker, which says what it knows at this moment."""
+        if track not in self.lines or self.lines[track].is_producer or self.lines[track].to_client:
+            return
+        line = self.lines[track] = Line()
+        self.lanes.opening(track)
+        stored = self.store[track.segment.segment_id]
+        if stored.children is not None:
+            line.to_client.append(("terminated",))
+            return
+        line.is_producer = True
+        line.to_client.append(("opened", self.ancestry(stored.segment) if self.is_ours else None))
+
+    def ancestry(self, segment: Segment) -> Ancestry:
+        older = [
+            one
+            for i, one in self.store.items()
+            if i < segment.segment_id and one.segment.hash_range.overlaps(segment.hash_range)
+        ]
+        return Ancestry(
+            Ancestor(one.segment.segment_id, one.segment.hash_range, one.last_sequence, RingHash.LOW16) for one in older
+        )
+
+    def cut(self, track: Track) -> None:
+        if track in self.lines:
+            self.lines[track] = Line()
+            self.perform(self.lanes.lost(track))
+
+    def serve(self, track: Track, count: int = 1) -> None:
+        """The broker reads what was sent to it."""
+        line = self.lines.get(track)
+        while line is not None and line.to_broker and count > 0:
+            count -= 1
+            one = line.to_broker.popleft()
+            stored = self.store[track.segment.segment_id]
+            if isinstance(one, str):
+                line.is_producer = False
+                line.to_client.append(("closed",))
+            elif stored.children is None and line.is_producer:
+                stored.store(one)
+                line.to_client.append(("receipt", one.first, len(stored.log)))
+            elif not self.is_ours:
+                line.to_client.append(("refused",))
+
+    def hear(self, track: Track, count: int = 1) -> None:
+        """The client reads what the broker said."""
+        while (line := self.lines.get(track)) is not None and line.to_client and count > 0:
+            count -= 1
+            match line.to_client.popleft():
+                case ("opened", ancestry):
+                    assert ancestry is None or isinstance(ancestry, Ancestry)
+                    self.perform(self.lanes.opened(track, MAX_BYTES, None, ancestry))
+                case ("receipt", int(sequence), int(position)):
+                    self.perform([On(track, track.lane.receipt(sequence, 1, position))])
+                    self.perform(self.lanes.settled(track))
+                case ("refused",):
+                    self.perform(self.lanes.refused(track))
+                case ("terminated",):
+                    self.perform(self.lanes.terminated(track))
+                case ("sealed", int(last)):
+                    children = self.store[track.segment.segment_id].children
+                    assert children is not None
+                    self.perform(self.lanes.sealed(track, children, last))
+                case ("closed",):
+                    self.lines[track] = Line()
+                    self.perform(self.lanes.farewell_said(track))
+                case other:
+                    raise AssertionError(other)
+
+    # -- effects
+
+    def perform(self, effects: Iterable[LanesEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case On(track, done):
+                    self._on(track, done)
+                case Open(track):
+                    self.lines[track] = Line()
+                case Reopen(track):
+                    self.lines[track] = Line()
+                case Farewell(track):
+                    if (line := self.lines.get(track)) is not None and not line.is_closed:
+                        line.is_closed = True
+                        line.to_broker.append("close")
+                case Drop(track):
+                    self.lines.pop(track, None)
+                case AskLayout():
+                    self.wants_layout = True
+
+    def _on(self, track: Track, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Transmit(entry):
+                    line = self.lines[track]
+                    assert track.is_attached and not line.is_closed, "nothing is said after the farewell"
+                    self.check_barrier(track, entry)
+                    line.to_broker.append(entry)
+                case Stored(records, _, _):
+                    self.stored += [record.value.decode() for record in records]
+                case Failed(_, error):
+                    self.failures.append(error)
+                case Arm():
+                    pass
+                case Reconnect(reason):
+                    raise AssertionError(reason)
+
+    def check_barrier(self, track: Track, entry: Entry) -> None:
+        """Nothing of a key goes out while an older send of it waits elsewhere."""
+        for other in self.lanes.tracks:
+            if other is not track:
+                for record in entry.records:
+                    assert not any(
+                        record.hash == one.hash and record.hash >= 0 and one.order < record.order
+                        for waiting in (*other.lane._in_flight, *other.lane._waiting)
+                        for one in waiting.records
+                    ), f"{record.value!r} overtakes"
+
+    # -- the end
+
+    def settle(self) -> None:
+        """Everything works from now on."""
+        if self.plan is not None:
+            self.commit()
+        self.show()
+        self.flush()
+        for _ in range(200):
+            if self.lanes.oldest() == float("inf") and not self.lanes.is_changing:
+                return
+            if self.wants_layout:
+                self.show()
+            for track in list(self.lines):
+                self.ask(track)
+                self.serve(track, 1000)
+                self.hear(track, 1000)
+            self.flush()
+        raise AssertionError("it waits for something that never comes")
+
+    def check(self, *, is_exact: bool | None = None) -> None:
+        """Along the lineage every key reads as it was sent; everything has its outcome."""
+        assert self.failures == []
+        assert sorted(self.stored) == sorted(self.sent), "every record has one outcome"
+        read: list[str] = []
+        for segment_id in sorted(self.store):  # children have higher ids than their parents
+            read += self.store[segment_id].log
+        exact = self.is_ours if is_exact is None else is_exact
+        for key in (*KEYS, "-"):
+            sent = [text for text in self.sent if text.split()[0] == key]
+            found = [text for text in read if text.split()[0] == key]
+            if key == "-":
+                found.sort(key=lambda text: int(text.split()[1]))
+            first_seen = list(dict.fromkeys(found))
+            assert first_seen == sent, f"{key}: {found}"
+            if exact:
+                assert found == sent, f"{key}: duplicates in {found}"
