@@ -23,7 +23,6 @@ from anabranch.client.errors import (
     Closed,
     ConsumerBusy,
     MessageTooLarge,
-    NotSupported,
     QueueFull,
     TimedOut,
 )
@@ -213,8 +212,8 @@ async def test_a_cancelled_receive_loses_nothing(sdk: Client, topic: str) -> Non
 async def test_what_cannot_work_is_refused_with_a_reason(sdk: Client, topic: str) -> None:
     with pytest.raises(BadServiceUrl):
         anabranch.connect("http://localhost:8080")
-    with pytest.raises(NotSupported):
-        sdk.producer("topic://public/default/x")
+    with pytest.raises(BadOption):
+        sdk.producer("segment://public/default/x/0000-ffff-0")
     with pytest.raises(BadOption):
         sdk.producer("non-persistent://public/default/x")
     async with sdk.producer(topic, pending_bytes_max=1000) as producer:

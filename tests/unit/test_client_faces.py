@@ -24,12 +24,15 @@ PAIRS: list[tuple[type, type]] = [
     (stream_consumer.StreamConsumer, blocking.BlockingStreamConsumer),
 ]
 INSIDE = {
+    "perform",
+    "opened",
+    "ended",
+    "style",
     "open",
     "stored",
     "failed",
     "arrived",
     "dropped",
-    "ended",
     "reached_end",
 }  # public to their own module's parts only
 

@@ -10,12 +10,19 @@ from typing import Protocol
 from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError, ConsumerBusy, ProducerBusy, Refused, TimedOut
 from anabranch.client.policies import Backoff
-from anabranch.client.pool import Pool
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
+
+URGENT_EVERY_SECONDS = 0.05
+
+
+class Finder(Protocol):
+    """Who serves a topic? The pool asks the brokers."""
+
+    async def serving(self, topic: str) -> Connection: ...
 
 
 class Part(Protocol):
@@ -35,22 +42,39 @@ class Part(Protocol):
 
 
 class Attachment:
-    def __init__(self, part: Part, pool: Pool, backoff: Backoff, clock: Clock, chance: Chance) -> None:
+    def __init__(
+        self,
+        part: Part,
+        pool: Finder,
+        backoff: Backoff,
+        clock: Clock,
+        chance: Chance,
+        forgives: tuple[type[ClientError], ...] = (),
+    ) -> None:
+        """`forgives`: refusals that pass by themselves here, also before it was attached once."""
         self._part = part
         self._pool = pool
         self._backoff = backoff
         self._clock = clock
         self._chance = chance
+        self._forgives = forgives
+        self._is_urgent = False
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._loss: asyncio.Future[ClientError] = loop.create_future()
         self._first: asyncio.Future[ClientError | None] = loop.create_future()
         self._last_error: ClientError | None = None
 
-    def lose(self, error: ClientError) -> None:
-        """The connection broke, or the broker sent the part away."""
+    def lose(self, error: ClientError, *, is_urgent: bool = False) -> None:
+        """The connection broke, or the broker sent the part away. What is urgent is attached again without a pause,
+        once: a broker that keeps sending us away is not asked all the time."""
         if not self._loss.done():
+            self._is_urgent = is_urgent
             self._loss.set_result(error)
+
+    @property
+    def last_error(self) -> ClientError | None:
+        return self._last_error
 
     @property
     def is_lost(self) -> bool:
@@ -69,9 +93,10 @@ class Attachment:
 
     async def run(self) -> None:
         """Until cancelled, or until the broker says something final."""
-        attempt = 0
+        attempt, urgent_at = 0, float("-inf")
         while True:
             self._loss = self._loop.create_future()
+            self._is_urgent = False
             try:
                 connection = await self._pool.serving(self._part.topic)
                 await self._part.attach(connection)
@@ -88,12 +113,17 @@ class Attachment:
                 if not self._first.done():
                     self._first.set_result(error)
                 return
+            if self._is_urgent and self._clock.monotonic() - urgent_at >= URGENT_EVERY_SECONDS:
+                urgent_at = self._clock.monotonic()
+                continue
             delay = self._backoff.delay(attempt, self._chance.random())
             log.info("attaching again", extra={"topic": self._part.topic, "reason": error.reason, "delay_s": delay})
             await self._clock.sleep(delay)
             attempt += 1
 
     def _is_final(self, error: ClientError) -> bool:
+        if isinstance(error, self._forgives):
+            return False
         if not self._first.done():
             # Whoever opens it should hear at once that somebody else is there.
             return not error.retryable or isinstance(error, ProducerBusy | ConsumerBusy)

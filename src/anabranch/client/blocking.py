@@ -117,6 +117,10 @@ class BlockingProducer(_Face):
     def pending_bytes(self) -> int:
         return self._inner.pending_bytes
 
+    @property
+    def last_sequence_id(self) -> int:
+        return self._inner.last_sequence_id
+
     def send(
         self,
         value: Any,
@@ -125,6 +129,7 @@ class BlockingProducer(_Face):
         properties: Mapping[str, str] | None = None,
         event_time: int | None = None,
         deliver_after: Seconds | None = None,
+        sequence_id: int | None = None,
         timeout: Seconds | None = None,
     ) -> MessageId:
         return _PORTAL.call(
@@ -134,6 +139,7 @@ class BlockingProducer(_Face):
                 properties=properties,
                 event_time=event_time,
                 deliver_after=deliver_after,
+                sequence_id=sequence_id,
                 timeout=timeout,
             )
         )
@@ -146,11 +152,17 @@ class BlockingProducer(_Face):
         properties: Mapping[str, str] | None = None,
         event_time: int | None = None,
         deliver_after: Seconds | None = None,
+        sequence_id: int | None = None,
     ) -> concurrent.futures.Future[MessageId]:
         """Order is fixed now. Unlike its asynchronous twin it reports QueueFull and the like through the future."""
         return _PORTAL.submit(
             lambda: self._inner.send_nowait(
-                value, key=key, properties=properties, event_time=event_time, deliver_after=deliver_after
+                value,
+                key=key,
+                properties=properties,
+                event_time=event_time,
+                deliver_after=deliver_after,
+                sequence_id=sequence_id,
             )
         )
 
@@ -231,6 +243,7 @@ class BlockingClient(_Face):
         schema: Schema | type | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
+        initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> BlockingProducer:
@@ -243,6 +256,7 @@ class BlockingClient(_Face):
             schema=schema,
             send_timeout=send_timeout,
             pending_bytes_max=pending_bytes_max,
+            initial_sequence_id=initial_sequence_id,
             properties=properties,
             timeout=timeout,
         )

@@ -16,10 +16,12 @@ from anabranch.client.errors import BadOption, ClientError, Closed, NotSupported
 from anabranch.client.opening import Opening
 from anabranch.client.policies import NO_BATCHING, Batching, Chunking, ConnectionPolicy, Seconds, seconds
 from anabranch.client.pool import Pool
-from anabranch.client.producer import Producer, ProducerOptions
+from anabranch.client.producer import Producer
+from anabranch.client.producer_options import ProducerOptions
 from anabranch.client.queue_consumer import QueueConsumer, QueueOptions
 from anabranch.client.schema import Schema, schema_of
 from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.client.topic_watch import TopicWatches
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock
@@ -80,6 +82,7 @@ class Client:
         self._chance = chance
         self._pool = Pool(services, policy, clock, token=token, tls=tls, answer_timeout_s=operation_timeout_s)
         self._ground = Ground(self._pool, policy.backoff, clock, chance)
+        self._watches = TopicWatches(self._pool, policy, clock, chance)
         self._opened: set[Producer | Consumer] = set()
         self._is_closed = False
 
@@ -106,6 +109,7 @@ class Client:
         schema: Schema | type | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
+        initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> Opening[Producer]:
@@ -114,10 +118,15 @@ class Client:
         `compression` is "lz4", "zlib", "zstd" or "snappy"; bodies under 4 KiB stay as they are. With `chunking`,
         messages larger than the broker takes are cut, and put together again by the consumer. `schema` says what values
         are (`anabranch.schema`); a dataclass or pydantic model means JSON. Without one they are bytes.
+
+        With a `name`, sequence ids go on where the brokers have them, or after `initial_sequence_id` if that is higher:
+        what is sent again under an id that they have is not stored again.
         """
-        where = _regular(topic)
+        where = _offered(topic)
         if pending_bytes_max < 1:
             raise BadOption("pending_bytes_max must be at least 1")
+        if initial_sequence_id is not None and initial_sequence_id < 0:
+            raise BadOption("initial_sequence_id must not be negative")
         options = ProducerOptions(
             name=name or _new_name("producer"),
             is_name_given=name is not None,
@@ -129,12 +138,12 @@ class Client:
             compression=Compression.named(compression),
             chunk_bytes=None if chunking is None else chunking.chunk_bytes,
             schema=schema_of(schema),
+            initial_sequence_id=initial_sequence_id,
         )
 
         async def opened() -> Producer:
-            lanes = await self._lanes(where, options.operation_timeout_s)
-            made = Producer(where, options, self._pool, self._policy.backoff, self._clock, self._chance)
-            await made.open(lanes)
+            made = Producer(where, options, self._ground, self._watches)
+            await made.open()
             return await self._keep(made)
 
         return Opening(opened)
@@ -200,6 +209,7 @@ class Client:
         try:
             outcomes = await asyncio.gather(*(one.close(timeout) for one in opened), return_exceptions=True)
         finally:
+            await self._watches.close()
             await self._pool.close()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -277,10 +287,17 @@ def _topics(topic: str | Sequence[str]) -> tuple[TopicName, ...]:
     return topics
 
 
-def _regular(topic: str) -> TopicName:
+def _offered(topic: str) -> TopicName:
     name = TopicName.parse(topic)
     if name.domain is Domain.NON_PERSISTENT:
         raise BadOption("non-persistent topics are not offered: nothing could be promised about them")
+    if name.domain is Domain.SEGMENT:
+        raise BadOption(f"{topic} is one segment; name its topic: {name.scalable}")
+    return name
+
+
+def _regular(topic: str) -> TopicName:
+    name = _offered(topic)
     if name.domain is not Domain.PERSISTENT:
         raise NotSupported(f"{topic}: scalable topics are not served yet; use persistent://…")
     return name

@@ -62,6 +62,11 @@ class Lanes:
         return self._tracks.values()
 
     @property
+    def is_ready(self) -> bool:
+        """Has every active segment had its producer?"""
+        return bool(self._tracks) and all(track.was_attached for track in self._tracks.values())
+
+    @property
     def is_changing(self) -> bool:
         """Does an outcome on one lane matter to others? Then `settled` must hear of it."""
         return bool(self._retired) or self._next_view is not None

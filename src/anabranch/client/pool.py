@@ -89,6 +89,10 @@ class Pool:
         """A broker on loopback has several names; one connection is enough."""
         return next((service for service in self._services if address.is_same_place(service)), address)
 
+    def address_of(self, url: str, url_tls: str) -> str:
+        """Which of a broker's two addresses is for us; empty when that one was not said."""
+        return url_tls if self._services[0].is_tls else url
+
     async def partitions(self, topic: str) -> int:
         """How many; 0 for a topic that is not partitioned."""
         connection = await self.connection()
@@ -100,7 +104,7 @@ class Pool:
     async def serving(self, topic: str) -> Connection:
         """A connection to the broker that serves this topic."""
         address: Address | None = None
-        authoritative, is_tls = False, self._services[0].is_tls
+        authoritative = False
         for _ in range(HOPS_MAX):
             connection = await self.connection(address)
             answer = await connection.ask(
@@ -108,7 +112,7 @@ class Pool:
             )
             if answer.response == pb.CommandLookupTopicResponse.Failed:
                 raise refusal(answer.error, answer.message)
-            url = answer.brokerServiceUrlTls if is_tls else answer.brokerServiceUrl
+            url = self.address_of(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
             if answer.response == pb.CommandLookupTopicResponse.Connect:
                 if answer.proxy_through_service_url or not url:
                     return connection
