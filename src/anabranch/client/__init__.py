@@ -9,6 +9,8 @@
 | `connection` `pool`             | sockets, lookups, redirects                                            |
 | `attachment` `channel` `inbox`  | staying attached to whoever serves the topic; consuming; waiting       |
 | `topic_view` `topic_watch`      | the segments of a topic, and how they change                           |
+| `lanes` `track` `lineage`       | machine: all lanes of a producer, through splits and merges            |
+| `lane_runner` `room`            | one lane on the wire; how much may be under way                        |
 | `client` `producer`             | what applications use                                                  |
 | `consumer` `queue_consumer` `stream_consumer` | what consumers share, and their kinds                    |
 | `message` `checkpoint` `policies` `errors` | values                                                      |
