@@ -89,6 +89,7 @@ class BrokerAdmin:
 
     async def lookup(self, topic: str, authoritative: bool, listener: str | None) -> dict[str, Any]:
         name, services = TopicName.parse(topic), self._services()
+        await services.catalog.check_regular(name)
         await services.placement.wait_placed(name)
         address = services.placement.whereabouts(name)
         if address is None:
@@ -109,6 +110,7 @@ class BrokerAdmin:
         services, name = self._services(), TopicName.parse(topic)
         if await services.catalog.exists(name) or await services.catalog.partitions(name):
             raise AlreadyExists(f"topic {name} already exists")
+        await services.catalog.check_free(name)
         await services.topics.create(name)
         if properties:
             created = await services.topics.get(name, create=True)

@@ -93,6 +93,7 @@ class Attendance:
                     topic_epoch=self._access.epoch,
                     credit_bytes=heir.window.bytes_max if credits else None,
                     credit_messages=heir.window.messages_max if credits else None,
+                    ancestors=heir.ancestors,
                 )
             )
 

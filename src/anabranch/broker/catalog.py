@@ -18,10 +18,11 @@ from anabranch.broker.policies import LOCAL_CLUSTER, Policies
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
 from anabranch.model.errors import AlreadyExists, BadName, BadRequest, NotAllowed, NotFound
-from anabranch.model.names import TopicName, check_namespace, check_tenant, parse_namespace
+from anabranch.model.names import Domain, TopicName, check_namespace, check_tenant, parse_namespace
 
 DEFAULT_TENANT, DEFAULT_NAMESPACE = "public", "public/default"
 CAS_TRIES = 16
+_REGULAR = (Domain.PERSISTENT, Domain.NON_PERSISTENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,21 @@ class Catalog:
     def _partitioned_key(topic: TopicName) -> str:
         return f"/partitioned/{topic.domain}/{topic.namespace_path}/{topic.encoded_local}"
 
+    async def is_scalable(self, topic: TopicName) -> bool:
+        """Is the name taken by a scalable topic? Then there is no regular one, and none may be made beside it."""
+        twin = topic.scalable
+        return await self._store.get(f"/topics/{twin.namespace_path}/{twin.encoded_local}") is not None
+
+    async def check_regular(self, topic: TopicName) -> None:
+        """What clients of regular topics are told of a scalable one: as with Pulsar, that it is not there."""
+        if topic.domain in _REGULAR and await self.is_scalable(topic):
+            raise TopicNotFound(f"Topic {topic} not found: {topic.scalable} is a scalable topic")
+
+    async def check_free(self, topic: TopicName) -> None:
+        """Raises AlreadyExists when a regular topic is to be made and a scalable one has the name."""
+        if topic.domain in _REGULAR and await self.is_scalable(topic):
+            raise AlreadyExists(f"{topic.scalable} already exists: a regular topic cannot have its name")
+
     async def exists(self, topic: TopicName) -> bool:
         return await self._store.get(self.topic_key(topic)) is not None
 
@@ -290,6 +306,7 @@ class Catalog:
             raise BadRequest("a partitioned topic's name cannot end like a partition's")
         if await self.exists(topic):
             raise AlreadyExists(f"topic {topic} already exists and is not partitioned")
+        await self.check_free(topic)
         try:
             record = {"partitions": count, **({"properties": dict(properties)} if properties else {})}
             await self._store.put(self._partitioned_key(topic), json.dumps(record).encode(), expected=ABSENT)
@@ -324,9 +341,12 @@ class Catalog:
         _check_local(holds, topic.namespace_path)
         if topic.partition_index >= 0:
             return 0
+        if topic.domain is Domain.TOPIC:
+            raise TopicNotFound(f"Topic {topic} not found: it is no regular topic")
         count = await self.partitions(topic)
         if count or await self.exists(topic):
             return count
+        await self.check_regular(topic)
         if not topic.is_persistent:
             return 0
         if not (auto_create and holds.auto_create_topics):
@@ -352,6 +372,7 @@ class Catalog:
             return False
         if not (create and holds.auto_create_topics):
             raise TopicNotFound(f"Topic {topic} not found")
+        await self.check_regular(topic)
         if index < 0 and await self.partitions(topic) > 0:
             raise NotAllowed(f"{topic} is partitioned: use one of its partitions")
         if topic.is_persistent:

@@ -39,6 +39,7 @@ class LookupCommands(CommandSet):
         try:
             name = TopicName.parse(body.topic)
             await self._connection.authorize(BaseCommand.LOOKUP, Resource.of_topic(name))
+            await self._services.catalog.check_regular(name)
         except Error as error:
             self._connection.send(replies.lookup_failed(body.request_id, server_error(error), error.reason))
             return
@@ -58,7 +59,11 @@ class LookupCommands(CommandSet):
         try:
             name = TopicName.parse(body.topic)
             await self._connection.authorize(BaseCommand.PARTITIONED_METADATA, Resource.of_topic(name))
-            count = await self._services.catalog.partitions_or_create(name, body.metadata_auto_creation_enabled)
+            if name.domain is Domain.SEGMENT:
+                await self._services.topics.admit_segment(name)
+                count = 0
+            else:
+                count = await self._services.catalog.partitions_or_create(name, body.metadata_auto_creation_enabled)
         except Error as error:
             frame = replies.partitioned_metadata_failed(body.request_id, server_error(error), error.reason)
             self._connection.send(frame)

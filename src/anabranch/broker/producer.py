@@ -14,6 +14,7 @@ from anabranch.broker.access import AccessMode
 from anabranch.broker.peer import Peer
 from anabranch.broker.window import Window
 from anabranch.protocol import commands, replies
+from anabranch.protocol.pulsar_pb2 import AncestorSequence
 from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.port import Payload
 
@@ -47,8 +48,8 @@ class Deferred:
 class Producer:
     __slots__ = (
         "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
-        "connected_ms", "schema_version", "messages_in", "bytes_in", "closed", "is_ready", "request_id", "_submitted",
-        "_completed", "_deferred", "_on_idle",
+        "connected_ms", "schema_version", "ancestors", "messages_in", "bytes_in", "closed", "is_ready", "request_id",
+        "_submitted", "_completed", "_deferred", "_on_idle",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +81,7 @@ class Producer:
         self.grants_credits = grants_credits
         self.connected_ms = connected_ms
         self.schema_version = schema_version  # what its messages carry; empty without a schema
+        self.ancestors: Sequence[AncestorSequence] = ()  # of the segment it was opened on: what they have of it
         self.messages_in = 0
         self.bytes_in = 0
         self.closed = False

@@ -13,6 +13,7 @@ from anabranch.broker.dedup import highest_of
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.schema_commands import wire_schema
 from anabranch.broker.schemas import version_bytes
+from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.broker.services import Services
 from anabranch.broker.topics import AnyTopic
 from anabranch.broker.window import Window
@@ -93,6 +94,8 @@ class ProducerCommands(CommandSet):
         if body.initial_subscription_name:
             await self._initial_subscription(topic, body.initial_subscription_name)
         producer = self._producer(body, name, version_bytes(schema_version))
+        if isinstance(topic, SegmentTopic) and services.segments is not None:
+            await services.segments.prepare(producer, topic)
         try:
             admission = await topic.add_producer(producer, body.topic_epoch if body.HasField("topic_epoch") else None)
         except BaseException:
@@ -144,6 +147,7 @@ class ProducerCommands(CommandSet):
                 ready=producer.is_ready,
                 credit_bytes=producer.window.bytes_max if credits else None,
                 credit_messages=producer.window.messages_max if credits else None,
+                ancestors=producer.ancestors,
             )
         )
 

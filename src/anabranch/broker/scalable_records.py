@@ -28,6 +28,17 @@ class ScalableTopic:
         found = found or next((one for one in self.planned if one.segment_id == descriptor.segment_id), None)
         return found if found is not None and backing_topic(self.name, found) == name else None
 
+    def ancestors(self, segment: Segment) -> list[Segment]:
+        """Those that may have had one of its keys, oldest first; of a planned child too."""
+        seen: dict[int, Segment] = {}
+        ahead = list(segment.parent_ids)
+        while ahead:
+            one = self.layout.segments.get(ahead.pop())
+            if one is not None and one.segment_id not in seen:
+                seen[one.segment_id] = one
+                ahead.extend(one.parent_ids)
+        return [seen[one] for one in sorted(seen) if seen[one].hash_range.overlaps(segment.hash_range)]
+
     def is_planned(self, segment: Segment) -> bool:
         return segment.segment_id not in self.layout
 

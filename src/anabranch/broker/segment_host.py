@@ -14,6 +14,8 @@ from typing import Any
 
 from anabranch.broker.fleet import ErrandRefused, Fleet, NoAnswer, NotConnected
 from anabranch.broker.placement import Placement, ServedElsewhere
+from anabranch.broker.producer import Producer
+from anabranch.broker.scalable_records import ScalableRecords
 from anabranch.broker.segment_codec import (
     ERRORS,
     answer_json,
@@ -23,8 +25,11 @@ from anabranch.broker.segment_codec import (
     read_request,
     request_json,
 )
+from anabranch.broker.segment_lineage import LastSequence, Lineage
 from anabranch.broker.segment_news import SegmentNews
+from anabranch.broker.segment_notice import SealedNotices
 from anabranch.broker.segment_owner import SegmentOwner
+from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.controller.host import (
     Answer,
     HostCapabilities,
@@ -34,7 +39,8 @@ from anabranch.controller.host import (
     Mandate,
     Request,
 )
-from anabranch.model.errors import Error, NotFound
+from anabranch.model.errors import Error, NotFound, NotReady
+from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -57,10 +63,14 @@ class EmbeddedHost:
         placement: Placement,
         fleet: Fleet | None,
         clock: Clock,
+        records: ScalableRecords,
         *,
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
         self._owner = owner
+        self._lineage = Lineage(records, self.last_sequence)
+        notices = SealedNotices(records, placement)
+        owner.before_seal, owner.tell_sealed = notices.prepare, notices.tell
         self._placement = placement
         self._fleet = fleet
         self._clock = clock
@@ -116,6 +126,43 @@ class EmbeddedHost:
                 raise ServedElsewhere(name, None) from refused
             raise ERRORS.get(refused.code, HostOutcomeUnknown)(refused.reason) from refused
 
+    # -- producers
+
+    async def prepare(self, producer: Producer, topic: SegmentTopic) -> None:
+        """Before a producer is let in: what its ancestors have of it, for peers of our own kind, and how keys go."""
+        record, segment = await self._lineage.topic(topic.name)
+        if producer.grants_credits:
+            producer.ancestors = await self._lineage.ancestors(record, segment, producer.name)
+        proof = self._lineage.proof(record, segment)
+        if proof is not None:
+            topic.prove(producer, proof)
+
+    async def last_sequence(self, name: TopicName, producer: str) -> LastSequence | None:
+        """What a segment has of a producer, asked of its owner; NotReady when nobody answers in time."""
+        asked = {"segment": str(name), "producer": producer}
+        error: Error = NotReady(f"nobody serves {name} at the moment")
+        try:
+            async with asyncio.timeout(self._ask_seconds):
+                while True:
+                    try:
+                        return await self._last_sequence(name, asked)
+                    except (ServedElsewhere, NoAnswer, ErrandRefused) as missed:
+                        error = missed
+                    await self._clock.sleep(AGAIN_SECONDS)
+        except TimeoutError:
+            raise NotReady(f"{name}, an ancestor, cannot be asked: {error.reason}") from error
+
+    async def _last_sequence(self, name: TopicName, asked: Mapping[str, str]) -> LastSequence | None:
+        fleet = self._fleet
+        if fleet is None or self._placement.is_here(name):
+            return await self._owner.last_sequence(name, asked["producer"])
+        await self._placement.wait_placed(name)
+        owner = fleet.owner_of(name)
+        if owner is None or owner == fleet.me:
+            raise ServedElsewhere(name, None)
+        found = await fleet.ask(owner, f"{GROUP}.sequence", asked)
+        return None if found is None else LastSequence(int(found["last"]), bool(found["final"]))
+
     # -- events
 
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
@@ -142,6 +189,9 @@ class EmbeddedHost:
                 for one in arguments["events"]:
                     self._hear(read_event(one))
                 return None
+            case "sequence":
+                found = await self._owner.last_sequence(TopicName.parse(arguments["segment"]), arguments["producer"])
+                return None if found is None else {"last": found.last, "final": found.is_final}
             case _:
                 raise NotFound(f"no errand {GROUP}.{call}")
 

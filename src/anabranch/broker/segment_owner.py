@@ -7,13 +7,14 @@ this broker still owns the segment is looked at last, before the answer leaves. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import assert_never
 from weakref import WeakValueDictionary
 
 from anabranch.broker.segment_facts import NEVER, SegmentFacts, check_mandate, grave_text, mandate_on
+from anabranch.broker.segment_lineage import LastSequence
 from anabranch.broker.segment_logs import SegmentLogs
-from anabranch.broker.segment_topic import SegmentTopic
+from anabranch.broker.segment_topic import SegmentTopic, TellSealed
 from anabranch.broker.topics import Topics
 from anabranch.controller.host import (
     Answer,
@@ -32,7 +33,7 @@ from anabranch.controller.host import (
     SegmentMissing,
     Status,
 )
-from anabranch.model.errors import Error, NotReady
+from anabranch.model.errors import Error, NotFound, NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.tasks import TaskOwner
 
@@ -44,6 +45,8 @@ class SegmentOwner:
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._tasks = TaskOwner("segments")
+        self.tell_sealed: TellSealed | None = None  # what producers of our own kind are told
+        self.before_seal: Callable[[Seal], Awaitable[None]] | None = None
         topics.on_segment = self._adopt
 
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
@@ -53,6 +56,17 @@ class SegmentOwner:
 
     def _adopt(self, topic: SegmentTopic) -> None:
         topic.on_event = self._tell
+        topic.tell_sealed = self.tell_sealed
+
+    async def last_sequence(self, name: TopicName, producer: str) -> LastSequence | None:
+        """What one of our segments has of a producer; None when it is not there."""
+        try:
+            topic = await self._topics.segment(name)
+        except NotFound:
+            return None
+        last = LastSequence(topic.last_sequence(producer), topic.log.is_terminated)
+        self._topics.check_here(name)
+        return last
 
     def _tell(self, event: HostEvent) -> None:
         for tell in tuple(self._listeners):
@@ -133,6 +147,8 @@ class SegmentOwner:
                 await topic.flush_facts()
                 return topic.status()
             case Seal(operation, _, children):
+                if self.before_seal is not None:
+                    await self.before_seal(request)
                 return await topic.seal(operation, children)
             case Delete():
                 await self._topics.delete_segment(topic)

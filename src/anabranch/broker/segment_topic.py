@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.broker.errors import SubscriptionNotFound
 from anabranch.broker.farewell import Farewell
 from anabranch.broker.policies import Policies, Retention
-from anabranch.broker.producer import Producer
+from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.segment_facts import BLOB, SealNote, SegmentFacts, grave_text
+from anabranch.broker.segment_keys import KeyProof
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import SubscribeRequest, Topic
 from anabranch.controller.host import (
@@ -34,7 +35,7 @@ from anabranch.controller.host import (
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
-from anabranch.protocol.server_errors import ServerError
+from anabranch.protocol.server_errors import ServerError, refusal_code
 from anabranch.storage.cursor import Cursor
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class SegmentTopic(Topic):
         await super().load(deduplicate)
         self._new_cursors: dict[str, asyncio.Event] = {}  # for those who wait for the registry
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
+        self._unproven: dict[Producer, KeyProof] = {}  # producers whose first entries are looked at
         if self.log.is_terminated:
             self._look_again(self.subscriptions)
 
@@ -84,6 +86,37 @@ class SegmentTopic(Topic):
         self._check_open()
         self.save_facts()
         await self.log.flush_state()
+
+    # -- producing
+
+    def prove(self, producer: Producer, proof: KeyProof) -> None:
+        """Its first entries are looked at; nothing is, once they fit."""
+        self._unproven[producer] = proof
+
+    def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
+        if producer in self._unproven:
+            publishes = self._proven(producer, publishes)
+        if publishes:
+            super().publish_run(producer, publishes)
+
+    def _proven(self, producer: Producer, publishes: Sequence[Publish]) -> list[Publish]:
+        """Those that may be stored; the others are refused, and what follows them as well."""
+        proof = self._unproven[producer]
+        taken: list[Publish] = []
+        for publish in publishes:
+            complaint = "" if proof.is_settled else proof.look(publish.payload)
+            if complaint:
+                producer.peer.held(publish.size)
+                producer.refuse(publish, refusal_code(producer.peer.client_version), complaint)
+            else:
+                taken.append(publish)
+        if proof.is_settled:
+            del self._unproven[producer]
+        return taken
+
+    def remove_producer(self, producer: Producer) -> None:
+        self._unproven.pop(producer, None)
+        super().remove_producer(producer)
 
     # -- sealing
 
@@ -117,6 +150,7 @@ class SegmentTopic(Topic):
         self._publisher.is_paused = False
         self._publisher.snapshot()
         self._attendance.close_all(tell=self._tell_sealed)
+        self._unproven.clear()
         for subscription in self.subscriptions.values():
             if not subscription.cursor.has_backlog:
                 subscription.tell_end_of_topic()

@@ -201,7 +201,7 @@ class Topics:
         changes = self._changes
         if name.is_persistent:
             is_segment = name.domain is Domain.SEGMENT
-            topic_log = await (self._open_segment(name) if is_segment else self._open_log(name))
+            topic_log = await (self._open_segment(name) if is_segment else self._open_regular(name))
             topic = (SegmentTopic if is_segment else Topic)(
                 name,
                 topic_log,
@@ -233,6 +233,21 @@ class Topics:
             async with self._applying(name.namespace_path):
                 await topic.apply(await self._policies(name))
         return topic
+
+    async def _open_regular(self, name: TopicName) -> TopicLog:
+        """One that was just made may have been made beside a scalable one: who makes one of either looks for the other
+        afterwards, so that one of the two sees it."""
+        topic_log = await self._open_log(name)
+        if topic_log.epoch == 1:
+            try:
+                await self._catalog.check_regular(name)
+            except TopicNotFound:
+                await topic_log.delete()
+                raise
+            except BaseException:
+                await topic_log.close()
+                raise
+        return topic_log
 
     async def _open_segment(self, name: TopicName) -> TopicLog:
         if self._segments is None:
@@ -271,6 +286,7 @@ class Topics:
         await self._wait_placed(name)
         self._check_here(name)
         if name.is_persistent and not await self._catalog.exists(name):
+            await self._catalog.check_free(name)
             await self._catalog.check_room(name.namespace_path, 1)
             await self._open_once(name)
 

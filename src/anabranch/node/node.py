@@ -222,10 +222,12 @@ class Node:
         if scalable.enabled:
             owner = SegmentOwner(topics, segment_logs)
             stack.push_async_callback(owner.close)
-            segments = EmbeddedHost(owner, EverythingHere(address) if place is None else place, fleet, clock)
+            scalable_records = StoredScalableRecords(metadata)
+            where = EverythingHere(address) if place is None else place
+            segments = EmbeddedHost(owner, where, fleet, clock, scalable_records)
             stack.push_async_callback(segments.close)
             admin.more_errands[GROUP] = segments
-            topics.admit_segment = SegmentGuard(StoredScalableRecords(metadata)).admit
+            topics.admit_segment = SegmentGuard(scalable_records).admit
         self._services = Services(
             settings=settings.broker,
             clock=clock,

@@ -74,6 +74,7 @@ def producer_success(
     ready: bool = True,
     credit_bytes: int | None = None,
     credit_messages: int | None = None,
+    ancestors: Iterable[pb.AncestorSequence] = (),
 ) -> bytes:
     """With `ready=False` the producer waits for exclusive access; the same request id is answered again later."""
     body = pb.CommandProducerSuccess(
@@ -85,6 +86,7 @@ def producer_success(
         producer_ready=ready,
         credit_bytes=credit_bytes,
         credit_messages=credit_messages,
+        ancestors=ancestors,
     )
     return frame(BaseCommand(type=BaseCommand.PRODUCER_SUCCESS, producer_success=body))
 

@@ -1,0 +1,81 @@
+"""What a producer that opens a segment must know: who the ancestors are, what each has of it, how keys are routed.
+
+Asked of the ancestors' owners, here or elsewhere; what a sealed one has of a producer never changes and is remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.scalable_records import ScalableRecords, ScalableTopic
+from anabranch.broker.segment_keys import KeyProof
+from anabranch.model.names import TopicName
+from anabranch.model.routing import RingHash, RoutingKind
+from anabranch.model.segment import Segment, backing_topic
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.segments import ancestor_sequence
+
+KNOWN_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LastSequence:
+    last: int  # -1: nothing of this producer
+    is_final: bool
+
+
+AskSequence = Callable[[TopicName, str], Awaitable[LastSequence | None]]
+"""Of a segment's owner: what it has of a producer; None when there is no such segment."""
+
+
+class Lineage:
+    def __init__(self, records: ScalableRecords, ask: AskSequence) -> None:
+        self._records = records
+        self._ask = ask
+        self._known: OrderedDict[tuple[TopicName, str], int] = OrderedDict()
+
+    async def topic(self, name: TopicName) -> tuple[ScalableTopic, Segment]:
+        """The record of a segment's topic; TopicNotFound when it does not list the segment."""
+        topic = await self._records.read(name.scalable)
+        segment = None if topic is None else topic.segment(name)
+        if topic is None or segment is None:
+            raise TopicNotFound(f"{name} is no segment of {name.scalable} (any more)")
+        return topic, segment
+
+    def proof(self, topic: ScalableTopic, segment: Segment) -> KeyProof | None:
+        """What keys a producer may send there; None where ranges are decoration."""
+        routing = topic.layout.routing
+        if routing.kind is not RoutingKind.RANGE:
+            return None
+        return KeyProof(segment.hash_range, routing.ring_hash)
+
+    async def ancestors(self, topic: ScalableTopic, segment: Segment, producer: str) -> list[pb.AncestorSequence]:
+        """Raises what asking raises: without an answer nobody knows what was stored already."""
+        found = topic.ancestors(segment)
+        lasts = await asyncio.gather(*(self._last(backing_topic(topic.name, one), producer) for one in found))
+        return [
+            ancestor_sequence(one, self._ring_hash(topic, one), last)
+            for one, last in zip(found, lasts, strict=True)
+            if last is not None
+        ]
+
+    def _ring_hash(self, topic: ScalableTopic, segment: Segment) -> RingHash | None:
+        return None if segment.legacy_topic_name is not None else topic.layout.routing.ring_hash
+
+    async def _last(self, name: TopicName, producer: str) -> int | None:
+        key = (name, producer)
+        if key in self._known:
+            self._known.move_to_end(key)
+            return self._known[key]
+        answer = await self._ask(name, producer)
+        if answer is None:
+            return None
+        if answer.is_final:
+            self._known[key] = answer.last
+            while len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+        return answer.last

@@ -1,0 +1,56 @@
+"""Frames and values that the owners of segments say to peers of our own kind. Values in, bytes out; knows no state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anabranch.model.routing import RingHash
+from anabranch.model.segment import Segment
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand, frame
+
+
+def ancestor_sequence(segment: Segment, ring_hash: RingHash | None, last_sequence_id: int) -> pb.AncestorSequence:
+    """What a producer has in one ancestor. `ring_hash` None: that one was routed modulo its siblings."""
+    return pb.AncestorSequence(
+        segment_id=segment.segment_id,
+        hash_start=segment.hash_range.start,
+        hash_end=segment.hash_range.end,
+        last_sequence_id=last_sequence_id,
+        ring_hash=None if ring_hash is None else ring_hash.value,
+    )
+
+
+def segment_sealed(
+    producer_id: int,
+    operation_id: str,
+    last_sequence_id: int,
+    children: Iterable[Segment],
+    brokers: Iterable[tuple[int, str, str | None]],
+) -> bytes:
+    """`brokers`: segment id, binary URL, URL with TLS."""
+    body = pb.CommandSegmentSealed(
+        producer_id=producer_id,
+        operation_id=operation_id,
+        last_sequence_id=last_sequence_id,
+        children=[_child(one) for one in children],
+        child_brokers=[
+            pb.SegmentBrokerAddress(segment_id=segment_id, broker_url=url, broker_url_tls=url_tls)
+            for segment_id, url, url_tls in brokers
+        ],
+    )
+    return frame(BaseCommand(type=BaseCommand.SEGMENT_SEALED, segment_sealed=body))
+
+
+def _child(segment: Segment) -> pb.SegmentInfoProto:
+    """Active, as it will be when its producers write to it."""
+    return pb.SegmentInfoProto(
+        segment_id=segment.segment_id,
+        hash_start=segment.hash_range.start,
+        hash_end=segment.hash_range.end,
+        state=pb.ACTIVE,
+        parent_ids=segment.parent_ids,
+        created_at_epoch=segment.created_at_epoch,
+        created_at_ms=segment.created_at_ms,
+        entry_bucket_splits=segment.entry_bucket_splits,
+    )
