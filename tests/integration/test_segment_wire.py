@@ -85,7 +85,7 @@ class HeldSeal:
     def __init__(self, topic: SegmentTopic) -> None:
         self.begun, self.may_end = asyncio.Event(), asyncio.Event()
         self._terminate = topic.log.terminate
-        topic.log.terminate = self._held  # type: ignore[method-assign]
+        topic.log.terminate = self._held  # type: ignore[method-assign]  # the outcome is held back
 
     async def _held(self, properties: Callable[[], Mapping[str, str]] | None = None) -> Position:
         self.begun.set()
@@ -206,7 +206,7 @@ async def test_a_seal_that_fails_takes_what_waited_in_its_order(node: Node) -> N
             await may_end.wait()
             raise RuntimeError("the store is away")
 
-        terminate, topic.log.terminate = topic.log.terminate, fails  # type: ignore[method-assign]
+        terminate, topic.log.terminate = topic.log.terminate, fails  # type: ignore[method-assign]  # the outcome is held back
         sealing = asyncio.ensure_future(seal(node))
         await begun.wait()
         for sequence in range(3):
@@ -216,7 +216,7 @@ async def test_a_seal_that_fails_takes_what_waited_in_its_order(node: Node) -> N
         with pytest.raises(RuntimeError):
             await sealing
         assert [(await client.receipt()).sequence_id for _ in range(3)] == [0, 1, 2]
-        topic.log.terminate = terminate  # type: ignore[method-assign]
+        topic.log.terminate = terminate  # type: ignore[method-assign]  # the outcome is held back
         assert (await seal(node, 10)).sequence_ids == (("p", 2),)
 
 
