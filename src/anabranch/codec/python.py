@@ -7,7 +7,6 @@ from array import array
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from struct import Struct
-from struct import error as struct_error
 
 from google.protobuf.message import DecodeError
 
@@ -23,66 +22,139 @@ ARROW_BYTES_MAX = (1 << 31) - 1
 RECORD_BYTES_MIN = 6  # a size, and in the metadata a payload size
 
 
+class _Rows:
+    """The rows of a run as they come."""
+
+    __slots__ = ("base64", "index", "keys", "names", "pairs", "sequences", "texts", "times", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.names: list[bytes | None] = []
+        self.texts: list[bytes | None] = []
+        self.index, self.times, self.sequences = array("i"), array("q"), array("q")
+        self.pairs = array("i", [0])
+        self.base64: list[int] = []
+
+    def columns(self, rows_per_body: list[int]) -> Columns:
+        rows = len(self.index)
+        return Columns(
+            rows,
+            rows_per_body,
+            self.index.tobytes(),
+            _texts(self.keys),
+            _bits(rows, self.base64) if self.base64 else None,
+            _texts(self.values),
+            self.times.tobytes(),
+            self.sequences.tobytes(),
+            Properties(self.pairs.tobytes(), _texts(self.names), _texts(self.texts)) if self.names else None,
+        )
+
+
 def decode(bodies: Sequence[Body]) -> Columns:
     """The messages of these bodies as columns. Raises BadEntry, or RunTooLarge where Arrow's offsets would not do."""
     if sum(len(body) for body, _ in bodies) > ARROW_BYTES_MAX:
         raise RunTooLarge("more than 2 GiB in one run: decode fewer bodies at a time")
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    names: list[bytes | None] = []
-    contents: list[bytes | None] = []
-    index, times, sequences, pairs = array("i"), array("q"), array("q"), array("i", [0])
-    base64: list[int] = []
+    rows = _Rows()
     rows_per_body: list[int] = []
     for body, count in bodies:
-        data = bytes(body)
-        if count * RECORD_BYTES_MIN > len(data):
-            raise BadEntry(f"batch of {count} messages has only {len(data)} bytes")
-        single = pb.SingleMessageMetadata()  # used again for each message; its memory goes with the batch
-        parse = single.ParseFromString
-        offset, before = 0, len(index)
-        for number in range(count):
-            try:
-                start = offset + 4 + int(_U32(data, offset)[0])
-                parse(data[offset + 4 : start])
-            except struct_error as cause:
-                raise BadEntry("batch ends inside a message's size") from cause
-            except DecodeError as cause:
-                raise BadEntry("message metadata inside the batch does not parse") from cause
-            offset = start + single.payload_size
-            if not single.IsInitialized() or not start <= offset <= len(data):
-                raise BadEntry("message inside the batch is incomplete")
-            if single.compacted_out:
-                continue
-            if single.HasField("partition_key") and not single.null_partition_key:
-                if single.partition_key_b64_encoded:
-                    base64.append(len(index))
-                keys.append(_text(single.partition_key))
+        before = len(rows.index)
+        if count * RECORD_BYTES_MIN > len(body):
+            raise BadEntry(f"batch of {count} messages has only {len(body)} bytes")
+        _decode_body(bytes(body), count, rows)
+        rows_per_body.append(len(rows.index) - before)
+    return rows.columns(rows_per_body)
+
+
+def _decode_body(data: bytes, count: int, rows: _Rows) -> None:
+    """The usual record (a key in ASCII, the size, a sequence id, in this order) is read by hand, for a quarter of the
+    price; any other by upb."""
+    add_key, add_value, add_index = rows.keys.append, rows.values.append, rows.index.append
+    add_time, add_sequence, add_pair = rows.times.append, rows.sequences.append, rows.pairs.append
+    single = pb.SingleMessageMetadata()  # used again for each message; its memory goes with the batch
+    whole, offset = len(data), 0
+    for number in range(count):
+        at = offset + 4
+        if at > whole:
+            raise BadEntry("batch ends inside a message's size")
+        start = at + _U32(data, offset)[0]
+        if start > whole:
+            raise BadEntry("batch ends inside a message's metadata")
+        try:
+            key = None
+            if data[at] == 0x12:
+                length = data[at + 1]
+                at += 2
+                key = data[at : at + length]
+                at += length
+                is_usual = length < 128 and key.isascii()
             else:
-                keys.append(None)
-            index.append(number)
-            values.append(None if single.null_value else data[start:offset])
-            times.append(_signed(single.event_time))
-            sequences.append(_signed(single.sequence_id) if single.HasField("sequence_id") else NO_SEQUENCE)
-            for pair in single.properties:
-                names.append(_text(pair.key))
-                contents.append(_text(pair.value))
-            pairs.append(len(names))
-        if offset != len(data):
-            raise BadEntry(f"batch has {len(data) - offset} bytes after its last message")
-        rows_per_body.append(len(index) - before)
-    rows = len(index)
-    return Columns(
-        rows,
-        rows_per_body,
-        index.tobytes(),
-        _texts(keys),
-        _bits(rows, base64) if base64 else None,
-        _texts(values),
-        times.tobytes(),
-        sequences.tobytes(),
-        Properties(pairs.tobytes(), _texts(names), _texts(contents)) if names else None,
-    )
+                is_usual = True
+            size = data[at + 1]
+            is_usual = is_usual and data[at] == 0x18
+            at += 2
+            if size > 127:
+                more = data[at]
+                at += 1
+                is_usual = is_usual and more < 128
+                size = size & 127 | more << 7
+            is_usual = is_usual and data[at] == 0x40
+            sequence = data[at + 1]
+            at += 2
+            if sequence > 127:
+                sequence &= 127
+                shift = 7
+                while (more := data[at]) > 127 and shift < 56:
+                    sequence |= (more & 127) << shift
+                    shift += 7
+                    at += 1
+                sequence |= more << shift
+                at += 1
+                is_usual = is_usual and more < 128
+        except IndexError:
+            is_usual = False
+        if not is_usual or at != start or start + size > whole:
+            offset = _decode_unusual(data, offset, start, number, single, rows)
+            continue
+        offset = start + size
+        add_key(key)
+        add_value(data[start:offset])
+        add_index(number)
+        add_time(0)
+        add_sequence(sequence)
+        add_pair(len(rows.names))
+    if offset != whole:
+        raise BadEntry(f"batch has {whole - offset} bytes after its last message")
+
+
+def _decode_unusual(
+    data: bytes, offset: int, start: int, number: int, single: pb.SingleMessageMetadata, rows: _Rows
+) -> int:
+    """One record of any form; where the next one begins."""
+    try:
+        single.ParseFromString(data[offset + 4 : start])
+    except DecodeError as cause:
+        raise BadEntry("message metadata inside the batch does not parse") from cause
+    end = start + single.payload_size
+    if not single.IsInitialized() or not start <= end <= len(data):
+        raise BadEntry("message inside the batch is incomplete")
+    if single.compacted_out:
+        return end
+    if single.HasField("partition_key") and not single.null_partition_key:
+        if single.partition_key_b64_encoded:
+            rows.base64.append(len(rows.index))
+        rows.keys.append(_text(single.partition_key))
+    else:
+        rows.keys.append(None)
+    rows.values.append(None if single.null_value else data[start:end])
+    rows.index.append(number)
+    rows.times.append(_signed(single.event_time))
+    rows.sequences.append(_signed(single.sequence_id) if single.HasField("sequence_id") else NO_SEQUENCE)
+    for pair in single.properties:
+        rows.names.append(_text(pair.key))
+        rows.texts.append(_text(pair.value))
+    rows.pairs.append(len(rows.names))
+    return end
 
 
 def encode(columns: Columns, rows: Sequence[int]) -> bytes:

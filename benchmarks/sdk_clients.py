@@ -1,0 +1,161 @@
+"""The clients that `sdk_throughput` measures, one process each: the SDK and the stock wheel, doing the same.
+
+    python -m benchmarks.sdk_clients ROLE URL TOPIC COUNT
+
+Each connects, says `ready`, waits for a line, works, and says how long it took and how much CPU it used. What is not part
+of the work (values, keys, columns) is made before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anabranch
+from anabranch.client.policies import Batching
+
+SIZE = 100
+KEYS = 1000
+BULK_ROWS = 10_000
+PREFETCH = 10_000
+
+VALUE = b"x" * SIZE
+NAMES = [f"key-{number}" for number in range(KEYS)]
+
+
+class Work:
+    """From `ready` to the answer."""
+
+    def begin(self) -> None:
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+        self._start, self._cpu = time.perf_counter(), time.process_time()
+
+    def end(self) -> None:
+        seconds, cpu = time.perf_counter() - self._start, time.process_time() - self._cpu
+        sys.stdout.write(f"took {seconds} {cpu}\n")
+        sys.stdout.flush()
+
+
+# ------------------------------------------------------------------------------------------------------ the stock wheel
+
+
+def wheel(url: str) -> Any:
+    from tests.stock_client import new_client
+
+    return new_client(url)
+
+
+def wheel_publish(url: str, topic: str, count: int) -> None:
+    client, work = wheel(url), Work()
+    producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True)
+    work.begin()
+    for number in range(count):
+        producer.send_async(VALUE, None, partition_key=NAMES[number % KEYS])
+    producer.flush()
+    work.end()
+    client.close()
+
+
+def wheel_publish_results(url: str, topic: str, count: int) -> None:
+    client, work = wheel(url), Work()
+    producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True)
+    results: list[Any] = []
+
+    def stored(result: Any, message_id: Any) -> None:
+        results.append(message_id)
+
+    work.begin()
+    for number in range(count):
+        producer.send_async(VALUE, stored, partition_key=NAMES[number % KEYS])
+    producer.flush()
+    while len(results) < count:  # callbacks run in a thread of the wheel's own
+        time.sleep(0.001)
+    work.end()
+    client.close()
+
+
+def wheel_consume(url: str, topic: str, count: int) -> None:
+    import pulsar
+
+    client, work = wheel(url), Work()
+    consumer = client.subscribe(
+        topic,
+        "bench",
+        consumer_type=pulsar.ConsumerType.Shared,
+        initial_position=pulsar.InitialPosition.Earliest,
+        receiver_queue_size=PREFETCH,
+    )
+    work.begin()
+    for _ in range(count):
+        consumer.acknowledge(consumer.receive())
+    work.end()
+    client.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- the SDK
+
+
+async def publish(url: str, topic: str, count: int) -> None:
+    work = Work()
+    async with anabranch.connect(url) as client, client.producer(topic, batching=Batching()) as producer:
+        work.begin()
+        for number in range(count):
+            producer.send_nowait(VALUE, key=NAMES[number % KEYS])
+            if not number & 1023:
+                await asyncio.sleep(0)
+        await producer.flush()
+        work.end()
+
+
+async def publish_results(url: str, topic: str, count: int) -> None:
+    work = Work()
+    async with anabranch.connect(url) as client, client.producer(topic, batching=Batching()) as producer:
+        work.begin()
+        futures = []
+        for number in range(count):
+            futures.append(producer.send_nowait(VALUE, key=NAMES[number % KEYS]))
+            if not number & 1023:
+                await asyncio.sleep(0)
+        await producer.flush()
+        results = [future.result() for future in futures]
+        work.end()
+        assert len(results) == count
+
+
+async def consume(url: str, topic: str, count: int) -> None:
+    work = Work()
+    async with (
+        anabranch.connect(url) as client,
+        client.queue_consumer(topic, subscription="bench", start="earliest", prefetch=PREFETCH) as consumer,
+    ):
+        work.begin()
+        for _ in range(count):
+            message = await consumer.receive()
+            assert message is not None
+            await consumer.ack(message)
+        work.end()
+
+
+ROLES: dict[str, Callable[[str, str, int], Any]] = {
+    "wheel-publish": wheel_publish,
+    "wheel-publish-results": wheel_publish_results,
+    "wheel-consume": wheel_consume,
+    "publish": publish,
+    "publish-results": publish_results,
+    "consume": consume,
+}
+
+
+def main(role: str, url: str, topic: str, count: int) -> None:
+    found = ROLES[role](url, topic, count)
+    if asyncio.iscoroutine(found):
+        asyncio.run(found)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
