@@ -17,18 +17,18 @@ stays within the window, which may change while messages flow; a batch may excee
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client.chunking import Assembly, is_chunk
 from anabranch.client.compression import unpacked
+from anabranch.client.contents import Contents
 from anabranch.client.message import Message, MessageId
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, signed
-from anabranch.protocol.entry import BatchMessage, checksum_ok, messages_of, parts
+from anabranch.protocol.entry import checksum_ok, parts
 from anabranch.protocol.errors import BadEntry
 
 Place = tuple[int, int]
@@ -150,13 +150,13 @@ class Intake:
             of, data = parts(payload)
             if is_chunk(of):
                 return self._chunk(body, of, data, place, now)
-            batch = messages_of(of, unpacked(of, data))
+            held = Contents(of, unpacked(of, data))
         except Error as error:
             return [Reject(_wire(place, self._partition), error.reason), *self._skipped(1)]
         self._chunks.last_seen = place
         if self._chunks:
-            return [*self._entry(body, of, batch, place), *self.expire(now)]
-        return self._entry(body, of, batch, place)
+            return [*self._entry(body, held, place), *self.expire(now)]
+        return self._entry(body, held, place)
 
     def _chunk(self, body: Any, of: pb.MessageMetadata, data: memoryview, place: Place, now: float) -> list[Effect]:
         known = self._entries.get(place)
@@ -172,12 +172,12 @@ class Intake:
             self._entries[part] = _Held(0, 1, held=1)
         self._chunked[place] = whole.places
         try:
-            batch = messages_of(of, unpacked(of, whole.body))
+            held = Contents(of, unpacked(of, whole.body))
         except Error as error:
             rejected = [Reject(_wire(part, self._partition), error.reason) for part in whole.places]
             self._forget_places(place)
             return [*rejected, *self._skipped(1)]
-        return self._entry(body, of, batch, place)
+        return self._entry(body, held, place)
 
     def expire(self, now: float) -> list[Effect]:
         """Messages in chunks that stayed incomplete for too long would hold up the acks for ever: they are given up."""
@@ -192,18 +192,15 @@ class Intake:
         rejected = [Reject(identity, "a chunk of a message that was never completed") for identity in ids]
         return [*rejected, *self.flush()]
 
-    def _entry(self, body: Any, of: pb.MessageMetadata, batch: Sequence[BatchMessage], place: Place) -> list[Effect]:
-        is_batch = of.HasField("num_messages_in_batch")
-        size = len(batch) if is_batch else 0
+    def _entry(self, body: Any, held: Contents, place: Place) -> list[Effect]:
+        size = held.size
         entry = self._entries.get(place) or _Held(size, _all(size))
         sent = _bits(body.ack_set) & _all(size) if body.ack_set else _all(size)
         fresh = sent & entry.unacked & ~entry.held & ~self._below_floor(place, size)
+        entry.unacked &= ~(fresh & held.compacted)  # compaction took them: nothing to hand out
         messages: list[Message] = []
-        for index, one in enumerate(batch):
-            if fresh >> index & 1 and not one.metadata.compacted_out:
-                messages.append(self._message(place, index if is_batch else -1, size, of, one, body.redelivery_count))
-            elif fresh >> index & 1:
-                entry.unacked &= ~(1 << index)  # compaction took it: nothing to hand out
+        if wanted := fresh & ~held.compacted:
+            messages = held.messages(self._topic, self._lane, place, wanted, body.redelivery_count)
         effects: list[Effect] = []
         if messages:
             entry.held |= fresh & entry.unacked
@@ -399,35 +396,6 @@ class Intake:
             identity.ack_set.extend(_words(entry.unacked, entry.size))
             identity.batch_size = entry.size
         return identity
-
-    def _message(
-        self, place: Place, index: int, size: int, of: pb.MessageMetadata, one: BatchMessage, redeliveries: int
-    ) -> Message:
-        single = one.metadata
-        key: str | bytes | None = None
-        if single.HasField("partition_key"):
-            key = single.partition_key
-            if single.partition_key_b64_encoded:
-                key = _decoded_key(single.partition_key)
-        return Message(
-            MessageId(self._topic, place[0], place[1], index, size, self._lane),
-            one.data,
-            key,
-            {pair.key: pair.value for pair in single.properties} if single.properties else {},
-            of.publish_time,
-            single.event_time or None,
-            single.sequence_id if single.HasField("sequence_id") else of.sequence_id,
-            of.producer_name,
-            redeliveries,
-            schema_version=of.schema_version,
-        )
-
-
-def _decoded_key(text: str) -> str | bytes:
-    try:
-        return binascii.a2b_base64(text)
-    except (binascii.Error, ValueError):  # says it is base64 and is not: the text is all there is
-        return text
 
 
 def _all(size: int) -> int:

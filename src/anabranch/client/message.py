@@ -31,7 +31,7 @@ _UNREAD: Any = object()
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # a value; frozen it would cost four times as much to make, once per message
 class MessageId:
     """Where a message is. `batch_index` is -1 for a message that has its entry for itself; `lane` is the partition (-1
     where there are none) or the segment. `covers`: what a cumulative ack of it covers in other lanes."""

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from anabranch.codec.columns import NO_SEQUENCE, Columns, Properties, Texts
+from anabranch.protocol.entry import Bytes
 
 NAMES = (
     "key", "key_bytes", "value", "publish_time", "event_time", "sequence_id", "producer_name", "properties",
@@ -54,7 +55,7 @@ class Run:
         return [index if sizes[number] else -1 for number, index in zip(self.entries(), indexes, strict=True)]
 
     def message_sequence_ids(self) -> list[int]:
-        found: list[int] = memoryview(self.columns.sequence_id).cast("B").cast("q").tolist()
+        found = longs(self.columns.sequence_id)
         if NO_SEQUENCE not in found:
             return found
         own = self.sequence_ids
@@ -62,30 +63,17 @@ class Run:
 
     def event_times(self) -> list[int]:
         """Milliseconds; 0 where there is none."""
-        found: list[int] = memoryview(self.columns.event_time).cast("B").cast("q").tolist()
-        return found
+        return longs(self.columns.event_time)
 
     def values(self) -> list[bytes | None]:
-        return _pieces(self.columns.value)
+        return pieces(self.columns.value)
 
     def keys(self) -> list[str | bytes | None]:
         """As the sender gave them: text or bytes."""
-        texts, bits = _pieces(self.columns.key), self.columns.key_is_base64
-        if bits is None:
-            return [None if one is None else one.decode() for one in texts]
-        return [
-            None if one is None else _unbase64(one) if bits[row >> 3] >> (row & 7) & 1 else one.decode()
-            for row, one in enumerate(texts)
-        ]
+        return keys_of(self.columns)
 
     def properties(self) -> list[dict[str, str]]:
-        pairs = self.columns.properties
-        if pairs is None:
-            return [{} for _ in range(len(self))]
-        names = [one.decode() for one in _pieces(pairs.names) if one is not None]
-        texts = [one.decode() for one in _pieces(pairs.values) if one is not None]
-        starts = memoryview(pairs.offsets).cast("B").cast("i").tolist()
-        return [dict(zip(names[a:b], texts[a:b], strict=True)) for a, b in pairwise(starts)]
+        return properties_of(self.columns)
 
     # -- as Arrow
 
@@ -177,7 +165,12 @@ def _numbers(pa: Any, kind: Any, rows: int, data: Any) -> Any:
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
 
 
-def _pieces(texts: Texts) -> list[bytes | None]:
+def longs(data: Bytes) -> list[int]:
+    found: list[int] = memoryview(data).cast("B").cast("q").tolist()
+    return found
+
+
+def pieces(texts: Texts) -> list[bytes | None]:
     starts, whole = memoryview(texts.offsets).cast("B").cast("i").tolist(), bytes(texts.data)
     bits = texts.validity
     if bits is None:
@@ -185,11 +178,40 @@ def _pieces(texts: Texts) -> list[bytes | None]:
     return [whole[a:b] if bits[row >> 3] >> (row & 7) & 1 else None for row, (a, b) in enumerate(pairwise(starts))]
 
 
-def _unbase64(text: bytes) -> str | bytes:
-    try:
-        return binascii.a2b_base64(text)
-    except (binascii.Error, ValueError):  # says it is base64 and is not: the text is all there is
-        return text.decode()
+def keys_of(columns: Columns) -> list[str | bytes | None]:
+    """Text, or bytes where the sender said so."""
+    bits = columns.key_is_base64
+    if bits is None and columns.key.validity is None:
+        whole = str(columns.key.data, "utf-8")
+        if len(whole) == len(columns.key.data):  # ASCII: the offsets fit the text, too
+            starts = memoryview(columns.key.offsets).cast("B").cast("i").tolist()
+            return [whole[a:b] for a, b in pairwise(starts)]
+    texts = pieces(columns.key)
+    if bits is None:
+        return [None if one is None else one.decode() for one in texts]
+    return [
+        None if one is None else key_of(one.decode(), bool(bits[row >> 3] >> (row & 7) & 1))
+        for row, one in enumerate(texts)
+    ]
+
+
+def key_of(text: str, is_base64: bool) -> str | bytes:
+    if is_base64:
+        try:
+            return binascii.a2b_base64(text)
+        except (binascii.Error, ValueError):  # says it is base64 and is not: the text is all there is
+            pass
+    return text
+
+
+def properties_of(columns: Columns) -> list[dict[str, str]]:
+    pairs = columns.properties
+    if pairs is None:
+        return [{} for _ in range(columns.rows)]
+    names = [one.decode() for one in pieces(pairs.names) if one is not None]
+    texts = [one.decode() for one in pieces(pairs.values) if one is not None]
+    starts = memoryview(pairs.offsets).cast("B").cast("i").tolist()
+    return [dict(zip(names[a:b], texts[a:b], strict=True)) for a, b in pairwise(starts)]
 
 
 def _text(key: bytes | None) -> str | None:
