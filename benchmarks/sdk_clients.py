@@ -2,8 +2,8 @@
 
     python -m benchmarks.sdk_clients ROLE URL TOPIC COUNT
 
-Each connects, says `ready`, waits for a line, works, and says how long it took and how much CPU it used. What is not part
-of the work (values, keys, columns) is made before.
+Each connects, says `ready`, waits for a line, works, and says how long it took and how much CPU it used. What is not
+part of the work (values, keys, columns) is made before.
 """
 
 from __future__ import annotations
