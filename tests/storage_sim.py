@@ -198,6 +198,12 @@ class SimFile:
         self._disk.bytes_read += len(data)
         return data
 
+    def read_resident(self, into: memoryview, offset: int) -> int:
+        data = self._node.data[offset : offset + len(into)]
+        into[: len(data)] = data
+        self._disk.bytes_read += len(data)
+        return len(data)
+
     def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
         data = b"".join(pieces)
         is_cut = self._disk.step()

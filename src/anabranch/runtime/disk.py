@@ -7,6 +7,7 @@ the floor that knows what a failure means translates them.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -15,6 +16,7 @@ from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
 IOVECS_MAX = 1024
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 WORD_FILE_BYTES = 4096
 
 
@@ -23,6 +25,10 @@ class File(Protocol):
 
     def pread(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes; shorter only at the end of the file."""
+
+    def read_resident(self, into: memoryview, offset: int) -> int:
+        """What of it the system has in memory already, from `offset` on, without waiting for a device; 0 when it cannot
+        tell. For the event loop, too."""
 
     def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
         """Write all pieces one behind the other; the number of bytes. On an error a prefix may have been written."""
@@ -106,6 +112,16 @@ class RealFile:
             parts.append(more)
             got += len(more)
         return b"".join(parts)
+
+    def read_resident(self, into: memoryview, offset: int) -> int:
+        if _NOWAIT is None:
+            return 0
+        try:
+            return os.preadv(self._fd, [into], offset, _NOWAIT)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return 0
+            raise
 
     def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
         start, count = 0, len(pieces)

@@ -81,6 +81,23 @@ class LedgerFiles:
                 if lease.is_dropped and not lease.users:
                     lease.file.close()
 
+    @contextmanager
+    def lease_opened(self, path: str) -> Iterator[File | None]:
+        """As `lease`, of a file that is open already; None when it is not."""
+        with self._lock:
+            lease = self._open.get(path)
+            if lease is not None:
+                lease.users += 1
+                self._open.move_to_end(path)
+        try:
+            yield None if lease is None else lease.file
+        finally:
+            if lease is not None:
+                with self._lock:
+                    lease.users -= 1
+                    if lease.is_dropped and not lease.users:
+                        lease.file.close()
+
     def _open_file(self, path: str, create: bool) -> File:
         try:
             return self._disk.open(path)
