@@ -204,7 +204,7 @@ class SimFile:
         self._disk.bytes_read += len(data)
         return len(data)
 
-    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
+    def pwritev(self, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> int:
         data = b"".join(pieces)
         is_cut = self._disk.step()
         more = max(offset + len(data) - len(self._node.data), 0)
@@ -217,6 +217,8 @@ class SimFile:
             self._node.write(data[: len(data) // 2], offset)
             raise PowerCut
         self._node.write(data, offset)
+        if synced:
+            self.fdatasync()
         return len(data)
 
     def fdatasync(self) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
 IOVECS_MAX = 1024
+_DSYNC: int | None = getattr(os, "RWF_DSYNC", None)  # Linux
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 WORD_FILE_BYTES = 4096
 
@@ -30,8 +31,12 @@ class File(Protocol):
         """What of it the system has in memory already, from `offset` on, without waiting for a device; 0 when it cannot
         tell. For the event loop, too."""
 
-    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
-        """Write all pieces one behind the other; the number of bytes. On an error a prefix may have been written."""
+    def pwritev(self, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> int:
+        """Write all pieces one behind the other; the number of bytes. On an error a prefix may have been written.
+
+        `synced`: these bytes are durable when it returns (others written before may not be), in one call of the system
+        where it has one: a thread that asks twice waits twice for its turn among the others.
+        """
 
     def fdatasync(self) -> None: ...
 
@@ -123,9 +128,14 @@ class RealFile:
                 return 0
             raise
 
-    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
+    def pwritev(self, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> int:
         start, count = 0, len(pieces)
         place = offset
+        if synced and _DSYNC is not None and count <= IOVECS_MAX:
+            place += os.pwritev(self._fd, pieces, place, _DSYNC)
+            if place - offset == sum(map(len, pieces)):
+                return place - offset
+            place = offset  # a short one, which says why only when it is tried again
         while start < count:
             chunk = pieces[start : start + IOVECS_MAX]
             want = sum(map(len, chunk))
@@ -134,6 +144,8 @@ class RealFile:
             if wrote != want:
                 place += self._rest(b"".join(chunk)[wrote:], place)
             start += IOVECS_MAX
+        if synced:
+            os.fdatasync(self._fd)
         return place - offset
 
     def _rest(self, data: bytes, place: int) -> int:

@@ -119,12 +119,16 @@ class LedgerFiles:
                 return
             self._open.pop(path).file.close()
 
-    def write(self, ledger_id: int, pieces: Sequence[Buffer], offset: int) -> None:
-        """Put records at their place; the head goes along with the first one."""
-        with self.lease(self.path(ledger_id), create=True) as file:
+    def write(self, ledger_id: int, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> None:
+        """Put records at their place; the head goes along with the first one. `synced`: these are durable then, under
+        their name, which `sync` may still be needed for if others were written before."""
+        path = self.path(ledger_id)
+        with self.lease(path, create=True) as file:
             if offset == LEDGER_START:
                 pieces, offset = [encode_file_head(LEDGER_MAGIC, ledger_id), *pieces], 0
-            file.pwritev(pieces, offset)
+            file.pwritev(pieces, offset, synced=synced)
+        if synced:
+            self.sync_names((ledger_id,))
 
     def write_index(self, ledger_id: int, points: bytes, place: int) -> None:
         with self.lease(self.index_path(ledger_id), create=True) as file:
