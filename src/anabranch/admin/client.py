@@ -10,15 +10,16 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlencode, urlsplit
 
-from anabranch.admin.errors import AdminError, BadUrl, Refused, Unreachable
+from anabranch.admin.errors import AdminError, BadUrl, CannotSignIn, Refused, Unreachable
 from anabranch.admin.redirect import Place, default_port, redirected
-from anabranch.model.names import TopicName, encode_component, parse_namespace
+from anabranch.runtime.credentials import Credentials, NoCredentials, token_credentials
 
 DEFAULT_URL = "http://localhost:8080"
 TIMEOUT_SECONDS = 60.0
@@ -46,24 +47,52 @@ class Answer:
             return self.text
 
 
-def topic_path(topic: str) -> str:
-    """`x`, `t/n/x` or `persistent://t/n/x` as the paths of REST name it."""
-    name = TopicName.parse(topic)
-    return f"{name.domain.value}/{name.tenant}/{name.namespace}/{name.encoded_local}"
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The broker that is asked first: where it is, and what comes before every path."""
+
+    place: Place
+    prefix: str
+    url: str
+
+    @classmethod
+    def parse(cls, url: str) -> Origin:
+        """Raises BadUrl."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadUrl(f"{url!r} is not an admin URL")
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise BadUrl(f"{url!r}: {error}") from error
+        place = Place(parts.scheme, parts.hostname, port or default_port(parts.scheme))
+        return cls(place, parts.path.rstrip("/"), f"{parts.scheme}://{parts.netloc}")
 
 
-def scalable_path(topic: str) -> str:
-    """`x`, `t/n/x` or `topic://t/n/x` as the paths of scalable topics name it: without a domain."""
-    name = TopicName.parse(topic)
-    return f"{name.tenant}/{name.namespace}/{name.encoded_local}"
-
-
-def namespace_path(namespace: str) -> str:
-    tenant, local = parse_namespace(namespace)
-    return f"{tenant}/{local}"
-
-
-component = encode_component
+def request_of(
+    origin: Origin,
+    method: str,
+    path: str,
+    body: Any,
+    query: Mapping[str, Any] | None,
+    credentials: Credentials | None,
+) -> tuple[str, bytes | None, dict[str, str]]:
+    """Target, data and headers of a request. Bytes go as they are, anything else but None as JSON."""
+    target = origin.prefix + path
+    if asked := {name: _spelled(value) for name, value in (query or {}).items() if value is not None}:
+        target += "?" + urlencode(asked, doseq=True)
+    headers = {"Accept": "application/json"}
+    try:
+        if credentials is not None and (shown := credentials.header()) is not None:
+            headers["Authorization"] = shown
+    except NoCredentials as error:
+        raise CannotSignIn(str(error)) from error
+    data = None
+    if body is not None:
+        data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
+    if data is not None or method in ("PUT", "POST"):
+        headers["Content-Type"] = "application/json"
+    return target, data, headers
 
 
 class AdminClient:
@@ -73,27 +102,25 @@ class AdminClient:
         self,
         url: str = DEFAULT_URL,
         *,
-        token: str | None = None,
+        token: str | Path | Callable[[], str] | None = None,
+        auth: Credentials | None = None,
         trust_file: str | None = None,
+        tls: ssl.SSLContext | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """`token`: sent as a bearer token. `trust_file`: certificates to trust besides the machine's own (https)."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadUrl(f"{url!r} is not an admin URL")
-        try:
-            port = parts.port
-        except ValueError as error:
-            raise BadUrl(f"{url!r}: {error}") from error
-        self.url = f"{parts.scheme}://{parts.netloc}"
-        self._prefix = parts.path.rstrip("/")
-        self._headers = {"Accept": "application/json"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+        """`token`: sent as a bearer token. `trust_file`: certificates to trust besides the machine's own (https); with
+        `tls` that context counts instead."""
+        self._origin = Origin.parse(url)
+        self._credentials = auth or token_credentials(token)
         self._timeout = timeout_seconds
-        self._tls = ssl.create_default_context(cafile=trust_file) if parts.scheme == "https" else None
-        self._start = Place(parts.scheme, parts.hostname, port or default_port(parts.scheme))
+        self._tls = tls
+        if tls is None and self._origin.place.scheme == "https":
+            self._tls = ssl.create_default_context(cafile=trust_file)
         self._open: dict[Place, http.client.HTTPConnection] = {}
+
+    @property
+    def url(self) -> str:
+        return self._origin.url
 
     def close(self) -> None:
         for connection in self._open.values():
@@ -122,16 +149,7 @@ class AdminClient:
 
     def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:
         """`path` is encoded already. Bytes go as they are, anything else but None as JSON. Raises AdminError."""
-        target = self._prefix + path
-        if asked := {name: _spelled(value) for name, value in (query or {}).items() if value is not None}:
-            target += "?" + urlencode(asked, doseq=True)
-        headers = dict(self._headers)
-        data = None
-        if body is not None:
-            data = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
-            headers["Content-Type"] = "application/json"
-        elif method in ("PUT", "POST"):
-            headers["Content-Type"] = "application/json"
+        target, data, headers = request_of(self._origin, method, path, body, query, self._credentials)
         answer = self._follow(method, target, data, headers)
         if answer.status >= 300:
             raise refusal(answer)
@@ -139,7 +157,7 @@ class AdminClient:
 
     def _follow(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> Answer:
         """Of a cluster any broker may be asked; it names the one that serves the topic, who gets the same request."""
-        at = self._start
+        at = self._origin.place
         for _ in range(REDIRECTS_MAX):
             answer = self._exchange(at, method, target, data, headers)
             if answer.status not in (307, 308):
@@ -159,7 +177,7 @@ class AdminClient:
 
     def _exchange(self, at: Place, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> Answer:
         connection = self._connection(at)
-        url = self.url if at == self._start else str(at)
+        url = self.url if at == self._origin.place else str(at)
         try:
             connection.request(method, target, data, dict(headers))
             response = connection.getresponse()

@@ -27,6 +27,26 @@ class BadUrl(AdminError):
     hint = "an admin URL is like http://localhost:8080"
 
 
+class BadCall(AdminError):
+    """Something that no broker could do."""
+
+    code = "bad-request"
+
+
+class CannotSignIn(AdminError):
+    """The token could not be had just now."""
+
+    code = "credentials"
+    retryable = True
+
+
+class StrangeAnswer(AdminError):
+    """The broker answered with something else than this call is answered with."""
+
+    code = "strange-answer"
+    hint = "is it an admin URL of a broker?"
+
+
 class Unreachable(AdminError):
     """Nobody answered, or the answer was cut off."""
 

@@ -21,8 +21,12 @@ class Place(NamedTuple):
     port: int
 
     def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}"
+
+    @property
+    def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
+        return f"{host}:{self.port}"
 
 
 def default_port(scheme: str) -> int:

@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from anabranch.admin.client import AdminClient, component
+from anabranch.admin.client import AdminClient
+from anabranch.admin.paths import component
 from anabranch.cli.amounts import properties_of, words_of
 from anabranch.cli.policy_verbs import NAMESPACE, POLICY_VERBS
 from anabranch.cli.verb import Values, Verb, filled, group_of, option

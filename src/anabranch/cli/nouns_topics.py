@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
-from anabranch.admin.client import AdminClient, namespace_path
+from anabranch.admin.client import AdminClient
 from anabranch.admin.errors import Refused
+from anabranch.admin.paths import namespace_path
 from anabranch.cli.amounts import message_id_of, properties_of, words_of
 from anabranch.cli.care_verbs import CARE_VERBS
 from anabranch.cli.cursor_verbs import CURSOR_VERBS, SUBSCRIPTION, TOPIC, subscription_option

@@ -17,7 +17,8 @@ from typing import Any
 
 import click
 
-from anabranch.admin.client import DEFAULT_URL, AdminClient, component, namespace_path, scalable_path, topic_path
+from anabranch.admin.client import DEFAULT_URL, AdminClient
+from anabranch.admin.paths import component, namespace_path, scalable_path, topic_path
 from anabranch.cli.table import shown
 
 Values = Mapping[str, Any]

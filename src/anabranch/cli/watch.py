@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from anabranch.admin.client import AdminClient, scalable_path
+from anabranch.admin.client import AdminClient
+from anabranch.admin.paths import scalable_path
 from anabranch.cli.scalable_view import stats_view
 from anabranch.cli.verb import connection_options, open_admin, wants_json
 from anabranch.cli.watch_story import changes

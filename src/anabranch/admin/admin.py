@@ -1,0 +1,98 @@
+"""`anabranch.admin.connect(url)`: all admin calls, for asyncio. Knows requests and redirects; groups know paths."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from anabranch.admin.brokers import Brokers
+from anabranch.admin.client import DEFAULT_URL, REDIRECTS_MAX, TIMEOUT_SECONDS, Answer, Origin, refusal, request_of
+from anabranch.admin.errors import Unreachable
+from anabranch.admin.http import Lines
+from anabranch.admin.namespaces import Namespaces
+from anabranch.admin.redirect import redirected
+from anabranch.admin.scalable import ScalableTopics, Segments
+from anabranch.admin.schemas import Schemas
+from anabranch.admin.subscriptions import Subscriptions
+from anabranch.admin.tenants import Clusters, Tenants
+from anabranch.admin.topics import Topics
+from anabranch.runtime.credentials import Credentials, Tls, tls_context, token_credentials
+
+
+class Admin:
+    """Calls in groups: `admin.tenants`, `.namespaces`, `.topics`, `.subscriptions`, `.schemas`, `.brokers`,
+    `.clusters`, `.scalable_topics`, `.segments`. Opens nothing before the first call; many tasks may use it."""
+
+    def __init__(
+        self, url: str, *, credentials: Credentials | None, tls: ssl.SSLContext | None, timeout_s: float
+    ) -> None:
+        self._origin = Origin.parse(url)
+        self._credentials = credentials
+        self._timeout_s = timeout_s
+        self._lines = Lines(tls)
+        self.tenants = Tenants(self)
+        self.clusters = Clusters(self)
+        self.namespaces = Namespaces(self)
+        self.topics = Topics(self)
+        self.subscriptions = Subscriptions(self)
+        self.schemas = Schemas(self)
+        self.brokers = Brokers(self)
+        self.scalable_topics = ScalableTopics(self)
+        self.segments = Segments(self)
+
+    @property
+    def url(self) -> str:
+        return self._origin.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Safe to repeat."""
+        await self._lines.close()
+
+    async def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:
+        """Any request, for what has no method of its own. `path` is encoded already; bytes go as they are, anything
+        else but None as JSON. Raises AdminError."""
+        target, data, headers = request_of(self._origin, method, path, body, query, self._credentials)
+        at = self._origin.place
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                for _ in range(REDIRECTS_MAX):
+                    answer = await self._lines.exchange(at, method, target, data, headers)
+                    if answer.status not in (307, 308):
+                        break
+                    location = answer.headers.get("location", "")
+                    at, target = redirected(at, location, has_secret="Authorization" in headers)
+                else:
+                    raise Unreachable(f"{self.url}: brokers send us round in circles")
+        except TimeoutError as error:
+            raise Unreachable(f"no answer from {at}: timed out") from error
+        if answer.status >= 300:
+            raise refusal(answer)
+        return answer
+
+
+def connect(
+    url: str = DEFAULT_URL,
+    *,
+    token: str | Path | Callable[[], str] | None = None,
+    auth: Credentials | None = None,
+    tls: Tls | ssl.SSLContext | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> Admin:
+    """`async with anabranch.admin.connect("http://localhost:8080") as admin`.
+
+    `token` is a text, a file (as a Path) or a function; `auth` another way to sign in (`anabranch.Basic`). Of a cluster
+    any broker may be named: it sends us on to the one that serves a topic. `timeout` is for each call, in seconds.
+    """
+    return Admin(url, credentials=auth or token_credentials(token), tls=tls_context(tls), timeout_s=timeout)

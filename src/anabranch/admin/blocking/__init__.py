@@ -1,0 +1,72 @@
+"""`anabranch.admin.blocking.connect(url)`: every admin call without await. The same names, the same errors.
+
+The groups are written by scripts/generate_admin_faces.py from the asynchronous ones; a test holds them in step.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from anabranch.admin.blocking.brokers import Brokers
+from anabranch.admin.blocking.namespaces import Namespaces
+from anabranch.admin.blocking.scalable import ScalableTopics, Segments
+from anabranch.admin.blocking.schemas import Schemas
+from anabranch.admin.blocking.subscriptions import Subscriptions
+from anabranch.admin.blocking.tenants import Clusters, Tenants
+from anabranch.admin.blocking.topics import Topics
+from anabranch.admin.client import DEFAULT_URL, TIMEOUT_SECONDS, AdminClient, Answer
+from anabranch.runtime.credentials import Credentials, Tls, tls_context
+
+__all__ = ["BlockingAdmin", "connect"]
+
+
+class BlockingAdmin:
+    """Blocking face of Admin. Opens nothing before the first call. Not for use by two threads at once."""
+
+    def __init__(self, requests: AdminClient) -> None:
+        self._requests = requests
+        self.tenants = Tenants(requests)
+        self.clusters = Clusters(requests)
+        self.namespaces = Namespaces(requests)
+        self.topics = Topics(requests)
+        self.subscriptions = Subscriptions(requests)
+        self.schemas = Schemas(requests)
+        self.brokers = Brokers(requests)
+        self.scalable_topics = ScalableTopics(requests)
+        self.segments = Segments(requests)
+
+    @property
+    def url(self) -> str:
+        return self._requests.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Safe to repeat."""
+        self._requests.close()
+
+    def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:
+        """Any request, for what has no method of its own."""
+        return self._requests.call(method, path, body, query=query)
+
+
+def connect(
+    url: str = DEFAULT_URL,
+    *,
+    token: str | Path | Callable[[], str] | None = None,
+    auth: Credentials | None = None,
+    tls: Tls | ssl.SSLContext | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> BlockingAdmin:
+    """`with anabranch.admin.blocking.connect("http://localhost:8080") as admin`."""
+    return BlockingAdmin(AdminClient(url, token=token, auth=auth, tls=tls_context(tls), timeout_seconds=timeout))

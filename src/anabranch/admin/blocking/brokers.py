@@ -1,0 +1,81 @@
+"""The blocking face of `anabranch.admin.brokers`. Written by scripts/generate_admin_faces.py; edit that
+module, not this one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.admin.blocking.group import Group, Names, Objects
+from anabranch.admin.paths import brokers_url
+
+
+class Brokers(Group):
+    def list(self, cluster: str | None = None) -> Names:
+        """`host:port` of each; of this cluster unless another one is named."""
+        return self._names("GET", brokers_url() if cluster is None else brokers_url(cluster))
+
+    def details(self, cluster: str) -> Objects:
+        """With addresses and slots."""
+        return self._objects("GET", brokers_url(cluster, "details"))
+
+    def leader(self) -> dict[str, Any]:
+        return self._object("GET", brokers_url("leaderBroker"))
+
+    def owned_namespaces(self, cluster: str, broker: str) -> dict[str, Any]:
+        """Bundles that a broker serves."""
+        return self._object("GET", brokers_url(cluster, broker, "ownedNamespaces"))
+
+    def drain(self, cluster: str, broker: str) -> Any:
+        """Gives all its topics to the others."""
+        return self._value("POST", brokers_url(cluster, broker, "drain"))
+
+    def undrain(self, cluster: str, broker: str) -> Any:
+        """Lets it take its share again."""
+        return self._value("DELETE", brokers_url(cluster, broker, "drain"))
+
+    def health(self) -> str:
+        """ "ok", or an error."""
+        return self._text("GET", brokers_url("health"))
+
+    def ready(self) -> str:
+        return self._text("GET", brokers_url("ready"))
+
+    def version(self) -> str:
+        return self._text("GET", brokers_url("version"))
+
+    def status(self) -> str:
+        """For load balancers."""
+        return self._text("GET", "/status.html")
+
+    def configuration(self, which: str = "runtime") -> Any:
+        """ "runtime": every setting, secrets left out; "values": those that were changed while it runs."""
+        return self._value("GET", brokers_url("configuration", which))
+
+    def dynamic_settings(self) -> Names:
+        """Settings that can change while it runs."""
+        return self._names("GET", brokers_url("configuration"))
+
+    def set_dynamic(self, setting: str, value: str) -> None:
+        self._done("POST", brokers_url("configuration", setting, value))
+
+    def unset_dynamic(self, setting: str) -> None:
+        self._done("DELETE", brokers_url("configuration", setting))
+
+    def internal_configuration(self) -> dict[str, Any]:
+        """Where metadata is kept."""
+        return self._object("GET", brokers_url("internal-configuration"))
+
+    def check_backlog_quotas(self) -> None:
+        self._done("GET", brokers_url("backlogQuotaCheck"))
+
+    def topic_stats(self) -> Any:
+        """Figures of all loaded topics."""
+        return self._value("GET", "/admin/v2/broker-stats/topics")
+
+    def metrics(self) -> str:
+        """For Prometheus."""
+        return self._text("GET", "/metrics")
+
+    def openapi(self) -> dict[str, Any]:
+        """What can be asked at all."""
+        return self._object("GET", "/openapi.json")

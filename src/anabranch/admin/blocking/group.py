@@ -1,0 +1,61 @@
+"""The blocking face of `anabranch.admin.blocking.group`. Written by scripts/generate_admin_faces.py; edit that
+module, not this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from anabranch.admin.client import Answer
+from anabranch.admin.errors import StrangeAnswer
+
+Query = Mapping[str, Any]
+Names = list[str]  # by names of their own: groups have a method `list`
+Objects = list[dict[str, Any]]
+
+
+class Exchange(Protocol):
+    """Where requests go."""
+
+    def call(self, method: str, path: str, body: Any = None, *, query: Query | None = None) -> Answer: ...
+
+
+class Group:
+    """Calls about one kind of thing. Each raises AdminError: `Refused` with the broker's status, code and reason."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def _done(self, method: str, path: str, body: Any = None, query: Query | None = None) -> None:
+        self._exchange.call(method, path, body, query=query)
+
+    def _value(self, method: str, path: str, body: Any = None, query: Query | None = None) -> Any:
+        """Whatever JSON there is; None for an empty answer."""
+        return (self._exchange.call(method, path, body, query=query)).value
+
+    def _text(self, method: str, path: str, query: Query | None = None) -> str:
+        return (self._exchange.call(method, path, query=query)).text
+
+    def _names(self, method: str, path: str, query: Query | None = None) -> Names:
+        found = self._value(method, path, query=query)
+        if not isinstance(found, list):
+            raise StrangeAnswer(f"{method} {path} answers {type(found).__name__}, not a list")
+        return [str(one) for one in found]
+
+    def _objects(self, method: str, path: str, query: Query | None = None) -> Objects:
+        found = self._value(method, path, query=query)
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise StrangeAnswer(f"{method} {path} does not answer a list of objects")
+        return found
+
+    def _object(self, method: str, path: str, body: Any = None, query: Query | None = None) -> dict[str, Any]:
+        found = self._value(method, path, body, query)
+        if not isinstance(found, dict):
+            raise StrangeAnswer(f"{method} {path} answers {type(found).__name__}, not an object")
+        return found
+
+    def _number(self, method: str, path: str, body: Any = None, query: Query | None = None) -> int:
+        found = self._value(method, path, body, query)
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise StrangeAnswer(f"{method} {path} answers {type(found).__name__}, not a number")
+        return found

@@ -1,0 +1,138 @@
+"""The blocking face of `anabranch.admin.namespaces`. Written by scripts/generate_admin_faces.py; edit that
+module, not this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anabranch.admin.blocking.group import Group, Names
+from anabranch.admin.paths import bundle_url, component, namespace_url, policy_setter, policy_url, topic_url
+
+
+class Namespaces(Group):
+    """Named `tenant/namespace`."""
+
+    def list(self, tenant: str) -> Names:
+        return self._names("GET", f"/admin/v2/namespaces/{component(tenant)}")
+
+    def get(self, namespace: str) -> dict[str, Any]:
+        """All its policies."""
+        return self._object("GET", namespace_url(namespace))
+
+    def create(self, namespace: str, policies: Mapping[str, Any] | None = None) -> None:
+        self._done("PUT", namespace_url(namespace), None if policies is None else dict(policies))
+
+    def delete(self, namespace: str, *, force: bool = False) -> None:
+        """`force`: with its topics."""
+        self._done("DELETE", namespace_url(namespace), query={"force": force})
+
+    def topics(self, namespace: str, *, mode: str = "PERSISTENT") -> Names:
+        """`mode`: PERSISTENT, NON_PERSISTENT or ALL."""
+        return self._names("GET", namespace_url(namespace, "topics"), query={"mode": mode})
+
+    # -- policies
+
+    def policy(self, namespace: str, name: str) -> Any:
+        """The value of one of `POLICIES`; None when it is not set."""
+        return self._value("GET", policy_url(namespace, name, "GET"))
+
+    def set_policy(self, namespace: str, name: str, value: Any) -> None:
+        method = policy_setter(name)
+        self._done(method, policy_url(namespace, name, method), value)
+
+    def remove_policy(self, namespace: str, name: str) -> None:
+        self._done("DELETE", policy_url(namespace, name, "DELETE"))
+
+    def backlog_quotas(self, namespace: str) -> dict[str, Any]:
+        """By type: `destination_storage` (bytes) and `message_age` (seconds)."""
+        return self._object("GET", namespace_url(namespace, "backlogQuotaMap"))
+
+    def set_backlog_quota(self, namespace: str, quota: Mapping[str, Any], *, kind: str = "destination_storage") -> None:
+        """`quota` has `limitSize` or `limitTime`, and `policy`."""
+        self._done("POST", namespace_url(namespace, "backlogQuota"), dict(quota), {"backlogQuotaType": kind})
+
+    def remove_backlog_quota(self, namespace: str, *, kind: str = "destination_storage") -> None:
+        self._done("DELETE", namespace_url(namespace, "backlogQuota"), query={"backlogQuotaType": kind})
+
+    # -- properties
+
+    def properties(self, namespace: str) -> dict[str, Any]:
+        return self._object("GET", namespace_url(namespace, "properties"))
+
+    def add_properties(self, namespace: str, properties: Mapping[str, str]) -> None:
+        self._done("PUT", namespace_url(namespace, "properties"), dict(properties))
+
+    def clear_properties(self, namespace: str) -> None:
+        self._done("DELETE", namespace_url(namespace, "properties"))
+
+    def property(self, namespace: str, key: str) -> str:
+        return self._text("GET", namespace_url(namespace, "property", key))
+
+    def set_property(self, namespace: str, key: str, value: str) -> None:
+        self._done("PUT", namespace_url(namespace, "property", key, value))
+
+    def remove_property(self, namespace: str, key: str) -> str:
+        """Answers what it was."""
+        return self._text("DELETE", namespace_url(namespace, "property", key))
+
+    # -- bundles
+
+    def bundles(self, namespace: str) -> dict[str, Any]:
+        return self._object("GET", namespace_url(namespace, "bundles"))
+
+    def split_bundle(self, namespace: str, bundle: str, *, unload: bool = False) -> None:
+        self._done("PUT", namespace_url(namespace, bundle, "split"), query={"unload": unload})
+
+    def unload(self, namespace: str, *, bundle: str | None = None, destination: str | None = None) -> None:
+        """Closes its topics, or those of one bundle; clients come back, perhaps to the broker `destination`."""
+        query = {"destinationBroker": destination}
+        self._done("PUT", bundle_url(namespace, bundle, "unload"), query=query)
+
+    def clear_backlog(self, namespace: str, *, subscription: str | None = None, bundle: str | None = None) -> None:
+        """Of all its topics, or those of one bundle; of one subscription or of all."""
+        parts = ("clearBacklog",) if subscription is None else ("clearBacklog", subscription)
+        self._done("POST", bundle_url(namespace, bundle, *parts))
+
+    def unsubscribe(self, namespace: str, subscription: str, *, bundle: str | None = None) -> None:
+        """Deletes a subscription from all its topics, or those of one bundle."""
+        self._done("POST", bundle_url(namespace, bundle, "unsubscribe", subscription))
+
+    # -- permissions
+
+    def permissions(self, namespace: str) -> dict[str, Any]:
+        """Role to actions."""
+        return self._object("GET", namespace_url(namespace, "permissions"))
+
+    def grant(self, namespace: str, role: str, actions: Sequence[str]) -> None:
+        """`actions`: produce, consume, functions, sources, sinks, packages."""
+        self._done("POST", namespace_url(namespace, "permissions", role), [*actions])
+
+    def revoke(self, namespace: str, role: str) -> None:
+        self._done("DELETE", namespace_url(namespace, "permissions", role))
+
+    def subscription_permissions(self, namespace: str) -> dict[str, Any]:
+        return self._object("GET", namespace_url(namespace, "permissions", "subscription"))
+
+    def grant_subscription(self, namespace: str, subscription: str, roles: Sequence[str]) -> None:
+        self._done("POST", namespace_url(namespace, "permissions", "subscription", subscription), [*roles])
+
+    def revoke_subscription(self, namespace: str, subscription: str, role: str) -> None:
+        self._done("DELETE", namespace_url(namespace, "permissions", subscription, role))
+
+    def grant_on_topics(self, grants: Sequence[Mapping[str, Any]]) -> None:
+        """Each has `topic`, `role` and `actions`."""
+        self._done("POST", "/admin/v2/namespaces/grantPermissionsOnTopics", [dict(one) for one in grants])
+
+    def revoke_on_topics(self, grants: Sequence[Mapping[str, Any]]) -> None:
+        """Each has `topic` and `role`."""
+        self._done("POST", "/admin/v2/namespaces/revokePermissionsOnTopics", [dict(one) for one in grants])
+
+    def topic_permissions(self, topic: str) -> dict[str, Any]:
+        return self._object("GET", topic_url(topic, "permissions"))
+
+    def grant_on_topic(self, topic: str, role: str, actions: Sequence[str]) -> None:
+        self._done("POST", topic_url(topic, "permissions", role), [*actions])
+
+    def revoke_on_topic(self, topic: str, role: str) -> None:
+        self._done("DELETE", topic_url(topic, "permissions", role))

@@ -1,0 +1,101 @@
+"""The blocking face of `anabranch.admin.scalable`. Written by scripts/generate_admin_faces.py; edit that
+module, not this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anabranch.admin.blocking.group import Group, Names
+from anabranch.admin.paths import namespace_path, scalable_url, segment_url
+
+
+class ScalableTopics(Group):
+    """Named in any spelling: `orders`, `acme/shop/orders`, `topic://acme/shop/orders`."""
+
+    def list(self, namespace: str, *, properties: Mapping[str, str] | None = None) -> Names:
+        """`properties`: only topics that have all of these."""
+        wanted = [f"{name}={value}" for name, value in (properties or {}).items()]
+        return self._names("GET", f"/admin/v2/scalable/{namespace_path(namespace)}", {"property": wanted})
+
+    def create(self, topic: str, *, segments: int = 1, properties: Mapping[str, str] | None = None) -> None:
+        self._done("PUT", scalable_url(topic), dict(properties or {}), {"numInitialSegments": segments})
+
+    def delete(self, topic: str, *, force: bool = False) -> None:
+        """With all segments and subscriptions. `force`: also while somebody is attached."""
+        self._done("DELETE", scalable_url(topic), query={"force": force})
+
+    def metadata(self, topic: str) -> dict[str, Any]:
+        """Its segments, sealed and active."""
+        return self._object("GET", scalable_url(topic))
+
+    def stats(self, topic: str) -> dict[str, Any]:
+        return self._object("GET", scalable_url(topic, "stats"))
+
+    def split(self, topic: str, segment: int, *, into: int | None = None, at: Sequence[int] | None = None) -> None:
+        """In two at the middle; `into`: that many equal parts; `at`: where the further parts begin on the ring."""
+        points = None if at is None else ",".join(f"{point:x}" for point in at)
+        self._done("POST", scalable_url(topic, "split", str(segment)), query={"into": into, "at": points})
+
+    def merge(self, topic: str, segments: Sequence[int]) -> None:
+        """Neighbours, two or more."""
+        if len(segments) == 2:
+            self._done("POST", scalable_url(topic, "merge", *map(str, segments)))
+        else:
+            self._done("POST", scalable_url(topic, "merge"), query={"segments": ",".join(map(str, segments))})
+
+    # -- subscriptions
+
+    def create_subscription(
+        self, topic: str, subscription: str, *, kind: str = "STREAM", start: str | None = None
+    ) -> None:
+        """`kind`: STREAM, QUEUE or CHECKPOINT. `start`: earliest or latest."""
+        query = {"type": kind, "start": start}
+        self._done("PUT", scalable_url(topic, "subscriptions", subscription), query=query)
+
+    def subscription(self, topic: str, subscription: str) -> dict[str, Any]:
+        return self._object("GET", scalable_url(topic, "subscriptions", subscription))
+
+    def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
+        """`force`: also while consumers are attached."""
+        self._done("DELETE", scalable_url(topic, "subscriptions", subscription), query={"force": force})
+
+    def seek(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        path = scalable_url(topic, "subscriptions", subscription, "seek")
+        self._done("POST", path, query={"timestamp": timestamp_ms})
+
+    def clear_backlog(self, topic: str, subscription: str) -> None:
+        self._done("POST", scalable_url(topic, "subscriptions", subscription, "skip-all"))
+
+    # -- auto-scaling and migration
+
+    def auto_scale_policy(self, topic: str) -> Any:
+        """None when it is not set."""
+        return self._value("GET", scalable_url(topic, "autoScalePolicy"))
+
+    def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        self._done("POST", scalable_url(topic, "autoScalePolicy"), dict(policy))
+
+    def remove_auto_scale_policy(self, topic: str) -> None:
+        self._done("DELETE", scalable_url(topic, "autoScalePolicy"))
+
+    def migrate(self, topic: str, *, force: bool = False) -> None:
+        """A regular topic becomes a scalable one, in place. `force`: also while old clients are connected."""
+        self._done("POST", scalable_url(topic, "migrate"), query={"force": force})
+
+
+class Segments(Group):
+    """Segments of scalable topics, by their descriptor (`0000-7fff-1`). Their topic's controller changes them."""
+
+    def backlog(self, topic: str, descriptor: str, subscription: str) -> int:
+        return self._number("GET", segment_url(topic, descriptor, "subscription", subscription, "backlog"))
+
+    def create(self, topic: str, descriptor: str) -> None:
+        """Brokers' own; others are refused."""
+        self._done("PUT", segment_url(topic, descriptor))
+
+    def terminate(self, topic: str, descriptor: str) -> None:
+        self._done("POST", segment_url(topic, descriptor, "terminate"))
+
+    def delete(self, topic: str, descriptor: str) -> None:
+        self._done("DELETE", segment_url(topic, descriptor))

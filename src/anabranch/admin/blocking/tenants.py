@@ -1,0 +1,52 @@
+"""The blocking face of `anabranch.admin.tenants`. Written by scripts/generate_admin_faces.py; edit that
+module, not this one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from anabranch.admin.blocking.group import Group, Names
+from anabranch.admin.paths import cluster_url, tenant_body, tenant_url
+
+
+class Tenants(Group):
+    """Who owns namespaces."""
+
+    def list(self) -> Names:
+        return self._names("GET", "/admin/v2/tenants")
+
+    def get(self, tenant: str) -> dict[str, Any]:
+        return self._object("GET", tenant_url(tenant))
+
+    def create(self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()) -> None:
+        """`allowed_clusters`: where its namespaces may live; brokers want at least one."""
+        self._done("PUT", tenant_url(tenant), tenant_body(admin_roles, allowed_clusters))
+
+    def update(self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()) -> None:
+        """Replaces both lists."""
+        self._done("POST", tenant_url(tenant), tenant_body(admin_roles, allowed_clusters))
+
+    def delete(self, tenant: str, *, force: bool = False) -> None:
+        """`force`: with its namespaces and their topics."""
+        self._done("DELETE", tenant_url(tenant), query={"force": force})
+
+
+class Clusters(Group):
+    """Where brokers are."""
+
+    def list(self) -> Names:
+        return self._names("GET", "/admin/v2/clusters")
+
+    def get(self, cluster: str) -> dict[str, Any]:
+        return self._object("GET", cluster_url(cluster))
+
+    def create(self, cluster: str, addresses: dict[str, Any]) -> None:
+        """`addresses` has `serviceUrl`, `brokerServiceUrl` and their TLS forms."""
+        self._done("PUT", cluster_url(cluster), addresses)
+
+    def update(self, cluster: str, addresses: dict[str, Any]) -> None:
+        self._done("POST", cluster_url(cluster), addresses)
+
+    def delete(self, cluster: str) -> None:
+        self._done("DELETE", cluster_url(cluster))

@@ -1,0 +1,156 @@
+"""The blocking face of `anabranch.admin.topics`. Written by scripts/generate_admin_faces.py; edit that
+module, not this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anabranch.admin.blocking.group import Group, Names
+from anabranch.admin.paths import lookup_url, topic_path, topic_url, topics_url
+
+
+class Topics(Group):
+    """Named in any spelling: `orders`, `acme/shop/orders`, `persistent://acme/shop/orders`."""
+
+    def list(self, namespace: str, *, domain: str = "persistent") -> Names:
+        """Partitions are named one by one."""
+        return self._names("GET", topics_url(domain, namespace))
+
+    def list_partitioned(self, namespace: str, *, domain: str = "persistent") -> Names:
+        return self._names("GET", topics_url(domain, namespace, "partitioned"))
+
+    def create(self, topic: str, *, partitions: int = 0, properties: Mapping[str, str] | None = None) -> None:
+        """`partitions=0`: one that has none, and can have none later."""
+        if partitions:
+            wish = {"partitions": partitions, "properties": dict(properties)} if properties else partitions
+            self._done("PUT", topic_url(topic, "partitions"), wish)
+        else:
+            self._done("PUT", topic_url(topic), dict(properties) if properties else None)
+
+    def delete(self, topic: str, *, force: bool = False, partitioned: bool = False) -> None:
+        """`force`: also while somebody is connected. `partitioned`: the topic with all its partitions."""
+        path = topic_url(topic, "partitions") if partitioned else topic_url(topic)
+        self._done("DELETE", path, query={"force": force})
+
+    def partitions(self, topic: str) -> int:
+        """How many; 0 for a topic that is not partitioned."""
+        found = self._object("GET", topic_url(topic, "partitions"))
+        return int(found.get("partitions", 0))
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        """`partitions`: how many there are then."""
+        self._done("POST", topic_url(topic, "partitions"), partitions)
+
+    def create_missed_partitions(self, topic: str) -> None:
+        self._done("POST", topic_url(topic, "createMissedPartitions"))
+
+    def terminate(self, topic: str) -> Any:
+        """No message after the last one, whose id is answered."""
+        return self._value("POST", topic_url(topic, "terminate"))
+
+    def terminate_partitions(self, topic: str) -> Any:
+        return self._value("POST", topic_url(topic, "terminate", "partitions"))
+
+    # -- figures
+
+    def stats(self, topic: str, *, precise_backlog: bool = False) -> dict[str, Any]:
+        return self._object("GET", topic_url(topic, "stats"), query={"getPreciseBacklog": precise_backlog})
+
+    def partitioned_stats(self, topic: str, *, per_partition: bool = True) -> dict[str, Any]:
+        return self._object("GET", topic_url(topic, "partitioned-stats"), query={"perPartition": per_partition})
+
+    def internal_stats(self, topic: str) -> dict[str, Any]:
+        """Ledgers and cursors."""
+        return self._object("GET", topic_url(topic, "internalStats"))
+
+    def partitioned_internal_stats(self, topic: str) -> dict[str, Any]:
+        return self._object("GET", topic_url(topic, "partitioned-internalStats"))
+
+    def internal_info(self, topic: str) -> dict[str, Any]:
+        return self._object("GET", topic_url(topic, "internal-info"))
+
+    def backlog(self, topic: str) -> dict[str, Any]:
+        return self._object("GET", topic_url(topic, "backlog"))
+
+    def backlog_size(self, topic: str, message_id: Mapping[str, int]) -> int:
+        """Bytes behind a position, which has `ledgerId` and `entryId`."""
+        return self._number("PUT", topic_url(topic, "backlogSize"), dict(message_id))
+
+    def last_message_id(self, topic: str) -> dict[str, Any]:
+        return self._object("GET", topic_url(topic, "lastMessageId"))
+
+    def message_id_at(self, topic: str, timestamp_ms: int) -> dict[str, Any]:
+        """Of the first message at or after a time."""
+        return self._object("GET", topic_url(topic, "messageid", str(timestamp_ms)))
+
+    def message(self, topic: str, ledger: int, entry: int) -> bytes:
+        """The payload of an entry."""
+        return (self._exchange.call("GET", topic_url(topic, "ledger", str(ledger), "entry", str(entry)))).body
+
+    def examine(self, topic: str, *, start: str = "latest", number: int = 1) -> bytes:
+        """The payload of one message, counted from either end."""
+        query = {"initialPosition": start, "messagePosition": number}
+        return (self._exchange.call("GET", topic_url(topic, "examinemessage"), query=query)).body
+
+    # -- care
+
+    def compact(self, topic: str) -> None:
+        """Begins it; `compaction` tells how it goes."""
+        self._done("PUT", topic_url(topic, "compaction"))
+
+    def compaction(self, topic: str) -> dict[str, Any]:
+        return self._object("GET", topic_url(topic, "compaction"))
+
+    def unload(self, topic: str) -> None:
+        """Closes it; its clients come back."""
+        self._done("PUT", topic_url(topic, "unload"))
+
+    def trim(self, topic: str) -> None:
+        """Drops consumed messages that are not retained."""
+        self._done("POST", topic_url(topic, "trim"))
+
+    def truncate(self, topic: str) -> None:
+        """Skips all backlogs and drops their messages."""
+        self._done("DELETE", topic_url(topic, "truncate"))
+
+    def expire_all(self, topic: str, older_than_s: int) -> None:
+        """Messages older than this count as consumed, for every subscription."""
+        self._done("POST", topic_url(topic, "all_subscription", "expireMessages", str(older_than_s)))
+
+    def properties(self, topic: str) -> dict[str, Any]:
+        return self._object("GET", topic_url(topic, "properties"))
+
+    def add_properties(self, topic: str, properties: Mapping[str, str]) -> None:
+        self._done("PUT", topic_url(topic, "properties"), dict(properties))
+
+    def remove_property(self, topic: str, key: str) -> None:
+        self._done("DELETE", topic_url(topic, "properties"), query={"key": key})
+
+    def policy(self, topic: str, name: str, method: str = "GET", value: Any = None) -> Any:
+        """Policies of single topics, by the name and method of REST; brokers that have none answer 405."""
+        return self._value(method, topic_url(topic, name), value)
+
+    # -- where it is, and what goes in
+
+    def lookup(self, topic: str, *, authoritative: bool = False) -> dict[str, Any]:
+        """The broker that serves it."""
+        path = lookup_url("topic", topic)
+        return self._object("GET", path, query={"authoritative": authoritative})
+
+    def lookup_destination(self, topic: str) -> dict[str, Any]:
+        """The same, by its old name."""
+        return self._object("GET", lookup_url("destination", topic))
+
+    def bundle(self, topic: str) -> str:
+        """The hash range it is placed by."""
+        return self._text("GET", lookup_url("topic", topic, "bundle"))
+
+    def publish(
+        self, topic: str, messages: Sequence[Mapping[str, Any]], *, producer_name: str | None = None
+    ) -> dict[str, Any]:
+        """Messages whose payload is text, each with `payload` and perhaps `key`, `properties`, `eventTime`."""
+        body: dict[str, Any] = {"messages": [dict(one) for one in messages]}
+        if producer_name is not None:
+            body["producerName"] = producer_name
+        return self._object("POST", f"/topics/{topic_path(topic)}", body)

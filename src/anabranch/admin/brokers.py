@@ -1,0 +1,80 @@
+"""Brokers: who there is, how they are, what they are set to. Knows their paths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.admin.group import Group, Names, Objects
+from anabranch.admin.paths import brokers_url
+
+
+class Brokers(Group):
+    async def list(self, cluster: str | None = None) -> Names:
+        """`host:port` of each; of this cluster unless another one is named."""
+        return await self._names("GET", brokers_url() if cluster is None else brokers_url(cluster))
+
+    async def details(self, cluster: str) -> Objects:
+        """With addresses and slots."""
+        return await self._objects("GET", brokers_url(cluster, "details"))
+
+    async def leader(self) -> dict[str, Any]:
+        return await self._object("GET", brokers_url("leaderBroker"))
+
+    async def owned_namespaces(self, cluster: str, broker: str) -> dict[str, Any]:
+        """Bundles that a broker serves."""
+        return await self._object("GET", brokers_url(cluster, broker, "ownedNamespaces"))
+
+    async def drain(self, cluster: str, broker: str) -> Any:
+        """Gives all its topics to the others."""
+        return await self._value("POST", brokers_url(cluster, broker, "drain"))
+
+    async def undrain(self, cluster: str, broker: str) -> Any:
+        """Lets it take its share again."""
+        return await self._value("DELETE", brokers_url(cluster, broker, "drain"))
+
+    async def health(self) -> str:
+        """ "ok", or an error."""
+        return await self._text("GET", brokers_url("health"))
+
+    async def ready(self) -> str:
+        return await self._text("GET", brokers_url("ready"))
+
+    async def version(self) -> str:
+        return await self._text("GET", brokers_url("version"))
+
+    async def status(self) -> str:
+        """For load balancers."""
+        return await self._text("GET", "/status.html")
+
+    async def configuration(self, which: str = "runtime") -> Any:
+        """ "runtime": every setting, secrets left out; "values": those that were changed while it runs."""
+        return await self._value("GET", brokers_url("configuration", which))
+
+    async def dynamic_settings(self) -> Names:
+        """Settings that can change while it runs."""
+        return await self._names("GET", brokers_url("configuration"))
+
+    async def set_dynamic(self, setting: str, value: str) -> None:
+        await self._done("POST", brokers_url("configuration", setting, value))
+
+    async def unset_dynamic(self, setting: str) -> None:
+        await self._done("DELETE", brokers_url("configuration", setting))
+
+    async def internal_configuration(self) -> dict[str, Any]:
+        """Where metadata is kept."""
+        return await self._object("GET", brokers_url("internal-configuration"))
+
+    async def check_backlog_quotas(self) -> None:
+        await self._done("GET", brokers_url("backlogQuotaCheck"))
+
+    async def topic_stats(self) -> Any:
+        """Figures of all loaded topics."""
+        return await self._value("GET", "/admin/v2/broker-stats/topics")
+
+    async def metrics(self) -> str:
+        """For Prometheus."""
+        return await self._text("GET", "/metrics")
+
+    async def openapi(self) -> dict[str, Any]:
+        """What can be asked at all."""
+        return await self._object("GET", "/openapi.json")

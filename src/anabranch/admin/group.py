@@ -1,0 +1,60 @@
+"""What every group of admin calls is made of: one request, one answer of an expected kind. Knows JSON, no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from anabranch.admin.client import Answer
+from anabranch.admin.errors import StrangeAnswer
+
+Query = Mapping[str, Any]
+Names = list[str]  # by names of their own: groups have a method `list`
+Objects = list[dict[str, Any]]
+
+
+class Exchange(Protocol):
+    """Where requests go."""
+
+    async def call(self, method: str, path: str, body: Any = None, *, query: Query | None = None) -> Answer: ...
+
+
+class Group:
+    """Calls about one kind of thing. Each raises AdminError: `Refused` with the broker's status, code and reason."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    async def _done(self, method: str, path: str, body: Any = None, query: Query | None = None) -> None:
+        await self._exchange.call(method, path, body, query=query)
+
+    async def _value(self, method: str, path: str, body: Any = None, query: Query | None = None) -> Any:
+        """Whatever JSON there is; None for an empty answer."""
+        return (await self._exchange.call(method, path, body, query=query)).value
+
+    async def _text(self, method: str, path: str, query: Query | None = None) -> str:
+        return (await self._exchange.call(method, path, query=query)).text
+
+    async def _names(self, method: str, path: str, query: Query | None = None) -> Names:
+        found = await self._value(method, path, query=query)
+        if not isinstance(found, list):
+            raise StrangeAnswer(f"{method} {path} answers {type(found).__name__}, not a list")
+        return [str(one) for one in found]
+
+    async def _objects(self, method: str, path: str, query: Query | None = None) -> Objects:
+        found = await self._value(method, path, query=query)
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            raise StrangeAnswer(f"{method} {path} does not answer a list of objects")
+        return found
+
+    async def _object(self, method: str, path: str, body: Any = None, query: Query | None = None) -> dict[str, Any]:
+        found = await self._value(method, path, body, query)
+        if not isinstance(found, dict):
+            raise StrangeAnswer(f"{method} {path} answers {type(found).__name__}, not an object")
+        return found
+
+    async def _number(self, method: str, path: str, body: Any = None, query: Query | None = None) -> int:
+        found = await self._value(method, path, body, query)
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise StrangeAnswer(f"{method} {path} answers {type(found).__name__}, not a number")
+        return found

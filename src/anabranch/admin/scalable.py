@@ -1,0 +1,102 @@
+"""Scalable topics (PIP-460, 468, 475, 483): layout, split, merge, subscriptions, auto-scaling. Knows their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anabranch.admin.group import Group, Names
+from anabranch.admin.paths import namespace_path, scalable_url, segment_url
+
+
+class ScalableTopics(Group):
+    """Named in any spelling: `orders`, `acme/shop/orders`, `topic://acme/shop/orders`."""
+
+    async def list(self, namespace: str, *, properties: Mapping[str, str] | None = None) -> Names:
+        """`properties`: only topics that have all of these."""
+        wanted = [f"{name}={value}" for name, value in (properties or {}).items()]
+        return await self._names("GET", f"/admin/v2/scalable/{namespace_path(namespace)}", {"property": wanted})
+
+    async def create(self, topic: str, *, segments: int = 1, properties: Mapping[str, str] | None = None) -> None:
+        await self._done("PUT", scalable_url(topic), dict(properties or {}), {"numInitialSegments": segments})
+
+    async def delete(self, topic: str, *, force: bool = False) -> None:
+        """With all segments and subscriptions. `force`: also while somebody is attached."""
+        await self._done("DELETE", scalable_url(topic), query={"force": force})
+
+    async def metadata(self, topic: str) -> dict[str, Any]:
+        """Its segments, sealed and active."""
+        return await self._object("GET", scalable_url(topic))
+
+    async def stats(self, topic: str) -> dict[str, Any]:
+        return await self._object("GET", scalable_url(topic, "stats"))
+
+    async def split(
+        self, topic: str, segment: int, *, into: int | None = None, at: Sequence[int] | None = None
+    ) -> None:
+        """In two at the middle; `into`: that many equal parts; `at`: where the further parts begin on the ring."""
+        points = None if at is None else ",".join(f"{point:x}" for point in at)
+        await self._done("POST", scalable_url(topic, "split", str(segment)), query={"into": into, "at": points})
+
+    async def merge(self, topic: str, segments: Sequence[int]) -> None:
+        """Neighbours, two or more."""
+        if len(segments) == 2:
+            await self._done("POST", scalable_url(topic, "merge", *map(str, segments)))
+        else:
+            await self._done("POST", scalable_url(topic, "merge"), query={"segments": ",".join(map(str, segments))})
+
+    # -- subscriptions
+
+    async def create_subscription(
+        self, topic: str, subscription: str, *, kind: str = "STREAM", start: str | None = None
+    ) -> None:
+        """`kind`: STREAM, QUEUE or CHECKPOINT. `start`: earliest or latest."""
+        query = {"type": kind, "start": start}
+        await self._done("PUT", scalable_url(topic, "subscriptions", subscription), query=query)
+
+    async def subscription(self, topic: str, subscription: str) -> dict[str, Any]:
+        return await self._object("GET", scalable_url(topic, "subscriptions", subscription))
+
+    async def delete_subscription(self, topic: str, subscription: str, *, force: bool = False) -> None:
+        """`force`: also while consumers are attached."""
+        await self._done("DELETE", scalable_url(topic, "subscriptions", subscription), query={"force": force})
+
+    async def seek(self, topic: str, subscription: str, timestamp_ms: int) -> None:
+        path = scalable_url(topic, "subscriptions", subscription, "seek")
+        await self._done("POST", path, query={"timestamp": timestamp_ms})
+
+    async def clear_backlog(self, topic: str, subscription: str) -> None:
+        await self._done("POST", scalable_url(topic, "subscriptions", subscription, "skip-all"))
+
+    # -- auto-scaling and migration
+
+    async def auto_scale_policy(self, topic: str) -> Any:
+        """None when it is not set."""
+        return await self._value("GET", scalable_url(topic, "autoScalePolicy"))
+
+    async def set_auto_scale_policy(self, topic: str, policy: Mapping[str, Any]) -> None:
+        await self._done("POST", scalable_url(topic, "autoScalePolicy"), dict(policy))
+
+    async def remove_auto_scale_policy(self, topic: str) -> None:
+        await self._done("DELETE", scalable_url(topic, "autoScalePolicy"))
+
+    async def migrate(self, topic: str, *, force: bool = False) -> None:
+        """A regular topic becomes a scalable one, in place. `force`: also while old clients are connected."""
+        await self._done("POST", scalable_url(topic, "migrate"), query={"force": force})
+
+
+class Segments(Group):
+    """Segments of scalable topics, by their descriptor (`0000-7fff-1`). Their topic's controller changes them."""
+
+    async def backlog(self, topic: str, descriptor: str, subscription: str) -> int:
+        return await self._number("GET", segment_url(topic, descriptor, "subscription", subscription, "backlog"))
+
+    async def create(self, topic: str, descriptor: str) -> None:
+        """Brokers' own; others are refused."""
+        await self._done("PUT", segment_url(topic, descriptor))
+
+    async def terminate(self, topic: str, descriptor: str) -> None:
+        await self._done("POST", segment_url(topic, descriptor, "terminate"))
+
+    async def delete(self, topic: str, descriptor: str) -> None:
+        await self._done("DELETE", segment_url(topic, descriptor))

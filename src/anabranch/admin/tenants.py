@@ -1,0 +1,55 @@
+"""Tenants and clusters. Knows their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from anabranch.admin.group import Group, Names
+from anabranch.admin.paths import cluster_url, tenant_body, tenant_url
+
+
+class Tenants(Group):
+    """Who owns namespaces."""
+
+    async def list(self) -> Names:
+        return await self._names("GET", "/admin/v2/tenants")
+
+    async def get(self, tenant: str) -> dict[str, Any]:
+        return await self._object("GET", tenant_url(tenant))
+
+    async def create(
+        self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+    ) -> None:
+        """`allowed_clusters`: where its namespaces may live; brokers want at least one."""
+        await self._done("PUT", tenant_url(tenant), tenant_body(admin_roles, allowed_clusters))
+
+    async def update(
+        self, tenant: str, *, admin_roles: Sequence[str] = (), allowed_clusters: Sequence[str] = ()
+    ) -> None:
+        """Replaces both lists."""
+        await self._done("POST", tenant_url(tenant), tenant_body(admin_roles, allowed_clusters))
+
+    async def delete(self, tenant: str, *, force: bool = False) -> None:
+        """`force`: with its namespaces and their topics."""
+        await self._done("DELETE", tenant_url(tenant), query={"force": force})
+
+
+class Clusters(Group):
+    """Where brokers are."""
+
+    async def list(self) -> Names:
+        return await self._names("GET", "/admin/v2/clusters")
+
+    async def get(self, cluster: str) -> dict[str, Any]:
+        return await self._object("GET", cluster_url(cluster))
+
+    async def create(self, cluster: str, addresses: dict[str, Any]) -> None:
+        """`addresses` has `serviceUrl`, `brokerServiceUrl` and their TLS forms."""
+        await self._done("PUT", cluster_url(cluster), addresses)
+
+    async def update(self, cluster: str, addresses: dict[str, Any]) -> None:
+        await self._done("POST", cluster_url(cluster), addresses)
+
+    async def delete(self, cluster: str) -> None:
+        await self._done("DELETE", cluster_url(cluster))
