@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from anabranch import admin, blocking, schema
     from anabranch.client import (
         Backoff,
+        Basic,
         Batching,
+        Certificate,
         Checkpoint,
         Chunking,
         Client,
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
         Producer,
         QueueConsumer,
         StreamConsumer,
+        Tls,
+        Token,
         connect,
     )
 
@@ -32,7 +36,9 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Backoff",
+    "Basic",
     "Batching",
+    "Certificate",
     "Checkpoint",
     "Chunking",
     "Client",
@@ -44,6 +50,8 @@ __all__ = [
     "Producer",
     "QueueConsumer",
     "StreamConsumer",
+    "Tls",
+    "Token",
     "__version__",
     "admin",
     "blocking",

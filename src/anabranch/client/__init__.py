@@ -27,19 +27,25 @@ from anabranch.client.policies import Backoff, Batching, Chunking, ConnectionPol
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.runtime.credentials import Basic, Certificate, Credentials, Tls, Token
 
 __all__ = [
     "Backoff",
+    "Basic",
     "Batching",
+    "Certificate",
     "Checkpoint",
     "Chunking",
     "Client",
     "Compression",
     "ConnectionPolicy",
+    "Credentials",
     "Message",
     "MessageId",
     "Producer",
     "QueueConsumer",
     "StreamConsumer",
+    "Tls",
+    "Token",
     "connect",
 ]

@@ -11,13 +11,13 @@ import concurrent.futures
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from anabranch.client import client as asynchronous
 from anabranch.client.client import Start
 from anabranch.client.compression import Compression
-from anabranch.client.connection import TokenSupplier
 from anabranch.client.consumer import Consumer
 from anabranch.client.errors import ClientError, Closed
 from anabranch.client.message import Message, MessageId
@@ -28,6 +28,7 @@ from anabranch.client.schema import Schema
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.credentials import Credentials, Tls
 
 T = TypeVar("T")
 
@@ -320,8 +321,9 @@ class BlockingClient(_Face):
 def connect(
     url: str,
     *,
-    token: str | TokenSupplier | None = None,
-    tls: ssl.SSLContext | None = None,
+    token: str | Path | Callable[[], str] | None = None,
+    auth: Credentials | None = None,
+    tls: Tls | ssl.SSLContext | None = None,
     operation_timeout: Seconds = 30.0,
     connection: ConnectionPolicy | None = None,
     clock: Clock | None = None,
@@ -331,6 +333,7 @@ def connect(
     opening = asynchronous.connect(
         url,
         token=token,
+        auth=auth,
         tls=tls,
         operation_timeout=operation_timeout,
         connection=connection,

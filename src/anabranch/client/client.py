@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from anabranch.client.address import Address
 from anabranch.client.channel import Ground
 from anabranch.client.compression import Compression
-from anabranch.client.connection import TokenSupplier
 from anabranch.client.consumer import Consumer, ConsumerOptions
 from anabranch.client.errors import BadOption, ClientError, Closed, NotSupported, TimedOut
 from anabranch.client.opening import Opening
@@ -25,6 +25,7 @@ from anabranch.client.topic_watch import TopicWatches
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock
+from anabranch.runtime.credentials import Credentials, Tls, tls_context, token_credentials
 
 Start = Literal["earliest", "latest"]
 T = TypeVar("T")
@@ -34,8 +35,9 @@ P = TypeVar("P", bound=Producer | Consumer)
 def connect(
     url: str,
     *,
-    token: str | TokenSupplier | None = None,
-    tls: ssl.SSLContext | None = None,
+    token: str | Path | Callable[[], str] | None = None,
+    auth: Credentials | None = None,
+    tls: Tls | ssl.SSLContext | None = None,
     operation_timeout: Seconds = 30.0,
     connection: ConnectionPolicy | None = None,
     clock: Clock | None = None,
@@ -43,15 +45,16 @@ def connect(
 ) -> Opening[Client]:
     """`async with connect("pulsar://localhost:6650") as client`, or `client = await connect(…)` and `close` later.
 
-    `url` may name several brokers of a cluster: `pulsar://one:6650,two:6650`. `token` is a text or a function that
-    gives the current one. Raises at once what is wrong with the options; awaiting raises when no broker answers within
-    `operation_timeout`.
+    `url` may name several brokers of a cluster: `pulsar://one:6650,two:6650`. `token` is a text, a file (as a Path) or
+    a function that gives the current one; it is asked for again whenever a broker wants to know. `auth` is another way
+    to sign in (`Basic`, `Certificate`); `tls` is a `Tls`, or a context of your own, for pulsar+ssl://.
+
+    Raises at once what is wrong with the options; awaiting raises when no broker answers within `operation_timeout`.
     """
-    supplier: TokenSupplier | None = (lambda: token) if isinstance(token, str) else token
     client = Client(
         Address.parse_all(url),
-        token=supplier,
-        tls=tls,
+        auth=auth or token_credentials(token),
+        tls=_context(tls),
         operation_timeout_s=seconds(operation_timeout),
         policy=connection or ConnectionPolicy(),
         clock=clock or SystemClock(),
@@ -67,7 +70,7 @@ class Client:
         self,
         services: Sequence[Address],
         *,
-        token: TokenSupplier | None,
+        auth: Credentials | None,
         tls: ssl.SSLContext | None,
         operation_timeout_s: float,
         policy: ConnectionPolicy,
@@ -80,7 +83,7 @@ class Client:
         self._policy = policy
         self._clock = clock
         self._chance = chance
-        self._pool = Pool(services, policy, clock, token=token, tls=tls, answer_timeout_s=operation_timeout_s)
+        self._pool = Pool(services, policy, clock, auth=auth, tls=tls, answer_timeout_s=operation_timeout_s)
         self._ground = Ground(self._pool, policy.backoff, clock, chance)
         self._watches = TopicWatches(self._pool, policy, clock, chance)
         self._opened: set[Producer | Consumer] = set()
@@ -301,6 +304,13 @@ def _regular(topic: str) -> TopicName:
     if name.domain is not Domain.PERSISTENT:
         raise NotSupported(f"{topic}: scalable topics are not served yet; use persistent://…")
     return name
+
+
+def _context(tls: Tls | ssl.SSLContext | None) -> ssl.SSLContext | None:
+    try:
+        return tls_context(tls)
+    except OSError as error:  # ssl.SSLError is one
+        raise BadOption(f"the TLS files are not usable: {error.strerror or error}") from error
 
 
 def _new_name(what: str) -> str:

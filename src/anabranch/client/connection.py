@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from anabranch.client.address import Address
-from anabranch.client.errors import ClientError, TimedOut, Unreachable
+from anabranch.client.errors import CannotSignIn, ClientError, TimedOut, Unreachable
 from anabranch.client.link import (
     Answered,
     Broken,
@@ -27,6 +26,7 @@ from anabranch.client.policies import ConnectionPolicy, seconds
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.credentials import Credentials, NoCredentials
 
 
 class Listener(Protocol):
@@ -38,17 +38,14 @@ class Listener(Protocol):
         """The connection is over; at most once per listening."""
 
 
-TokenSupplier = Callable[[], str]
-
-
 class Connection(asyncio.BufferedProtocol):
-    def __init__(self, address: Address, policy: ConnectionPolicy, clock: Clock, token: TokenSupplier | None) -> None:
+    def __init__(self, address: Address, policy: ConnectionPolicy, clock: Clock, auth: Credentials | None) -> None:
         self.address = address
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self.supports_scalable_topics = False
         self.has_extensions = False  # it reads and writes what is Anabranch's own on the wire
         self._clock = clock
-        self._token = token
+        self._auth = auth
         self._link = Link(keepalive_s=seconds(policy.keepalive))
         self._transport: asyncio.WriteTransport | None = None
         self._timer: Timer | None = None
@@ -71,11 +68,11 @@ class Connection(asyncio.BufferedProtocol):
         address: Address,
         policy: ConnectionPolicy,
         clock: Clock,
-        token: TokenSupplier | None,
+        auth: Credentials | None,
         tls: ssl.SSLContext | None,
     ) -> Connection:
         """A connection that the broker has accepted."""
-        connection = cls(address, policy, clock, token)
+        connection = cls(address, policy, clock, auth)
         try:
             async with asyncio.timeout(seconds(policy.connect_timeout)):
                 await connection._loop.create_connection(
@@ -108,9 +105,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._failure is not None:
             transport.abort()
             return
-        token = self._credentials()
-        method = None if token is None else "token"
-        self.write(self._link.start(self._clock.monotonic(), auth_method=method, auth_data=token))
+        now = self._clock.monotonic()
+        if self._auth is None:
+            self.write(self._link.start(now))
+        elif (data := self._credentials()) is not None:
+            self.write(self._link.start(now, auth_method=self._auth.method, auth_data=data))
         self._set_timer()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -215,7 +214,7 @@ class Connection(asyncio.BufferedProtocol):
                 case LinkWrite(data):
                     self.write(data)
                 case Challenged():
-                    self.write(self._link.auth_response("token", self._credentials() or b""))
+                    self._answer_challenge()
                 case Opened(_, message_bytes_max, features):
                     self.message_bytes_max = message_bytes_max
                     self.supports_scalable_topics = features.supports_scalable_topics
@@ -225,8 +224,21 @@ class Connection(asyncio.BufferedProtocol):
                 case Broken(error):
                     self._over(error)
 
+    def _answer_challenge(self) -> None:
+        """The broker asks who we are, again: what was true when we connected may have expired."""
+        if self._auth is None:
+            self.write(self._link.auth_response("none", b""))
+        elif (data := self._credentials()) is not None:
+            self.write(self._link.auth_response(self._auth.method, data))
+
     def _credentials(self) -> bytes | None:
-        return None if self._token is None else self._token().encode()
+        """Without any, the connection is over: nobody would talk to us."""
+        assert self._auth is not None
+        try:
+            return self._auth.data()
+        except NoCredentials as error:
+            self._perform(self._link.refuse(CannotSignIn(str(error))))
+            return None
 
     # -- time and the end
 

@@ -41,6 +41,13 @@ class TimedOut(ClientError):
     retryable = True
 
 
+class CannotSignIn(ClientError):
+    """The token could not be had just now: its file or function failed."""
+
+    code = "credentials"
+    retryable = True
+
+
 class Closed(ClientError):
     """The client, producer or consumer was closed."""
 

@@ -282,6 +282,10 @@ class Link:
         ping = max(self._last_heard, self._last_ping) + self._keepalive_s
         return min(ping, self._last_heard + 2 * self._keepalive_s, *self._deadlines.values())
 
+    def refuse(self, error: ClientError) -> list[Event]:
+        """We give up, with a reason of our own."""
+        return self._break(error)
+
     def lost(self, reason: str) -> list[Event]:
         """The connection broke, or we closed it."""
         return self._break(Unreachable(reason))

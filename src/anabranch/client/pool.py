@@ -8,12 +8,13 @@ import ssl
 from collections.abc import Sequence
 
 from anabranch.client.address import Address
-from anabranch.client.connection import Connection, TokenSupplier
+from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError, Closed, NotReady, TimedOut, Unreachable, refusal
 from anabranch.client.policies import ConnectionPolicy
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.credentials import Credentials
 from anabranch.runtime.tasks import TaskOwner
 
 HOPS_MAX = 20
@@ -26,14 +27,14 @@ class Pool:
         policy: ConnectionPolicy,
         clock: Clock,
         *,
-        token: TokenSupplier | None = None,
+        auth: Credentials | None = None,
         tls: ssl.SSLContext | None = None,
         answer_timeout_s: float = 30.0,
     ) -> None:
         self._services = list(services)  # the one that answered last comes first
         self._policy = policy
         self._clock = clock
-        self._token = token
+        self._auth = auth
         self._tls = tls
         self.answer_timeout_s = answer_timeout_s
         self._connections: dict[Address, Connection] = {}
@@ -77,7 +78,7 @@ class Pool:
 
     async def _dial(self, address: Address) -> Connection | ClientError:
         try:
-            made = await Connection.dial(address, self._policy, self._clock, self._token, self._tls)
+            made = await Connection.dial(address, self._policy, self._clock, self._auth, self._tls)
             self._connections[address] = made
             return made
         except ClientError as error:
