@@ -50,7 +50,10 @@ HAND_OVER = {  # inside a function (or for types only), never at import
     ("cli", "metadata"),  # `anabranch metadata` looks into a store itself: it must work when no broker does
 }
 PORTS = {  # siblings meet through what one of them declares: values and protocols, no behaviour
-    "broker": ("anabranch.controller.host",),  # what a controller asks of the owners of its segments
+    "broker": (
+        "anabranch.controller.host",  # what a controller asks of the owners of its segments
+        "anabranch.controller.face",  # what brokers ask of the controllers
+    ),
 }
 
 

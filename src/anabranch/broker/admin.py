@@ -16,6 +16,7 @@ from anabranch.broker.namespace_admin import NamespaceAdmin
 from anabranch.broker.placement import ServedElsewhere, check_here
 from anabranch.broker.publish_admin import PublishAdmin
 from anabranch.broker.reach import Reach
+from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import SERVER_VERSION, Services
@@ -43,6 +44,7 @@ class BrokerAdmin:
         server: BrokerServer,
         check_storage: Callable[[], None],
         brokers: BrokersAdmin | None = None,
+        scalable: ScalableAdmin | None = None,
     ) -> None:
         self._services = services
         self._server = server
@@ -54,6 +56,7 @@ class BrokerAdmin:
         self.policies = NamespaceAdmin(services)
         self.care = TopicAdmin(services)
         self.cursors = CursorAdmin(services)
+        self.scalable = scalable or ScalableAdmin(services)
         self.reach = Reach(services, "admin", self, self.ERRANDS)
 
         self.more_errands: dict[str, Errands] = {}  # groups of others, by their name
@@ -66,6 +69,7 @@ class BrokerAdmin:
             "care": self.care.reach,
             "cursors": self.cursors.reach,
             "policies": self.policies.reach,
+            "scalable": self.scalable.reach,
         }
         group, _, call = name.partition(".")
         if group in self.more_errands:

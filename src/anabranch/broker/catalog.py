@@ -128,7 +128,8 @@ class Catalog:
 
     async def delete_namespace(self, namespace: str) -> None:
         await self.policies(namespace)
-        if await self.topics(namespace) or await self.partitioned_topics(namespace, "persistent"):
+        scalable = await self._store.children(f"/topics/{namespace}")
+        if scalable or await self.topics(namespace) or await self.partitioned_topics(namespace, "persistent"):
             raise NotAllowed(f"namespace {namespace!r} still has topics")
         await self._store.delete(f"/namespaces/{namespace}", expected=ANY)
 

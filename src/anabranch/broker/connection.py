@@ -22,7 +22,7 @@ from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, read_command
 from anabranch.protocol.errors import BadCommand, ProtocolError
 from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, Frame, FrameDecoder
-from anabranch.protocol.handshake import Beat, Handshake, Keepalive
+from anabranch.protocol.handshake import Beat, Handshake, Keepalive, broker_features
 from anabranch.protocol.handshake import Peer as ClientFacts
 from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.clock import Timer
@@ -64,7 +64,9 @@ class Connection:
         self._on_closed = on_closed
         self._decoder = FrameDecoder(settings.message_bytes_max + FRAME_OVERHEAD_MAX, scratch)
         checks = services.guard.authenticates
-        self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max, checks=checks)
+        is_scalable = services.scalable is not None and services.scalable.is_enabled
+        features = broker_features(scalable_topics=is_scalable)
+        self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max, features, checks=checks)
         self._sign_in = (
             SignIn(self, services.guard, services.clock, stream.certificate_name, self._identified) if checks else None
         )
@@ -247,7 +249,8 @@ class Connection:
         if not self.is_open:
             return
         self._out.extend(buffers)
-        self._out_bytes += sum(map(len, buffers))
+        for buffer in buffers:
+            self._out_bytes += len(buffer)
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)

@@ -147,7 +147,7 @@ class Consumer:
         """
         if self.epoch is not None:
             return
-        heads, pending, item = self._heads, self.pending, Pending(0, -1, 0)
+        heads, pending, new = self._heads, self.pending, tuple.__new__
         pending_max = (1 << 62) if self._tracks_all else PENDING_TRACKED_MAX
         while entries and self.is_ready:
             out: list[Buffer] = []
@@ -166,9 +166,7 @@ class Consumer:
                 size += length
                 total += messages
                 if len(pending) < pending_max:
-                    if messages != item[0]:
-                        item = Pending(messages, -1, messages)
-                    pending[position] = item
+                    pending[position] = new(Pending, (messages, -1, messages))
                     unacked += messages
                 else:
                     self.lost_track = True

@@ -77,5 +77,11 @@ COMMAND_NEEDS: dict[int, Need | Covered] = {
         (BaseCommand.GET_LAST_MESSAGE_ID, Covered(SUBSCRIPTION_CONSUME)),
         (BaseCommand.CONSUMER_STATS, Covered(SUBSCRIPTION_CONSUME)),
         (BaseCommand.CLOSE_CONSUMER, Covered(SUBSCRIPTION_CONSUME)),
+        (BaseCommand.SCALABLE_TOPIC_LOOKUP, TOPIC_LOOKUP),
+        (BaseCommand.SCALABLE_TOPIC_CLOSE, Covered(TOPIC_LOOKUP)),
+        (BaseCommand.SCALABLE_TOPIC_SUBSCRIBE, SUBSCRIPTION_CONSUME),
+        (BaseCommand.SEGMENT_RELEASE, Covered(SUBSCRIPTION_CONSUME)),
+        (BaseCommand.SCALABLE_TOPIC_LEAVE, Covered(SUBSCRIPTION_CONSUME)),
+        (BaseCommand.CHECKPOINT_PROGRESS, Covered(SUBSCRIPTION_CONSUME)),
     )
 }

@@ -62,6 +62,8 @@ def request_json(mandate: Mandate, request: Request) -> Json:
             value["subscription"], value["publishMs"] = request.subscription, request.publish_ms
         case host.DeleteCursor() | host.ClearBacklog():
             value["subscription"] = request.subscription
+        case host.CloseReader():
+            value["subscription"], value["consumer"] = request.subscription, request.consumer
         case host.Fence() | host.Delete():
             pass
         case _:
@@ -96,6 +98,8 @@ def _request(value: Mapping[str, Any]) -> Request:
             return host.Seek(operation, segment, str(value["subscription"]), int(value["publishMs"]))
         case "ClearBacklog":
             return host.ClearBacklog(operation, segment, str(value["subscription"]))
+        case "CloseReader":
+            return host.CloseReader(operation, segment, str(value["subscription"]), str(value["consumer"]))
         case other:
             raise BadRequest(f"no request {other!r} is known here")
 

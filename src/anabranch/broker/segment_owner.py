@@ -19,6 +19,7 @@ from anabranch.broker.topics import Topics
 from anabranch.controller.host import (
     Answer,
     ClearBacklog,
+    CloseReader,
     Create,
     CreateCursor,
     Delete,
@@ -126,7 +127,7 @@ class SegmentOwner:
         match request:
             case Fence():
                 return Status(exists=False)
-            case Delete() | DeleteCursor():
+            case Delete() | DeleteCursor() | CloseReader():
                 return Done()
             case _:
                 raise SegmentMissing(f"{ref} does not exist")
@@ -160,6 +161,9 @@ class SegmentOwner:
                 await topic.move_cursor(subscription, operation, publish_ms)
             case ClearBacklog(operation, _, subscription):
                 await topic.move_cursor(subscription, operation, None)
+            case CloseReader(_, _, subscription, consumer):
+                topic.close_reader(subscription, consumer)
+                await topic.flush_facts()
             case _:
                 assert_never(request)
         return Done()

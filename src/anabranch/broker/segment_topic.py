@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.broker.errors import SubscriptionNotFound
-from anabranch.broker.farewell import Farewell
+from anabranch.broker.farewell import Farewell, tell_consumer
 from anabranch.broker.policies import Policies, Retention
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.segment_facts import BLOB, SealNote, SegmentFacts, grave_text
@@ -212,6 +212,18 @@ class SegmentTopic(Topic):
             await self.unsubscribe(name, force=True)
         else:
             await self.log.flush_state()
+
+    def close_reader(self, subscription: str, member: str) -> None:
+        """The member of an ordered subscription reads here no longer: its consumers are told to close."""
+        found = self.subscriptions.get(subscription)
+        names = {member, f"{member}-seg-{self.facts.ref.segment_id}"}
+        if found is None:
+            return
+        for consumer in tuple(found.consumers):
+            if consumer.name in names:
+                found.detach(consumer)
+                consumer.peer.consumer_closed(consumer.consumer_id)
+                tell_consumer(None, consumer.peer, consumer.consumer_id)
 
     async def move_cursor(self, name: str, operation: str, publish_ms: int | None) -> None:
         """To the first entry published then or later, or (None) behind the last one; once per operation."""

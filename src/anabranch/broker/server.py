@@ -11,6 +11,7 @@ from anabranch.broker.consumer_commands import ConsumerCommands
 from anabranch.broker.extent_commands import ExtentCommands
 from anabranch.broker.lookup_commands import LookupCommands
 from anabranch.broker.producer_commands import ProducerCommands
+from anabranch.broker.scalable_commands import ScalableCommands
 from anabranch.broker.schema_commands import SchemaCommands
 from anabranch.broker.services import Services
 from anabranch.model.errors import LimitExceeded
@@ -61,6 +62,7 @@ class BrokerServer:
             ProducerCommands(connection, services),
             ConsumerCommands(connection, services),
             SchemaCommands(connection, services),
+            ScalableCommands(connection, services),
             ExtentCommands(connection, services),
         )
         error = self._too_many(host_of(stream.peer))

@@ -13,6 +13,7 @@ from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.segment_host import EmbeddedHost
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topics import Topics
+from anabranch.controller.face import ScalableTopics
 from anabranch.runtime.clock import Clock
 
 __all__ = ["SERVER_VERSION", "Address", "Services"]
@@ -33,6 +34,7 @@ class Services:
     cluster: Placement | None = None  # None: this broker is alone
     fleet: Fleet | None = None  # the same
     segments: EmbeddedHost | None = None  # None: there are no scalable topics here
+    scalable: ScalableTopics | None = None  # None: no scalable topics here
 
     @property
     def placement(self) -> Placement:

@@ -207,6 +207,16 @@ class Group:
     def begin(self) -> list[Effect]:
         return [ReadGroup()]
 
+    @property
+    def is_ready(self) -> bool:
+        """The record is ours: what happens is dealt with at once."""
+        return self._is_ready
+
+    @property
+    def saves_due(self) -> int:
+        """Once ready: so many saves from now everything that has happened is durable."""
+        return (self._saving is not None) + self._is_dirty
+
     def record(self) -> GroupRecord:
         return GroupRecord(
             self._life, self._term, self.sessions.record(), self.drain.record(), self.assignment.record()

@@ -190,7 +190,21 @@ class ClearBacklog:
     subscription: str
 
 
-Request = Create | Fence | Seal | Delete | CreateCursor | DeleteCursor | Seek | ClearBacklog
+@dataclass(frozen=True, slots=True)
+class CloseReader:
+    """A member of an ordered subscription reads here no longer: its consumers are closed. Answered by Done.
+
+    They are those of the subscription that have the member's name, or that name with `-seg-` and the segment's id (what
+    Pulsar's V5 client and ours call them). Done as well when nobody or nothing is there.
+    """
+
+    operation: str
+    segment: SegmentRef
+    subscription: str
+    consumer: str
+
+
+Request = Create | Fence | Seal | Delete | CreateCursor | DeleteCursor | Seek | ClearBacklog | CloseReader
 
 
 # answers --------------------------------------------------------------------------------------------------------------

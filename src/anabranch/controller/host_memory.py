@@ -14,6 +14,7 @@ from typing import assert_never
 from anabranch.controller.host import (
     Answer,
     ClearBacklog,
+    CloseReader,
     Create,
     CreateCursor,
     CursorMissing,
@@ -86,6 +87,11 @@ class Shelf:
         self.segments: dict[TopicName, StoredSegment] = {}
         self._mandates: dict[TopicName, Mandate] = {}  # kept when the segment is deleted: that is the fence
         self._listeners: list[Callable[[HostEvent], None]] = []
+        self._closers: list[Callable[[SegmentRef, str, str], None]] = []
+
+    def on_close(self, callback: Callable[[SegmentRef, str, str], None]) -> None:
+        """Told of every reader (segment, subscription, member) that is to be closed: readers are not kept here."""
+        self._closers.append(callback)
 
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
         self._listeners.append(callback)
@@ -137,6 +143,10 @@ class Shelf:
             case ClearBacklog(operation, _, subscription):
                 segment = self._must(found, ref)
                 self._move(segment, subscription, operation, len(segment.entries))
+                return Done()
+            case CloseReader(_, _, subscription, consumer):
+                for tell in tuple(self._closers):
+                    tell(ref, subscription, consumer)
                 return Done()
             case _:
                 assert_never(request)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,9 @@ from anabranch.broker.brokers_admin import BrokersAdmin
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.catalog_watch import CatalogWatch
 from anabranch.broker.names import NameGiver
-from anabranch.broker.placement import EverythingHere
+from anabranch.broker.placement import EverythingHere, Placement
+from anabranch.broker.scalable_admin import ScalableAdmin
+from anabranch.broker.scalable_rules import ScalableRules
 from anabranch.broker.schemas import SchemaRegistry
 from anabranch.broker.segment_guard import SegmentGuard
 from anabranch.broker.segment_host import GROUP, EmbeddedHost
@@ -31,6 +34,8 @@ from anabranch.cluster.cluster import Cluster
 from anabranch.cluster.secret import load_secret
 from anabranch.cluster.signature import SECRET_BYTES, Secret
 from anabranch.cluster.table import Seat
+from anabranch.controller.host import SegmentHost
+from anabranch.controller.service import ScalableService
 from anabranch.metadata.open import open_store, without_credentials
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.errors import NotReady
@@ -39,6 +44,7 @@ from anabranch.node.fleet import ClusterFleet
 from anabranch.node.guarding import make_guard, make_tls
 from anabranch.node.membership import ClusterPlace
 from anabranch.node.records import MetadataRecords
+from anabranch.node.scalable import follow_placement, step_of
 from anabranch.node.scalable_records import StoredScalableRecords
 from anabranch.node.segment_logs import NodeSegmentLogs
 from anabranch.node.settings import NodeSettings, is_loopback
@@ -76,9 +82,15 @@ class Node:
     """`async with Node(settings) as node`: serving inside, everything durable and closed after."""
 
     def __init__(
-        self, settings: NodeSettings, clock: Clock | None = None, *, stop_seconds: float = STOP_SECONDS
+        self,
+        settings: NodeSettings,
+        clock: Clock | None = None,
+        *,
+        stop_seconds: float = STOP_SECONDS,
+        segments: SegmentHost | None = None,
     ) -> None:
         self.settings = settings
+        self._segments = segments
         self._stop_seconds = stop_seconds
         self.fenced = asyncio.Event()
         self._clock = clock or SystemClock()
@@ -196,7 +208,8 @@ class Node:
             version=__version__,
             started_ms=clock.now_ms(),
         )
-        admin = BrokerAdmin(lambda: self.services, server, ledgers.check_writable, brokers)
+        scalable_admin = ScalableAdmin(lambda: self.services)
+        admin = BrokerAdmin(lambda: self.services, server, ledgers.check_writable, brokers, scalable_admin)
         fleet, brokers_door = None, None
         if place is not None:
             me, secret = Seat(settings.storage.broker_id, ledgers.generation), await self._secret(metadata)
@@ -228,6 +241,7 @@ class Node:
             stack.push_async_callback(segments.close)
             admin.more_errands[GROUP] = segments
             topics.admit_segment = SegmentGuard(scalable_records).admit
+        controllers = self._controllers(metadata, scalable_admin, place or EverythingHere(address), segments)
         self._services = Services(
             settings=settings.broker,
             clock=clock,
@@ -240,6 +254,7 @@ class Node:
             cluster=place,
             fleet=fleet,
             segments=segments,
+            scalable=controllers,
         )
         if place is not None:
             listeners += await self._listen_front(server, http)
@@ -248,6 +263,8 @@ class Node:
             watching = TaskOwner("node")
             stack.push_async_callback(watching.close)
             watching.spawn(place.watch_fence(), "fence")
+        if controllers is not None:
+            await self._lead(controllers, place)
         topics.on_vanishing = self._forget_schema
         topics.start()
         for listener in listeners:
@@ -255,6 +272,35 @@ class Node:
         stack.push_async_callback(self._shut, server, topics)
         if place is not None:
             await place.cluster.wait_serving(CLUSTER_SECONDS)
+
+    def _controllers(
+        self, metadata: MetadataStore, admin: ScalableAdmin, placement: Placement, own: SegmentHost | None
+    ) -> ScalableService | None:
+        settings, segments = self.settings.scalable_topics, self._segments or own
+        if segments is None:
+            return None
+        rules = ScalableRules(lambda: self.services, admin, settings.auto_create_segments)
+        return ScalableService(
+            metadata,
+            placement,
+            segments,
+            rules,
+            rules,
+            broker=self.settings.storage.broker_id,
+            settings=settings,
+            clock=self._clock,
+            chance=SystemChance(),
+            step=step_of(os.environ),
+        )
+
+    async def _lead(self, scalable: ScalableService, place: ClusterPlace | None) -> None:
+        await self._stack.enter_async_context(scalable)
+        if place is None:
+            scalable.placement_changed(has_gained=True)
+            return
+        following = TaskOwner("scalable topics")
+        self._stack.push_async_callback(following.close)
+        following.spawn(follow_placement(place.cluster, scalable), "placement")
 
     async def _listen_front(self, server: BrokerServer, http: HttpServer) -> list[Listener]:
         """Ports that the brokers of this machine share: whoever lives answers lookups there."""

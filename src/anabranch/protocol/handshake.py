@@ -100,9 +100,13 @@ class Handshake:
         return connected(self._server_version, self.peer.protocol_version, self._message_bytes_max, self._features)
 
 
-def broker_features() -> pb.FeatureFlags:
+def broker_features(*, scalable_topics: bool = False) -> pb.FeatureFlags:
     """What our broker offers: partition counts without creation, and our own fields. No topic-list watch."""
-    return pb.FeatureFlags(supports_get_partitioned_metadata_without_auto_creation=True, anabranch_extensions=True)
+    return pb.FeatureFlags(
+        supports_get_partitioned_metadata_without_auto_creation=True,
+        supports_scalable_topics=True if scalable_topics else None,
+        anabranch_extensions=True,
+    )
 
 
 def peer_of(connect: pb.CommandConnect) -> Peer:

@@ -81,23 +81,6 @@ class LedgerFiles:
                 if lease.is_dropped and not lease.users:
                     lease.file.close()
 
-    @contextmanager
-    def lease_opened(self, path: str) -> Iterator[File | None]:
-        """As `lease`, of a file that is open already; None when it is not."""
-        with self._lock:
-            lease = self._open.get(path)
-            if lease is not None:
-                lease.users += 1
-                self._open.move_to_end(path)
-        try:
-            yield None if lease is None else lease.file
-        finally:
-            if lease is not None:
-                with self._lock:
-                    lease.users -= 1
-                    if lease.is_dropped and not lease.users:
-                        lease.file.close()
-
     def _open_file(self, path: str, create: bool) -> File:
         try:
             return self._disk.open(path)
@@ -119,16 +102,12 @@ class LedgerFiles:
                 return
             self._open.pop(path).file.close()
 
-    def write(self, ledger_id: int, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> None:
-        """Put records at their place; the head goes along with the first one. `synced`: these are durable then, under
-        their name, which `sync` may still be needed for if others were written before."""
-        path = self.path(ledger_id)
-        with self.lease(path, create=True) as file:
+    def write(self, ledger_id: int, pieces: Sequence[Buffer], offset: int) -> None:
+        """Put records at their place; the head goes along with the first one."""
+        with self.lease(self.path(ledger_id), create=True) as file:
             if offset == LEDGER_START:
                 pieces, offset = [encode_file_head(LEDGER_MAGIC, ledger_id), *pieces], 0
-            file.pwritev(pieces, offset, synced=synced)
-        if synced:
-            self.sync_names((ledger_id,))
+            file.pwritev(pieces, offset)
 
     def write_index(self, ledger_id: int, points: bytes, place: int) -> None:
         with self.lease(self.index_path(ledger_id), create=True) as file:

@@ -1,0 +1,418 @@
+"""All scalable topics that this broker leads: led when needed, unloaded when idle, given up when they move.
+
+A topic is led where its name is placed (`place.py`). Whoever needs it (a call, a consumer, an event of a segment) has
+it loaded; an idle topic is a record in the store and nothing here: no object, no task, no timer. Topics with something
+unfinished are found by an index of their own (`Records.wanted`) when this broker gets a share of the names, not by
+looking through all records. Implements most of `face.ScalableTopics`; must not know connections or commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from anabranch.controller import host, steps
+from anabranch.controller import subscriptions as registering
+from anabranch.controller.face import AssignedSegments, ConsumerLink, LedElsewhere, Registration
+from anabranch.controller.host import SegmentHost, Start
+from anabranch.controller.leader import Leader, Step, no_step
+from anabranch.controller.members import Members, new_link
+from anabranch.controller.offices import Offices
+from anabranch.controller.place import Place
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.records import NOW, Records
+from anabranch.controller.registry import SubscriptionKind
+from anabranch.controller.settings import ScalableTopicsSettings
+from anabranch.controller.sitting import Sitting
+from anabranch.controller.steps import NotLeading, TopicGone
+from anabranch.controller.telling import state_of
+from anabranch.metadata.patience import PATIENCE
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.errors import BadRequest, Error, NotAllowed
+from anabranch.model.layout import Layout
+from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+RESUME_TOGETHER = 32
+T = TypeVar("T")
+
+
+class Rules(Protocol):
+    """What namespaces say about scalable topics: filled by the broker's catalog."""
+
+    async def check_may_create(self, topic: TopicName) -> None:
+        """Raises NotFound for a namespace that is not there, AlreadyExists when a regular topic has the name."""
+
+    async def may_auto_create(self, namespace: str) -> bool: ...
+
+    async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
+        """The namespace's own, under Pulsar's names."""
+
+    async def retention(self, namespace: str) -> tuple[int, int] | None:
+        """Minutes and megabytes that the namespace says; None: it says nothing."""
+
+
+class Controllers:
+    """`async with Controllers(…)`: leading inside. `told` hears of every plan and layout of what is led here."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        place: Place,
+        segments: SegmentHost,
+        rules: Rules,
+        *,
+        broker: str,
+        settings: ScalableTopicsSettings,
+        clock: Clock,
+        chance: Chance,
+        step: Step = no_step,
+    ) -> None:
+        self.settings = settings
+        self.records = Records(store, offices := Offices(store, broker))
+        self.told: Callable[[TopicName, TopicRecord | None], None] = _nobody
+        self._offices, self._place, self._host, self._rules = offices, place, segments, rules
+        self._clock, self._chance, self._step = clock, chance, step
+        self._leaders: dict[TopicName, Leader] = {}
+        self._loading: dict[TopicName, asyncio.Task[Leader]] = {}
+        self._due: dict[TopicName, int] = {}  # unloaded topics of ours that will be wanted, and when
+        self._resuming = asyncio.Event()
+        self._tasks = TaskOwner("controllers")
+        self._is_closed = False
+        self._unlisten: Callable[[], None] | None = None
+
+    @property
+    def is_enabled(self) -> bool:
+        return self.settings.enabled
+
+    def __len__(self) -> int:
+        return len(self._leaders)
+
+    async def __aenter__(self) -> Self:
+        self._unlisten = self._host.listen(self._heard)
+        self._tasks.spawn(self._resume(), "resume")
+        self._tasks.spawn(self._sweep(), "sweep")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_closed = True
+        if self._unlisten is not None:
+            self._unlisten()
+        await self._tasks.close()
+        leaders, self._leaders = list(self._leaders.values()), {}
+        await asyncio.gather(*(leader.close() for leader in leaders))
+
+    def new_id(self) -> str:
+        """For an operation: nobody else has it."""
+        return f"{self._clock.now_ms():x}-{int(self._chance.random() * (1 << 48)):012x}"
+
+    # leading ----------------------------------------------------------------------------------------------------------
+    def leading(self, topic: TopicName) -> Leader | None:
+        """The leader here, if there is one at the moment."""
+        found = self._leaders.get(topic)
+        return None if found is None or found.is_over else found
+
+    async def lead(self, topic: TopicName) -> Leader:
+        """This broker's leader of the topic. Raises LedElsewhere, TopicGone, StoreUnavailable."""
+        if topic.domain is not Domain.TOPIC:
+            raise BadRequest(f"{topic} is not a scalable topic")
+        if not self.settings.enabled:
+            raise NotAllowed("scalable topics are switched off (scalable_topics.enabled)")
+        found = self.leading(topic)
+        if found is not None and self._place.is_here(topic):
+            return found
+        await self._place.wait_placed(topic)
+        if not self._place.is_here(topic):
+            raise LedElsewhere(topic, self._place.whereabouts(topic))
+        loading = self._loading.get(topic)
+        if loading is None:
+            loading = self._tasks.spawn(self._load(topic), f"load {topic}")
+            if loading is None:
+                raise NotLeading("the broker is stopping")
+            self._loading[topic] = loading
+            loading.add_done_callback(lambda task: self._loaded(topic, task))
+        try:
+            return await asyncio.shield(loading)
+        except asyncio.CancelledError:
+            if loading.cancelled():
+                raise NotLeading("the broker is stopping") from None
+            raise
+
+    def _loaded(self, topic: TopicName, task: asyncio.Task[Leader]) -> None:
+        self._loading.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # seen: whoever asked may be gone
+
+    async def _load(self, topic: TopicName) -> Leader:
+        found = self.leading(topic)
+        if found is not None:
+            return found
+        record = await self.records.find(topic)
+        if record is None:
+            raise TopicGone(f"{topic} does not exist")
+        limits = self.settings.limits(
+            record.auto_scale_policy, await self._rules.auto_scale_policy(topic.namespace_path)
+        )
+        term = await self._offices.take(topic, record.leader_term)
+        leader = Leader(
+            topic,
+            term,
+            records=self.records,
+            segments=self._host,
+            settings=self.settings,
+            limits=limits,
+            clock=self._clock,
+            chance=self._chance,
+            told=self._told,
+            step=self._step,
+        )
+        leader.is_wanted = self._due.pop(topic, None) == NOW
+        if self._is_closed:
+            raise NotLeading("the broker is stopping")
+        self._leaders[topic] = leader
+        leader.start()
+        return leader
+
+    def _told(self, topic: TopicName, record: TopicRecord | None) -> None:
+        self.told(topic, record)
+
+    async def _at_leader(self, topic: TopicName, work: Callable[[Leader], Awaitable[T]]) -> T:
+        """Again with the next leader, as long as that is here: what is asked for is not done twice."""
+        until = self._clock.monotonic() + self.settings.call_seconds
+        failures = 0
+        while True:
+            leader = await self.lead(topic)
+            try:
+                return await work(leader)
+            except NotLeading:
+                failures += 1
+                if self._clock.monotonic() > until or self._is_closed:
+                    raise
+            await self._clock.sleep(PATIENCE.retry_after(failures, self._chance.random()))
+
+    # changes of place -------------------------------------------------------------------------------------------------
+    def placement_changed(self, *, has_gained: bool) -> None:
+        """Another share of the names is ours. With `has_gained` there is something that others may have left behind."""
+        for topic, leader in tuple(self._leaders.items()):
+            if not self._place.is_here(topic):
+                del self._leaders[topic]
+                leader.depose("its name is placed elsewhere now")
+        self._due = {topic: at_ms for topic, at_ms in self._due.items() if self._place.is_here(topic)}
+        if has_gained:
+            self._resuming.set()
+
+    async def _resume(self) -> None:
+        """Whenever names have come to us: find those that are wanted, and lead them."""
+        failures = 0
+        while True:
+            await self._resuming.wait()
+            self._resuming.clear()
+            try:
+                wanted = [(topic, at_ms) async for topic, at_ms in self.records.wanted() if self._place.is_here(topic)]
+            except Error as error:
+                failures += 1
+                log.warning("wanted topics not read yet", extra={"reason": error.reason})
+                await self._clock.sleep(PATIENCE.retry_after(failures, self._chance.random()))
+                self._resuming.set()
+                continue
+            failures, now_ms = 0, self._clock.now_ms()
+            self._due.update({topic: at_ms for topic, at_ms in wanted if self.leading(topic) is None})
+            urgent = [topic for topic, at_ms in wanted if at_ms <= now_ms and self.leading(topic) is None]
+            log.info("topics resumed", extra={"wanted": len(wanted), "now": len(urgent)})
+            for start in range(0, len(urgent), RESUME_TOGETHER):
+                await asyncio.gather(*map(self._wake_quietly, urgent[start : start + RESUME_TOGETHER]))
+
+    async def _wake_quietly(self, topic: TopicName) -> None:
+        """Somebody must lead it; if it cannot be us now, the next sweep tries again."""
+        try:
+            await self.lead(topic)
+        except TopicGone:
+            self._due.pop(topic, None)
+            await self._unwant(topic)
+        except Error as error:
+            log.info("topic not led yet", extra={"topic": str(topic), "reason": error.reason})
+
+    async def _unwant(self, topic: TopicName) -> None:
+        try:
+            await self.records.unwant(topic)
+        except Error as error:
+            log.info("still noted as wanted", extra={"topic": str(topic), "reason": error.reason})
+
+    # one timer for all ------------------------------------------------------------------------------------------------
+    async def _sweep(self) -> None:
+        while True:
+            await self._clock.sleep(min(self.settings.sweep_seconds, self.settings.idle_seconds))
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """Lead what has become due, unload what is idle."""
+        now_ms = self._clock.now_ms()
+        for topic in [topic for topic, at_ms in self._due.items() if at_ms <= now_ms]:
+            await self._wake_quietly(topic)
+        idle_ms = int(self.settings.idle_seconds * 1000)
+        for topic, leader in tuple(self._leaders.items()):
+            if leader.is_over:
+                del self._leaders[topic]
+                if self._place.is_here(topic) and leader.is_wanted:
+                    await self._wake_quietly(topic)
+            elif leader.is_idle and now_ms - leader.idle_since_ms >= idle_ms:
+                await self._unload(topic, leader)
+
+    async def _unload(self, topic: TopicName, leader: Leader) -> None:
+        if leader.is_wanted:
+            await self._unwant(topic)
+        if leader.is_idle and self._leaders.get(topic) is leader:
+            del self._leaders[topic]
+            await leader.close()
+
+    # what segments tell -----------------------------------------------------------------------------------------------
+    def _heard(self, event: host.HostEvent) -> None:
+        topic = event.segment.name.scalable
+        leader = self.leading(topic)
+        if isinstance(event, host.SubscriptionSeen):
+            if self._place.is_here(topic):
+                self._tasks.spawn(self._seen(topic, event), "subscription seen")
+        elif leader is not None:
+            leader.heard(event)
+
+    async def _seen(self, topic: TopicName, event: host.SubscriptionSeen) -> None:
+        kind = SubscriptionKind.QUEUE if event.is_shared else SubscriptionKind.STREAM
+        try:
+            await self.subscribe(topic, event.subscription, kind, event.start)
+        except Error as error:
+            log.warning("subscription not registered", extra={"topic": str(topic), "reason": error.reason})
+
+    # calls ------------------------------------------------------------------------------------------------------------
+    async def create(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:
+        """Exists and is led when this returns. Raises TopicExists, AlreadyExists, NotFound, TooManySegments."""
+        if topic.domain is not Domain.TOPIC:
+            raise BadRequest(f"{topic} is not a scalable topic")
+        if not self.settings.enabled:
+            raise NotAllowed("scalable topics are switched off (scalable_topics.enabled)")
+        if segments < 1:
+            raise NotAllowed(f"a topic begins with at least one segment, not {segments}")
+        await self._place.wait_placed(topic)
+        if not self._place.is_here(topic):
+            raise LedElsewhere(topic, self._place.whereabouts(topic))
+        await self._rules.check_may_create(topic)
+        policy = await self._rules.auto_scale_policy(topic.namespace_path)
+        self.settings.limits(policy).check_active(segments)
+        now_ms = self._clock.now_ms()
+        record = TopicRecord(
+            Layout.initial(segments, now_ms=now_ms),
+            incarnation=(now_ms << 10) | int(self._chance.random() * 1024),
+            properties=dict(properties),
+        )
+        await self.records.create(topic, record)
+        await self.wake(topic)
+
+    async def wake(self, topic: TopicName) -> None:
+        async def work(leader: Leader) -> None:
+            await leader.wait_in_office()
+
+        await self._at_leader(topic, work)
+
+    async def delete(self, topic: TopicName) -> None:
+        operation_id = self.new_id()
+
+        async def work(leader: Leader) -> None:
+            record = await leader.wait_in_office()
+            await leader.ask(steps.DeleteCall(operation_id, record.incarnation))
+
+        await self._at_leader(topic, work)
+
+    async def record(self, topic: TopicName) -> TopicRecord:
+        found = await self.records.find(topic)
+        if found is None:
+            raise TopicGone(f"{topic} does not exist")
+        return found
+
+    async def names(self, namespace: str, filters: Mapping[str, str]) -> list[str]:
+        found = await self.records.all_of(namespace)
+        return [str(topic) for topic, record in found.items() if filters.items() <= record.properties.items()]
+
+    async def split(
+        self,
+        topic: TopicName,
+        segment_id: int,
+        *,
+        ways: int = 2,
+        points: tuple[int, ...] | None = None,
+        operation_id: str | None = None,
+        reason: str = "",
+    ) -> int:
+        call = steps.SplitCall(operation_id or self.new_id(), segment_id, ways, points, reason)
+        return await self._at_leader(topic, lambda leader: leader.ask(call))
+
+    async def merge(
+        self, topic: TopicName, segment_ids: tuple[int, ...], *, operation_id: str | None = None, reason: str = ""
+    ) -> int:
+        call = steps.MergeCall(operation_id or self.new_id(), segment_ids, reason)
+        return await self._at_leader(topic, lambda leader: leader.ask(call))
+
+    async def subscribe(self, topic: TopicName, name: str, kind: SubscriptionKind, start: Start) -> None:
+        call = registering.SubscribeCall(self.new_id(), check_subscription_name(name), kind, start)
+        await self._at_leader(topic, lambda leader: leader.ask_subscription(call))
+
+    async def unsubscribe(self, topic: TopicName, name: str) -> None:
+        call = registering.UnsubscribeCall(self.new_id(), name)
+
+        async def work(leader: Leader) -> None:
+            await leader.wait_in_office()
+            registry = leader.registry
+            if registry is not None and name not in registry.subscriptions:
+                raise registering.UnknownSubscription(f"no subscription {name} on {topic}")
+            await leader.ask_subscription(call)
+            await leader.forget_members(name)
+
+        await self._at_leader(topic, work)
+
+    async def move(self, topic: TopicName, name: str, publish_ms: int | None) -> None:
+        call = registering.MoveCall(self.new_id(), name, publish_ms)
+        await self._at_leader(topic, lambda leader: leader.ask_subscription(call))
+
+    async def state(self, topic: TopicName) -> dict[str, Any]:
+        return await self._at_leader(topic, _state)
+
+    # consumers --------------------------------------------------------------------------------------------------------
+    async def register(
+        self, topic: TopicName, wish: Registration, link: ConsumerLink
+    ) -> tuple[AssignedSegments, Sitting]:
+        """The consumer's assignment, and its seat."""
+        number = new_link()
+
+        async def work(leader: Leader) -> tuple[AssignedSegments, Members]:
+            members = await self._members(leader, wish)
+            return await members.register(wish.consumer, link, number, wish.held, wish.generation), members
+
+        assigned, members = await self._at_leader(topic, work)
+        return assigned, Sitting(members, wish.consumer, number)
+
+    async def _members(self, leader: Leader, wish: Registration) -> Members:
+        await leader.wait_in_office()
+        subscription = leader.ordered(wish.subscription)
+        if subscription is None or subscription.kind is not wish.kind:
+            name = check_subscription_name(wish.subscription)
+            await leader.ask_subscription(registering.SubscribeCall(self.new_id(), name, wish.kind, wish.start))
+            subscription = leader.ordered(name)
+        if subscription is None:
+            raise NotLeading(f"subscription {wish.subscription} is being changed")
+        return leader.members_of(subscription)
+
+
+async def _state(leader: Leader) -> dict[str, Any]:
+    await leader.wait_in_office()
+    return state_of(leader)
+
+
+def _nobody(topic: TopicName, record: TopicRecord | None) -> None:
+    """Nobody watches."""

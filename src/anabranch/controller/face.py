@@ -1,0 +1,192 @@
+"""What brokers may ask of the controller, and what it tells them: the ports between serving and deciding. Values only.
+
+Commands of clients, admin calls and errands between brokers all end in these calls. Names are `topic://` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from anabranch.controller.host import Start
+from anabranch.controller.place import Reachable
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.record_codec import record_json
+from anabranch.controller.registry import SubscriptionKind
+from anabranch.model.errors import AlreadyExists, Error, NotReady
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.replacement import Replacement
+from anabranch.model.segment import Segment
+
+__all__ = [
+    "AssignedSegments",
+    "ConsumerLink",
+    "LayoutListener",
+    "LayoutView",
+    "LayoutWatch",
+    "LedElsewhere",
+    "Registration",
+    "ScalableTopics",
+    "Seat",
+    "Start",
+    "SubscriptionKind",
+    "TopicExists",
+    "TopicRecord",
+    "record_json",
+    "topic_exists",
+]
+
+
+class LedElsewhere(NotReady):
+    """Another broker leads this topic. `address` is who, as far as is known."""
+
+    code = "not-leader"
+
+    def __init__(self, topic: TopicName, address: Reachable | None) -> None:
+        where = "nobody at the moment" if address is None else address.service_url
+        super().__init__(f"this broker is not the leader of {topic}; it is led by {where}")
+        self.topic, self.address = topic, address
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedSegments:
+    """What a consumer is to read, complete, as of `generation`."""
+
+    topic: TopicName
+    incarnation: int
+    epoch: int
+    generation: int
+    segments: tuple[Segment, ...]
+
+
+class TopicExists(AlreadyExists):
+    """There is a scalable topic of that name."""
+
+    code = "topic-exists"
+
+
+def topic_exists(error: Error) -> TopicExists | None:
+    """An error that travelled between brokers, if it said that."""
+    return TopicExists(error.reason) if error.code == TopicExists.code else None
+
+
+class ConsumerLink(Protocol):
+    """The connection of one consumer of an ordered subscription."""
+
+    def assigned(self, assignment: AssignedSegments) -> None:
+        """It has another assignment now."""
+
+    def ended(self, error: Error) -> None:
+        """Nothing more is told through this link: the topic is gone, or is led elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutView:
+    """What a watcher of a layout is told: complete each time."""
+
+    topic: TopicName  # as it is really called
+    layout: Layout
+    incarnation: int = 0
+    operation_id: str = ""  # of the change that runs; empty: none does
+    plan: Replacement | None = None
+    controller: Reachable | None = None
+    brokers: Mapping[int, Reachable] = field(default_factory=dict)  # by segment id, planned children too
+    is_synthetic: bool = False  # a regular topic, seen as segments
+
+
+class LayoutListener(Protocol):
+    def layout_changed(self, view: LayoutView) -> None:
+        """In the order in which it changed; what was overtaken meanwhile is left out."""
+
+    def layout_failed(self, error: Error) -> None:
+        """The watch is over: the topic does not exist (any more), or may not be created."""
+
+
+class LayoutWatch(Protocol):
+    def close(self) -> None:
+        """Nothing is told any more. Safe to repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a consumer of an ordered subscription says when it comes."""
+
+    subscription: str
+    kind: SubscriptionKind
+    consumer: str
+    start: Start
+    held: tuple[int, ...] = ()
+    generation: int | None = None
+
+
+class Seat(Protocol):
+    """A consumer that is registered."""
+
+    def released(self, segment_ids: Iterable[int], generation: int) -> None: ...
+
+    async def completed(self, segment_ids: Iterable[int]) -> None:
+        """Checkpoint groups: these are sealed and safe as a whole. Returns when that is durable."""
+
+    async def leave(self) -> None:
+        """Now, without grace. Returns when that is durable."""
+
+    def disconnected(self) -> None:
+        """Its grace period begins. Safe to repeat."""
+
+
+class ScalableTopics(Protocol):
+    """The controllers of one broker. Calls that need the leader raise LedElsewhere where another broker is."""
+
+    @property
+    def is_enabled(self) -> bool: ...
+
+    def watch(self, topic: TopicName, listener: LayoutListener, *, create: bool) -> LayoutWatch:
+        """On any broker; answered through the listener, also the first time."""
+
+    async def register(
+        self, topic: TopicName, wish: Registration, link: ConsumerLink
+    ) -> tuple[AssignedSegments, Seat]: ...
+
+    def new_id(self) -> str:
+        """For an operation: nobody else has it."""
+
+    async def create(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None: ...
+
+    async def delete(self, topic: TopicName) -> None: ...
+
+    async def wake(self, topic: TopicName) -> None:
+        """Somebody needs the topic: it is led when this returns."""
+
+    async def record(self, topic: TopicName) -> TopicRecord:
+        """On any broker. Raises TopicGone."""
+
+    async def names(self, namespace: str, filters: Mapping[str, str]) -> list[str]:
+        """On any broker: the topics that have all these properties."""
+
+    async def split(
+        self,
+        topic: TopicName,
+        segment_id: int,
+        *,
+        ways: int = 2,
+        points: tuple[int, ...] | None = None,
+        operation_id: str | None = None,
+        reason: str = "",
+    ) -> int:
+        """The epoch after it."""
+
+    async def merge(
+        self, topic: TopicName, segment_ids: tuple[int, ...], *, operation_id: str | None = None, reason: str = ""
+    ) -> int: ...
+
+    async def subscribe(self, topic: TopicName, name: str, kind: SubscriptionKind, start: Start) -> None: ...
+
+    async def unsubscribe(self, topic: TopicName, name: str) -> None: ...
+
+    async def move(self, topic: TopicName, name: str, publish_ms: int | None) -> None:
+        """Seek to a publish time; None: behind everything."""
+
+    async def state(self, topic: TopicName) -> dict[str, Any]:
+        """What the leader knows: running operation, subscriptions, sessions, assignments, drained segments."""

@@ -1,0 +1,415 @@
+"""One topic, led: the shell around its machines for one term of office. Does what they decide, tells what came of it.
+
+    Operations ◀──── TellSubscriptions ──── Subscriptions         each effect is done once, its outcome comes back as
+        └── TellPlan, TellLayout ──▶ Subscriptions, Members         an event; nothing is decided here
+
+Every request to a segment's owner carries the term and a number that grows. Nothing starts in the constructor, every
+task ends with `close`. Knows records, the host port and the clock; must not know connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import count
+from typing import Any, assert_never
+
+from anabranch.controller import host, steps
+from anabranch.controller import subscriptions as registering
+from anabranch.controller.host import HostError, HostOutcomeUnknown, Mandate, Request, SegmentHost
+from anabranch.controller.members import Members
+from anabranch.controller.operation import Operations
+from anabranch.controller.record import Phase, TopicRecord
+from anabranch.controller.record_codec import RecordTooLarge, encode_record
+from anabranch.controller.records import NOW, Records, has_intents, is_unfinished
+from anabranch.controller.registry import Registry, Subscription, SubscriptionKind, SubscriptionState
+from anabranch.controller.settings import ScalableTopicsSettings
+from anabranch.controller.subscriptions import Subscriptions
+from anabranch.metadata.patience import PATIENCE
+from anabranch.metadata.port import VALUE_BYTES_MAX
+from anabranch.model.errors import Error, NotReady
+from anabranch.model.layout import LayoutLimits
+from anabranch.model.names import TopicName, encode_component
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 400
+"""What a segment may take in the record, generously."""
+
+Step = Callable[[str, TopicName], None]
+"""Told before and after the steps that a test may want to die at."""
+
+
+class StillRunning(NotReady):
+    """It goes on, but nobody waits for it any longer; asked again with the same id it is not done twice."""
+
+    code = "operation-running"
+
+
+def no_step(name: str, topic: TopicName) -> None:
+    """Nobody wants to know."""
+
+
+class Leader:
+    """For one topic and one term. `told`: every plan and layout as it becomes true, None when the topic is gone."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        term: int,
+        *,
+        records: Records,
+        segments: SegmentHost,
+        settings: ScalableTopicsSettings,
+        limits: LayoutLimits,
+        clock: Clock,
+        chance: Chance,
+        told: Callable[[TopicName, TopicRecord | None], None],
+        step: Step = no_step,
+    ) -> None:
+        self.topic, self.term = topic, term
+        self.settings, self.clock = settings, clock
+        self.is_over = False
+        self.over_because = ""
+        self.is_wanted = False  # as the store says, as far as we know
+        self.idle_since_ms = clock.now_ms()
+        self._records, self._host, self._chance = records, segments, chance
+        self._told, self._step = told, step
+        self._numbers = count(1)
+        self._waiting: dict[str, asyncio.Future[int]] = {}
+        self._in_office: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks = TaskOwner(f"leader {topic}")
+        self.ops = Operations(
+            topic,
+            term,
+            limits=limits,
+            create_ms_max=int(settings.create_seconds * 1000),
+            journals_seal=not segments.capabilities.has_fencing,
+        )
+        self.subs = Subscriptions(topic, term)
+        self.members: dict[str, Members] = {}  # of ordered subscriptions, by name
+        self._is_restored = False
+        self._doubts = 0  # writes of the record in a row whose fate was not known
+
+    # life -------------------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        log.info("topic is led here", extra={"topic": str(self.topic), "term": self.term})
+        self._perform(self.ops, self.ops.begin())
+        self._perform(self.subs, self.subs.begin())
+
+    async def wait_in_office(self) -> TopicRecord:
+        """Until our term is in the record: from then on what it says is what we say. Raises NotLeading, TopicGone."""
+        try:
+            async with asyncio.timeout(self.settings.call_seconds):
+                await asyncio.shield(self._in_office)
+        except TimeoutError as error:
+            raise StillRunning(f"{self.topic} could not be taken over yet") from error
+        assert self.ops.record is not None
+        return self.ops.record
+
+    def depose(self, reason: str) -> None:
+        """Somebody else leads, or may."""
+        for machine in (self.ops, self.subs, *(one.group for one in self.members.values())):
+            self.deliver(machine, steps.Deposed(reason))
+        self._end(reason)
+
+    async def close(self) -> None:
+        self.depose("the broker unloads it")
+        await self._tasks.close()
+
+    def _end(self, reason: str) -> None:
+        if self.is_over:
+            return
+        self.is_over, self.over_because = True, reason
+        log.info("topic is led here no longer", extra={"topic": str(self.topic), "term": self.term, "reason": reason})
+        error: Error = steps.NotLeading(f"{self.topic}: {reason}")
+        if not self._in_office.done():
+            self._in_office.set_exception(error)
+            self._in_office.exception()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()
+        for one in self.members.values():
+            one.end(error)
+        self._tasks.cancel()
+
+    @property
+    def record(self) -> TopicRecord | None:
+        return self.ops.record
+
+    @property
+    def registry(self) -> Registry | None:
+        return self.subs.registry
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is unfinished, asked for or held: it could be unloaded and nobody would notice."""
+        record, registry = self.record, self.registry
+        if record is None or registry is None or not self.ops.is_idle or self._waiting or is_unfinished(record):
+            return False
+        return not has_intents(registry) and not any(one.has_sessions for one in self.members.values())
+
+    # calls ------------------------------------------------------------------------------------------------------------
+    async def ask(self, call: steps.Call) -> int:
+        """The epoch after it. Raises what the call was refused with; NotLeading when another must be asked."""
+        await self.wait_in_office()
+        if isinstance(call, steps.SplitCall):
+            self._check_room(call)
+        return await self._ask(self.ops, call.operation_id, steps.Asked(call))
+
+    async def ask_subscription(self, call: registering.SubscriptionCall) -> int:
+        await self.wait_in_office()
+        return await self._ask(self.subs, call.operation_id, registering.SubscriptionAsked(call))
+
+    async def _ask(self, machine: Any, operation_id: str, event: Any) -> int:
+        waiting = self._waiting.get(operation_id)
+        if waiting is None:
+            waiting = self._waiting[operation_id] = asyncio.get_running_loop().create_future()
+            waiting.add_done_callback(lambda _: self._waiting.pop(operation_id, None))
+            self.deliver(machine, event)
+        try:
+            async with asyncio.timeout(self.settings.call_seconds):
+                return await asyncio.shield(waiting)
+        except TimeoutError as error:
+            raise StillRunning(f"operation {operation_id} of {self.topic} is still running") from error
+
+    def _check_room(self, call: steps.SplitCall) -> None:
+        record = self.ops.record
+        parts = call.ways if call.points is None else len(call.points) + 1
+        if record is not None and len(record.segments) * SEGMENT_BYTES > VALUE_BYTES_MAX // 2:
+            size = len(encode_record(record)) + 2 * parts * SEGMENT_BYTES
+            if size > VALUE_BYTES_MAX:
+                raise RecordTooLarge(f"{self.topic} has {len(record.segments)} segments; its record has no room left")
+
+    # machines ---------------------------------------------------------------------------------------------------------
+    def deliver(self, machine: Any, event: Any) -> None:
+        if not self.is_over:
+            self._perform(machine, machine.handle(event, self.clock.now_ms()))
+
+    def _perform(self, machine: Any, effects: list[Any]) -> None:
+        for effect in effects:
+            if self.is_over:
+                return
+            self._do(machine, effect)
+        self._look()
+
+    def _look(self) -> None:
+        """After every event: are we in office, are there new groups, is there something to do?"""
+        record = self.ops.record
+        if record is not None and record.leader_term == self.term and not self._in_office.done():
+            self._in_office.set_result(None)
+        if not self.is_idle:
+            self.idle_since_ms = self.clock.now_ms()
+
+    def _do(self, machine: Any, effect: Any) -> None:
+        match effect:
+            case steps.ReadRecord():
+                self.run(machine, self._records.load(self.topic), "read")
+            case steps.SaveRecord():
+                self.run(machine, self._save(effect), "save")
+            case steps.RemoveRecord():
+                self.run(machine, self._records.remove(self.topic, self.term, effect), "remove")
+            case registering.ReadRegistry():
+                self.run(machine, self._records.load_registry(self.topic), "read registry")
+            case registering.SaveRegistry():
+                self.run(machine, self._save_registry(effect), "save registry")
+            case steps.Ask(request):
+                self.run(machine, self._asked(request), type(request).__name__)
+            case steps.Rest(what, failures):
+                self.later(self._pause(failures), machine, steps.Rested(what))
+            case registering.CursorRest(what, failures):
+                self.later(self._pause(failures), machine, registering.CursorRested(what))
+            case steps.TellPlan(record) | steps.TellLayout(record):
+                self._tell(record)
+            case registering.TellSubscriptions(names):
+                self.deliver(self.ops, steps.SubscriptionsKnown(names))
+                if not self._is_restored:
+                    self._is_restored = True
+                    self.spawn(self._restore(), "restore groups")
+            case steps.Reply(operation_id, error, epoch):
+                self._reply(operation_id, error, epoch)
+            case steps.StepDown(reason):
+                self.depose(reason)
+            case steps.TellDeleted():
+                self._told(self.topic, None)
+                self._gone()
+            case _:
+                assert_never(effect)
+
+    def run(self, machine: Any, work: Any, name: str) -> None:
+        """Do it, and hand its outcome to the machine."""
+
+        async def done() -> None:
+            self.deliver(machine, await work)
+
+        task = self._tasks.spawn(done(), name)
+        if task is None:
+            work.close()
+
+    def later(self, seconds: float, machine: Any, event: Any) -> None:
+        async def wait() -> None:
+            await self.clock.sleep(seconds)
+            self.deliver(machine, event)
+
+        self._tasks.spawn(wait(), "wait")
+
+    def spawn(self, work: Any, name: str) -> None:
+        self._tasks.spawn(work, name)
+
+    def _pause(self, failures: int) -> float:
+        return PATIENCE.retry_after(failures, self._chance.random())
+
+    # effects ----------------------------------------------------------------------------------------------------------
+    async def _save(self, effect: steps.SaveRecord) -> steps.RecordSaved | steps.RecordDoubtful:
+        if is_unfinished(effect.record) and not await self.want():
+            return steps.RecordDoubtful()
+        word = self._word(effect.record)
+        self._step(f"before-{word}", self.topic)
+        saved = await self._records.save(self.topic, effect)
+        self._step(f"after-{word}", self.topic)
+        self._doubts = 0 if isinstance(saved, steps.RecordSaved) else self._doubts + 1
+        if self._doubts > 1:
+            await self.clock.sleep(self._pause(self._doubts))
+        return saved
+
+    def _word(self, after: TopicRecord) -> str:
+        before = self.ops.record
+        if before is None or before.leader_term != after.leader_term:
+            return "term"
+        if after.operation is not None:
+            return "plan" if before.operation is None else "seal-phase"
+        if before.operation is not None:
+            return "commit" if after.epoch > before.epoch else "abort"
+        return "delete" if after.is_deleting else "prune" if after.epoch > before.epoch else "swept"
+
+    async def want(self) -> bool:
+        """Written down before the first unfinished thing is; False when it could not be."""
+        if not self.is_wanted:
+            try:
+                await self._records.want(self.topic, NOW)
+            except Error as error:
+                log.warning("not noted as wanted", extra={"topic": str(self.topic), "reason": error.reason})
+                return False
+            self.is_wanted = True
+        return True
+
+    async def _save_registry(
+        self, effect: registering.SaveRegistry
+    ) -> registering.RegistrySaved | registering.RegistryDoubtful:
+        if has_intents(effect.registry) and not await self.want():
+            return registering.RegistryDoubtful()
+        return await self._records.save_registry(self.topic, effect)
+
+    async def ask_host(self, request: Request) -> host.Answer:
+        """Under a new number. Raises what the host raises, HostOutcomeUnknown when it takes too long."""
+        mandate = Mandate(self.term, next(self._numbers))
+        try:
+            async with asyncio.timeout(self.settings.seal_seconds):
+                return await self._host.ask(mandate, request)
+        except TimeoutError as error:
+            raise HostOutcomeUnknown(f"{request.segment} did not answer in time") from error
+
+    async def _asked(self, request: Request) -> steps.Answered | steps.Failed:
+        word = type(request).__name__.lower()
+        self._step(f"before-{word}", self.topic)
+        try:
+            answer = await self.ask_host(request)
+        except Error as error:
+            if not isinstance(error, host.Overtaken):
+                log.info("segment request failed", extra={"request": str(request), "reason": error.reason})
+            return steps.Failed(request, error)
+        except Exception as error:
+            log.exception("segment request failed", extra={"request": str(request)})
+            return steps.Failed(request, HostError(f"{type(error).__name__}: {error}"))
+        self._step(f"after-{word}", self.topic)
+        return steps.Answered(request, answer)
+
+    def _tell(self, record: TopicRecord) -> None:
+        self._step("tell-plan" if record.operation is not None else "tell-layout", self.topic)
+        self._told(self.topic, record)
+        self.deliver(self.subs, registering.LayoutKnown(record))
+        for members in tuple(self.members.values()):
+            members.layout_told(record)
+
+    def _reply(self, operation_id: str, error: Error | None, epoch: int) -> None:
+        waiting = self._waiting.get(operation_id)
+        if waiting is None or waiting.done():
+            return
+        if error is None:
+            waiting.set_result(epoch)
+        else:
+            waiting.set_exception(error)
+            waiting.exception()
+
+    def _gone(self) -> None:
+        error = steps.TopicGone(f"{self.topic} was deleted")
+        if not self._in_office.done():
+            self._in_office.set_exception(error)
+            self._in_office.exception()
+        for one in self.members.values():
+            one.end(error)
+        # Replies that wait for the deletion follow in the same list of effects.
+        asyncio.get_running_loop().call_soon(self._end, "the topic was deleted")
+
+    # ordered subscriptions --------------------------------------------------------------------------------------------
+    def ordered(self, name: str) -> Subscription | None:
+        """A registered subscription whose segments are assigned; None when there is none that is ready."""
+        registry = self.subs.registry
+        found = None if registry is None else registry.subscriptions.get(name)
+        if found is None or found.state is not SubscriptionState.READY or found.kind is SubscriptionKind.QUEUE:
+            return None
+        return found
+
+    def members_of(self, subscription: Subscription) -> Members:
+        """The consumers of this life of the subscription."""
+        found = self.members.get(subscription.name)
+        if found is None or found.life != subscription.operation_id:
+            if found is not None:
+                found.end(steps.NotLeading(f"subscription {subscription.name} is another one now"))
+            record = self.ops.record
+            assert record is not None
+            found = self.members[subscription.name] = Members(self, self._records, subscription, record)
+            found.start()
+        return found
+
+    async def _restore(self) -> None:
+        """The consumers that our predecessor had: their grace periods begin now."""
+        failures = 0
+        while not self.is_over:
+            record, registry = self.ops.record, self.subs.registry
+            if record is not None and registry is not None:
+                try:
+                    stored = await self._records.group_names(self.topic, record.incarnation)
+                except Error as error:
+                    log.warning("groups not restored yet", extra={"topic": str(self.topic), "reason": error.reason})
+                else:
+                    for name in registry.subscriptions:
+                        found = self.ordered(name)
+                        if found is not None and encode_component(name) in stored:
+                            self.members_of(found)
+                    return
+            failures += 1
+            await self.clock.sleep(self._pause(failures))
+
+    async def forget_members(self, name: str) -> None:
+        """The subscription is gone, and what was stored of its consumers goes."""
+        members = self.members.pop(name, None)
+        if members is not None:
+            members.end(registering.UnknownSubscription(f"subscription {name} was deleted"))
+        record = self.ops.record
+        if record is not None:
+            await self._records.forget_group(self.topic, record.incarnation, name)
+
+    def heard(self, event: host.Drained | host.Refilled) -> None:
+        members = self.members.get(event.subscription)
+        if members is not None:
+            members.heard(event)
+
+    @property
+    def phase(self) -> Phase | None:
+        return self.ops.phase

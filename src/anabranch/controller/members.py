@@ -1,0 +1,317 @@
+"""The consumers of one ordered subscription, led: the shell around `Group`. Does its effects, knows who is connected.
+
+A consumer's connection is a `ConsumerLink`, numbered here; what a consumer is told goes through it. Whoever registers
+is answered together with its first assignment, once that is durable. Must not know frames or sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from itertools import count
+from typing import TYPE_CHECKING, assert_never
+
+from anabranch.controller import assignment as assigning
+from anabranch.controller import drain as draining
+from anabranch.controller import group as grouping
+from anabranch.controller import host
+from anabranch.controller import sessions as seating
+from anabranch.controller.assignment import AwaitRelease
+from anabranch.controller.face import AssignedSegments, ConsumerLink
+from anabranch.controller.group import Group
+from anabranch.controller.host import SegmentRef, Status
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.records import Records
+from anabranch.controller.registry import Subscription
+from anabranch.controller.steps import NotLeading, StepDown
+from anabranch.metadata.patience import PATIENCE
+from anabranch.model.errors import Error
+from anabranch.model.segment import backing_topic
+
+if TYPE_CHECKING:
+    from anabranch.controller.leader import Leader
+
+log = logging.getLogger(__name__)
+
+ASK_TOGETHER = 16
+"""Requests to owners of segments under way at a time, for one purpose."""
+
+_links = count(1)
+"""Numbers of links: never used twice while this process lives."""
+
+
+class Members:
+    """For one life of a subscription, while one leader leads."""
+
+    def __init__(self, leader: Leader, records: Records, subscription: Subscription, record: TopicRecord) -> None:
+        self.subscription = subscription
+        self.life = subscription.operation_id
+        self.record = record
+        self._leader, self._records = leader, records
+        self._incarnation = record.incarnation
+        self.group = Group(self.life, leader.term, grace_ms=int(leader.settings.session_grace_seconds * 1000))
+        self._links: dict[int, ConsumerLink] = {}
+        self._names: dict[int, str] = {}
+        self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
+        self._joining: dict[int, asyncio.Future[AssignedSegments]] = {}
+        self._saves = 0  # group records that are durable
+        self._saved = asyncio.Event()
+        self._failures = 0
+        self.is_over = False
+
+    @property
+    def has_sessions(self) -> bool:
+        return bool(self.group.sessions.names)
+
+    def start(self) -> None:
+        self._perform(self.group.begin())
+        self._deliver(grouping.LayoutTold(self.record.layout))
+
+    def end(self, error: Error) -> None:
+        """Nobody is told anything any more; who waits for an answer gets this one."""
+        self.is_over = True
+        for joining in self._joining.values():
+            if not joining.done():
+                joining.set_exception(error)
+                joining.exception()
+        self._saved.set()
+        links, self._links = self._links, {}
+        for link in links.values():
+            link.ended(error)
+
+    # what consumers say -----------------------------------------------------------------------------------------------
+    async def register(
+        self, name: str, link: ConsumerLink, number: int, held: Iterable[int], generation: int | None
+    ) -> AssignedSegments:
+        """Its assignment, durable. `number` is what `new_link` gave for this link."""
+        joining: asyncio.Future[AssignedSegments] = asyncio.get_running_loop().create_future()
+        before = self._joining.get(number)
+        if before is not None and not before.done():
+            before.cancel()
+        self._links[number], self._names[number], self._joining[number] = link, name, joining
+        self._deliver(seating.Registered(name, number))
+        if generation is not None:
+            self._deliver(assigning.Holding(name, generation, frozenset(held)))
+        try:
+            async with asyncio.timeout(self._leader.settings.call_seconds):
+                return await asyncio.shield(joining)
+        except TimeoutError as error:
+            raise NotLeading(f"the registration of {name} could not be stored in time") from error
+        finally:
+            if self._joining.get(number) is joining:
+                del self._joining[number]
+
+    def disconnected(self, number: int) -> None:
+        self._forget(number)
+        self._deliver(seating.Disconnected(number))
+
+    async def leave(self, name: str, number: int | None) -> None:
+        """Returns when that is durable."""
+        self._deliver(seating.LeftCleanly(name, number))
+        if number is not None:
+            self._forget(number)
+        await self._wait_saved()
+
+    def released(self, number: int, segment_ids: Iterable[int], generation: int) -> None:
+        name = self._names.get(number)
+        if name is not None and self.group.sessions.is_current(name, number):
+            for one in segment_ids:
+                self._deliver(assigning.Released(name, one, generation))
+
+    async def completed(self, segment_ids: Iterable[int]) -> None:
+        """Of a checkpoint group: all of these sealed segments is safe with a member. Returns when that is durable."""
+        for one in segment_ids:
+            if one in self.record.segments:
+                self._deliver(draining.Drained(one))
+        await self._wait_saved()
+
+    async def _wait_saved(self) -> None:
+        """Until what was said is stored; nothing is waited for when it changed nothing."""
+        try:
+            async with asyncio.timeout(self._leader.settings.call_seconds):
+                while not self.group.is_ready and not self.is_over:
+                    await self._next_save()
+                wanted = self._saves + self.group.saves_due
+                while self._saves < wanted and not self.is_over:
+                    await self._next_save()
+        except TimeoutError as error:
+            raise NotLeading("what was said could not be stored in time") from error
+        if self.is_over:
+            raise NotLeading("another broker leads the topic now")
+
+    async def _next_save(self) -> None:
+        self._saved.clear()
+        await self._saved.wait()
+
+    # what happens -----------------------------------------------------------------------------------------------------
+    def layout_told(self, record: TopicRecord) -> None:
+        self.record = record
+        self._deliver(grouping.LayoutTold(record.layout))
+
+    def heard(self, event: host.Drained | host.Refilled) -> None:
+        kind = draining.Drained if isinstance(event, host.Drained) else draining.Refilled
+        self._deliver(kind(event.segment.segment_id, event.rewinds))
+
+    def _deliver(self, event: grouping.Event) -> None:
+        if not self.is_over and not self._leader.is_over:
+            self._perform(self.group.handle(event, self._leader.clock.now_ms()))
+
+    def _perform(self, effects: list[grouping.Effect]) -> None:
+        for effect in effects:
+            if self.is_over or self._leader.is_over:
+                return
+            self._do(effect)
+
+    def _do(self, effect: grouping.Effect) -> None:
+        leader = self._leader
+        match effect:
+            case grouping.ReadGroup():
+                leader.spawn(self._load(), "read group")
+            case grouping.SaveGroup():
+                leader.spawn(self._save(effect), "save group")
+            case grouping.AskDrained(segment_ids):
+                if self.subscription.kind.has_cursors:
+                    leader.spawn(self._ask_drained(segment_ids), "ask drained")
+            case grouping.Push(connection, _, generation, segment_ids):
+                self._push(connection, self._assigned(generation, segment_ids))
+            case AwaitRelease(segment_id, _, generation):
+                self._later(leader.settings.drain_seconds, grouping.ReleaseOverdue(segment_id, generation))
+            case grouping.CloseConsumer():
+                leader.spawn(self._close(effect), "close consumer")
+            case seating.WakeAt(at_ms):
+                self._later(max(0, at_ms - leader.clock.now_ms()) / 1000, seating.Ticked())
+            case seating.Welcome():
+                pass  # its assignment follows: both are one answer
+            case seating.Fence(_, connection):
+                self._fence(connection)
+            case seating.Refuse(_, connection, error):
+                self._refuse(connection, error)
+            case StepDown(reason):
+                leader.depose(reason)
+            case _:
+                assert_never(effect)
+
+    def _later(self, seconds: float, event: grouping.Event) -> None:
+        async def wait() -> None:
+            await self._leader.clock.sleep(seconds)
+            self._deliver(event)
+
+        self._leader.spawn(wait(), "wait")
+
+    # effects ----------------------------------------------------------------------------------------------------------
+    async def _load(self) -> None:
+        event = await self._records.load_group(self._leader.topic, self._incarnation, self.subscription.name)
+        if isinstance(event, grouping.GroupUnread):
+            self._failures += 1
+            await self._leader.clock.sleep(PATIENCE.retry_after(self._failures, 0.5))
+        else:
+            self._failures = 0
+        self._deliver(event)
+
+    async def _save(self, effect: grouping.SaveGroup) -> None:
+        event: grouping.GroupSaved | grouping.GroupDoubtful = grouping.GroupDoubtful()
+        if not effect.record.sessions.joined_at_ms or await self._leader.want():
+            event = await self._records.save_group(
+                self._leader.topic, self._incarnation, self.subscription.name, effect
+            )
+        if isinstance(event, grouping.GroupSaved):
+            self._saves += 1
+            self._failures = 0
+        else:
+            self._failures += 1
+            await self._leader.clock.sleep(PATIENCE.retry_after(self._failures, 0.5))
+        self._deliver(event)
+        self._saved.set()
+
+    def _ref(self, segment_id: int) -> SegmentRef | None:
+        segment = self.record.segments.get(segment_id)
+        if segment is None:
+            return None
+        return SegmentRef(backing_topic(self._leader.topic, segment), self._incarnation, segment_id)
+
+    async def _ask_drained(self, segment_ids: tuple[int, ...]) -> None:
+        """The owners, until each has answered; later they tell by themselves."""
+        for start in range(0, len(segment_ids), ASK_TOGETHER):
+            await asyncio.gather(*map(self._ask_one, segment_ids[start : start + ASK_TOGETHER]))
+
+    async def _ask_one(self, segment_id: int) -> None:
+        failures = 0
+        while (ref := self._ref(segment_id)) is not None and not self.is_over:
+            try:
+                status = await self._leader.ask_host(host.Fence("drained", ref))
+            except host.StaleTerm as error:
+                self._leader.depose(error.reason)
+                return
+            except Error as error:
+                failures += 1
+                log.info("not known whether drained", extra={"segment": str(ref.name), "reason": error.reason})
+                await self._leader.clock.sleep(PATIENCE.retry_after(failures, 0.5))
+                continue
+            assert isinstance(status, Status)
+            for name, rewinds in status.drained:
+                if name == self.subscription.name:
+                    self._deliver(draining.Drained(segment_id, rewinds))
+            return
+
+    async def _close(self, effect: grouping.CloseConsumer) -> None:
+        """At the owner of one segment, or of all that the consumer can have had; until each has confirmed it."""
+        if effect.segment_id is not None:
+            segments = [effect.segment_id]
+        else:
+            stored = self.group.assignment.record()
+            segments = list(stored.owned.get(effect.consumer, ()))
+            segments += [one for one, leaving in stored.leaving.items() if leaving.holder == effect.consumer]
+        for start in range(0, len(segments), ASK_TOGETHER):
+            some = segments[start : start + ASK_TOGETHER]
+            await asyncio.gather(*(self._close_at(effect.consumer, one) for one in some))
+        self._deliver(grouping.ConsumerClosed(effect))
+
+    async def _close_at(self, consumer: str, segment_id: int) -> None:
+        failures = 0
+        while (ref := self._ref(segment_id)) is not None and not self.is_over:
+            try:
+                await self._leader.ask_host(host.CloseReader("close", ref, self.subscription.name, consumer))
+                return
+            except host.StaleTerm as error:
+                self._leader.depose(error.reason)
+                return
+            except Error as error:
+                failures += 1
+                log.info("consumer not closed yet", extra={"segment": str(ref.name), "reason": error.reason})
+                await self._leader.clock.sleep(PATIENCE.retry_after(failures, 0.5))
+
+    def _assigned(self, generation: int, segment_ids: Iterable[int]) -> AssignedSegments:
+        found = (self.record.segments.get(one) for one in segment_ids)
+        segments = tuple(segment for segment in found if segment is not None)
+        return AssignedSegments(self._leader.topic, self._incarnation, self.record.epoch, generation, segments)
+
+    def _push(self, number: int, assigned: AssignedSegments) -> None:
+        joining, link = self._joining.get(number), self._links.get(number)
+        if joining is not None and not joining.done():
+            self._pushed[number] = assigned
+            joining.set_result(assigned)
+        elif link is not None and self._pushed.get(number) != assigned:
+            self._pushed[number] = assigned
+            link.assigned(assigned)
+
+    def _fence(self, number: int) -> None:
+        link = self._forget(number)
+        if link is not None:
+            link.assigned(self._assigned(self.group.assignment.generation, ()))
+
+    def _forget(self, number: int) -> ConsumerLink | None:
+        self._names.pop(number, None)
+        self._pushed.pop(number, None)
+        return self._links.pop(number, None)
+
+    def _refuse(self, number: int, error: Error) -> None:
+        joining = self._joining.get(number)
+        self._forget(number)
+        if joining is not None and not joining.done():
+            joining.set_exception(error)
+            joining.exception()
+
+
+def new_link() -> int:
+    return next(_links)

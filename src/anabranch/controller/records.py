@@ -1,0 +1,217 @@
+"""The controller's records in the metadata store: each effect of the machines is one call here, its event the answer.
+
+Reads are up to date. A write that lost a race or whose fate is unknown is *doubtful*: the machine reads and decides, so
+nothing is ever written twice on suspicion. Knows the metadata port; must not know machines' states.
+
+A topic that has something unfinished (an operation, garbage, consumers) is *wanted*: a key says so before the first
+such thing is written, so that whoever leads it next goes on without being asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+from anabranch.controller.face import TopicExists
+from anabranch.controller.group import GroupDoubtful, GroupRecord, GroupSaved, GroupSeen, GroupUnread, SaveGroup
+from anabranch.controller.offices import Offices
+from anabranch.controller.paths import (
+    WANTED,
+    group_key,
+    groups_key,
+    namespace_key,
+    record_key,
+    registry_key,
+    topic_at,
+    wanted_key,
+)
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.record_codec import decode_record, encode_record
+from anabranch.controller.registry import Registry, SubscriptionState
+from anabranch.controller.steps import (
+    RecordDoubtful,
+    RecordRemoved,
+    RecordSaved,
+    RecordSeen,
+    RecordUnread,
+    RemoveRecord,
+    SaveRecord,
+)
+from anabranch.controller.subscriptions import (
+    RegistryDoubtful,
+    RegistrySaved,
+    RegistrySeen,
+    RegistryUnread,
+    SaveRegistry,
+)
+from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
+from anabranch.model.errors import Error
+from anabranch.model.names import TopicName, parse_namespace
+
+log = logging.getLogger(__name__)
+
+NOW = 0
+"""A topic that is wanted now."""
+
+
+class Records:
+    """All topics of one store."""
+
+    def __init__(self, store: MetadataStore, offices: Offices) -> None:
+        self._store, self._offices = store, offices
+
+    # topics -----------------------------------------------------------------------------------------------------------
+    async def find(self, topic: TopicName, *, sync: bool = True) -> TopicRecord | None:
+        """Raises StoreUnavailable, BadTopicRecord."""
+        if sync:
+            await self._store.sync()
+        found = await self._store.get(record_key(topic))
+        return None if found is None else decode_record(found.value)
+
+    async def create(self, topic: TopicName, record: TopicRecord) -> None:
+        try:
+            await self._store.put(record_key(topic), encode_record(record), expected=ABSENT)
+        except VersionMismatch as taken:
+            raise TopicExists(f"{topic} exists already") from taken
+
+    async def all_of(self, namespace: str) -> dict[TopicName, TopicRecord]:
+        """Every scalable topic there, by name. Raises StoreUnavailable."""
+        parse_namespace(namespace)
+        found: dict[TopicName, TopicRecord] = {}
+        async for page in self._store.bulk_scan(namespace_key(namespace)):
+            for key, stored in page:
+                topic = topic_at(key)
+                if topic is not None:
+                    found[topic] = decode_record(stored.value)
+        return dict(sorted(found.items(), key=lambda item: str(item[0])))
+
+    async def load(self, topic: TopicName) -> RecordSeen | RecordUnread:
+        try:
+            await self._store.sync()
+            found = await self._store.get(record_key(topic))
+            return RecordSeen(None, 0) if found is None else RecordSeen(decode_record(found.value), found.version)
+        except Error as error:
+            log.warning("topic record not read", extra={"topic": str(topic), "reason": error.reason})
+            return RecordUnread()
+
+    async def save(self, topic: TopicName, effect: SaveRecord) -> RecordSaved | RecordDoubtful:
+        try:
+            data = encode_record(effect.record)
+            return RecordSaved(await self._store.put(record_key(topic), data, expected=effect.expected))
+        except Error as error:
+            _doubt(topic, "topic record", error)
+            return RecordDoubtful()
+
+    async def remove(self, topic: TopicName, term: int, effect: RemoveRecord) -> RecordRemoved | RecordDoubtful:
+        """What lies below it first, as far as it is of this life; then the record. Safe to repeat at every step."""
+        try:
+            await self._offices.raise_floor(term)
+            root = groups_key(topic, effect.incarnation)
+            for name in await self._store.children(root):
+                await self._forget(f"{root}/{name}")
+            found = await self._store.get(registry_key(topic))
+            if found is not None and Registry.decode(found.value).incarnation == effect.incarnation:
+                await self._store.delete(registry_key(topic), expected=found.version)
+            await self._store.delete(record_key(topic), expected=effect.expected)
+        except KeyMissing:
+            return RecordDoubtful()  # somebody else is at it: what is read next decides
+        except Error as error:
+            _doubt(topic, "removal of the topic record", error)
+            return RecordDoubtful()
+        try:
+            await self._forget(wanted_key(topic))
+            await self._offices.lay_down(topic, term)
+        except Error as error:  # a few bytes stay until the name is used again; the topic is gone all the same
+            log.warning("traces of a deleted topic stay", extra={"topic": str(topic), "reason": error.reason})
+        return RecordRemoved()
+
+    # subscriptions ----------------------------------------------------------------------------------------------------
+    async def load_registry(self, topic: TopicName) -> RegistrySeen | RegistryUnread:
+        try:
+            await self._store.sync()
+            found = await self._store.get(registry_key(topic))
+            if found is None:
+                return RegistrySeen(None, None)
+            return RegistrySeen(Registry.decode(found.value), found.version)
+        except Error as error:
+            log.warning("registry not read", extra={"topic": str(topic), "reason": error.reason})
+            return RegistryUnread()
+
+    async def find_registry(self, topic: TopicName) -> Registry:
+        """As it is, for people. Raises StoreUnavailable."""
+        found = await self._store.get(registry_key(topic))
+        return Registry() if found is None else Registry.decode(found.value)
+
+    async def save_registry(self, topic: TopicName, effect: SaveRegistry) -> RegistrySaved | RegistryDoubtful:
+        expected = ABSENT if effect.expected is None else effect.expected
+        try:
+            data = effect.registry.encode()
+            return RegistrySaved(await self._store.put(registry_key(topic), data, expected=expected))
+        except Error as error:
+            _doubt(topic, "registry", error)
+            return RegistryDoubtful()
+
+    # groups -----------------------------------------------------------------------------------------------------------
+    async def group_names(self, topic: TopicName, incarnation: int) -> list[str]:
+        """Encoded names of the subscriptions that have a group record. Raises StoreUnavailable."""
+        return await self._store.children(groups_key(topic, incarnation))
+
+    async def load_group(self, topic: TopicName, incarnation: int, subscription: str) -> GroupSeen | GroupUnread:
+        try:
+            await self._store.sync()
+            found = await self._store.get(group_key(topic, incarnation, subscription))
+            return GroupSeen(None, None) if found is None else GroupSeen(GroupRecord.decode(found.value), found.version)
+        except Error as error:
+            log.warning("group not read", extra={"topic": str(topic), "reason": error.reason})
+            return GroupUnread()
+
+    async def save_group(
+        self, topic: TopicName, incarnation: int, subscription: str, effect: SaveGroup
+    ) -> GroupSaved | GroupDoubtful:
+        expected = ABSENT if effect.expected is None else effect.expected
+        try:
+            key = group_key(topic, incarnation, subscription)
+            return GroupSaved(await self._store.put(key, effect.record.encode(), expected=expected))
+        except Error as error:
+            _doubt(topic, f"group of {subscription}", error)
+            return GroupDoubtful()
+
+    async def forget_group(self, topic: TopicName, incarnation: int, subscription: str) -> None:
+        """The subscription is gone. Raises StoreUnavailable."""
+        await self._forget(group_key(topic, incarnation, subscription))
+
+    # who is wanted ----------------------------------------------------------------------------------------------------
+    async def want(self, topic: TopicName, at_ms: int) -> None:
+        """From `at_ms` on somebody must lead it. Raises StoreUnavailable."""
+        await self._store.put(wanted_key(topic), str(at_ms).encode(), expected=ANY)
+
+    async def unwant(self, topic: TopicName) -> None:
+        await self._forget(wanted_key(topic))
+
+    async def wanted(self) -> AsyncIterator[tuple[TopicName, int]]:
+        """All of the cluster, with their times."""
+        async for key, found in self._store.scan(WANTED):
+            topic = topic_at(key, WANTED)
+            if topic is not None:
+                yield topic, int(found.value)
+
+    async def _forget(self, key: str) -> None:
+        try:
+            await self._store.delete(key, expected=ANY)
+        except KeyMissing:
+            return
+
+
+def is_unfinished(record: TopicRecord) -> bool:
+    """Does somebody have to lead this topic though nobody asks for anything?"""
+    return record.operation is not None or record.is_deleting or bool(record.garbage)
+
+
+def has_intents(registry: Registry) -> bool:
+    """Is a subscription of it being made, moved or deleted?"""
+    found = registry.subscriptions.values()
+    return any(one.state is not SubscriptionState.READY or one.move is not None for one in found)
+
+
+def _doubt(topic: TopicName, what: str, error: Error) -> None:
+    log.info("write in doubt", extra={"topic": str(topic), "record": what, "reason": error.reason})

@@ -1,0 +1,64 @@
+"""The scalable topics of one broker: what it leads (`controllers`) and the layouts that are watched on it (`watches`).
+
+Implements `face.ScalableTopics`. Knows no broker; the ports it needs are given by who wires it.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from anabranch.controller.controllers import Controllers, Rules
+from anabranch.controller.face import LayoutListener
+from anabranch.controller.host import SegmentHost
+from anabranch.controller.leader import Step, no_step
+from anabranch.controller.place import Place
+from anabranch.controller.settings import ScalableTopicsSettings
+from anabranch.controller.watches import Births, Watcher, Watches, check_watchable
+from anabranch.metadata.port import MetadataStore
+from anabranch.model.names import TopicName
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+
+
+class ScalableService(Controllers):
+    """`async with ScalableService(…)`: leading and watching inside."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        place: Place,
+        segments: SegmentHost,
+        rules: Rules,
+        births: Births,
+        *,
+        broker: str,
+        settings: ScalableTopicsSettings,
+        clock: Clock,
+        chance: Chance,
+        step: Step = no_step,
+    ) -> None:
+        super().__init__(
+            store, place, segments, rules, broker=broker, settings=settings, clock=clock, chance=chance, step=step
+        )
+        self.watches = Watches(store, self.records, place, births, clock)
+        self.told = self.watches.said
+
+    def watch(self, topic: TopicName, listener: LayoutListener, *, create: bool) -> Watcher:
+        """Raises NotAllowed, TopicGone for names that can have no layout."""
+        check_watchable(topic)
+        return self.watches.watch(topic, listener, create=create)
+
+    def placement_changed(self, *, has_gained: bool) -> None:
+        super().placement_changed(has_gained=has_gained)
+        self.watches.placement_changed()
+
+    async def __aenter__(self) -> Self:
+        await self.watches.__aenter__()
+        return await super().__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await super().__aexit__(kind, error, trace)
+        await self.watches.__aexit__(kind, error, trace)

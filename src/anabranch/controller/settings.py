@@ -1,0 +1,74 @@
+"""Every knob of scalable topics, with its default, in one frozen group. Validation happens here, once, at start.
+
+Namespaces override retention (`retention_policies`), auto-creation (`autoTopicCreationOverride`) and, through their
+`scalableTopicAutoScalePolicy`, `maxSegments` and `maxDagDepth`; a topic's own `autoScalePolicy` overrides that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from anabranch.model.layout import LayoutLimits
+from anabranch.runtime.settings import require_all
+
+WEEK_MINUTES = 7 * 24 * 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalableTopicsSettings:
+    enabled: bool = field(default=True, metadata={"help": "serve topic:// names"})
+    session_grace_seconds: float = field(
+        default=60.0, metadata={"help": "a stream consumer without connection keeps its segments so long"}
+    )
+    create_seconds: float = field(
+        default=30.0, metadata={"help": "a split or merge is given up when its children do not exist after this"}
+    )
+    seal_seconds: float = field(default=10.0, metadata={"help": "patience with one answer of a segment's owner"})
+    drain_seconds: float = field(
+        default=30.0, metadata={"help": "a consumer that does not let go of a segment in time is closed there"}
+    )
+    call_seconds: float = field(default=45.0, metadata={"help": "how long an administrator's call may wait"})
+    retention_minutes: int = field(
+        default=WEEK_MINUTES, metadata={"help": "sealed segments that were read stay so long; -1 = for ever"}
+    )
+    retention_mb: int = field(
+        default=-1, metadata={"help": "beyond this size read segments go before their time; -1 = no limit"}
+    )
+    max_segments: int = field(default=64, metadata={"help": "active segments of one topic"})
+    max_dag_depth: int = field(default=10, metadata={"help": "merges upon merges"})
+    auto_create_segments: int = field(default=1, metadata={"help": "of a topic that is created by its first use"})
+    max_consumers: int = field(default=10_000, metadata={"help": "consumers of one ordered subscription"})
+    sweep_seconds: float = field(default=60.0, metadata={"help": "between two looks for segments that may go"})
+    idle_seconds: float = field(default=60.0, metadata={"help": "a topic with nothing to lead is unloaded after this"})
+
+    def __post_init__(self) -> None:
+        require_all(
+            (self.session_grace_seconds >= 0, "scalable_topics.session_grace_seconds", "0 or more"),
+            (self.create_seconds > 0, "scalable_topics.create_seconds", "greater than 0"),
+            (self.seal_seconds > 0, "scalable_topics.seal_seconds", "greater than 0"),
+            (self.drain_seconds > 0, "scalable_topics.drain_seconds", "greater than 0"),
+            (self.call_seconds > 0, "scalable_topics.call_seconds", "greater than 0"),
+            (self.retention_minutes >= -1, "scalable_topics.retention_minutes", "-1 or more"),
+            (self.retention_mb >= -1, "scalable_topics.retention_mb", "-1 or more"),
+            (1 <= self.max_segments <= 65_536, "scalable_topics.max_segments", "between 1 and 65536"),
+            (self.max_dag_depth >= 0, "scalable_topics.max_dag_depth", "0 or more"),
+            (
+                1 <= self.auto_create_segments <= self.max_segments,
+                "scalable_topics.auto_create_segments",
+                "between 1 and scalable_topics.max_segments",
+            ),
+            (self.max_consumers >= 1, "scalable_topics.max_consumers", "at least 1"),
+            (self.sweep_seconds > 0, "scalable_topics.sweep_seconds", "greater than 0"),
+            (self.idle_seconds > 0, "scalable_topics.idle_seconds", "greater than 0"),
+        )
+
+    def limits(self, *policies: Mapping[str, Any] | None) -> LayoutLimits:
+        """With auto-scale policies over it, the most particular one first; what they do not say is ours."""
+
+        def first(name: str, default: int) -> int:
+            found = (policy[name] for policy in policies if policy and policy.get(name) is not None)
+            return int(next(found, default))
+
+        return LayoutLimits(first("maxSegments", self.max_segments), first("maxDagDepth", self.max_dag_depth))

@@ -1,0 +1,26 @@
+"""A registered consumer's place in its group: what it says goes through here, under the number of its link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anabranch.controller.members import Members
+
+
+class Sitting:
+    """Implements `face.Seat`."""
+
+    def __init__(self, members: Members, consumer: str, number: int) -> None:
+        self._members, self._consumer, self._number = members, consumer, number
+
+    def released(self, segment_ids: Iterable[int], generation: int) -> None:
+        self._members.released(self._number, segment_ids, generation)
+
+    async def completed(self, segment_ids: Iterable[int]) -> None:
+        await self._members.completed(segment_ids)
+
+    async def leave(self) -> None:
+        await self._members.leave(self._consumer, self._number)
+
+    def disconnected(self) -> None:
+        self._members.disconnected(self._number)

@@ -1,0 +1,67 @@
+"""What a leader knows, for people: plain values for REST, the command line and the live view. Decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anabranch.controller.leader import Leader
+from anabranch.controller.members import Members
+from anabranch.controller.registry import SubscriptionKind
+
+
+def state_of(leader: Leader) -> dict[str, Any]:
+    """`operation` is None or what runs; `subscriptions` by name, ordered ones with their consumers."""
+    record = leader.record
+    assert record is not None
+    running = record.operation
+    return {
+        "leaderTerm": leader.term,
+        "operation": None
+        if running is None
+        else {
+            "id": running.operation_id,
+            "kind": running.plan.kind.value,
+            "parents": list(running.plan.parent_ids),
+            "children": list(running.plan.child_ids),
+            "phase": (leader.phase or running.phase).value,
+            "startedAtMs": running.started_at_ms,
+            "reason": running.reason,
+        },
+        "garbage": [segment.segment_id for segment in record.garbage],
+        "subscriptions": subscriptions_of(leader),
+    }
+
+
+def subscriptions_of(leader: Leader) -> dict[str, Any]:
+    registry = leader.registry
+    found: dict[str, Any] = {}
+    for name, one in sorted(() if registry is None else registry.subscriptions.items()):
+        found[name] = {
+            "type": one.kind.value,
+            "state": one.state.value,
+            "initialPosition": one.start.value,
+            "createdAtMs": one.created_at_ms,
+            "consumerCount": 0,
+        }
+        if one.kind is not SubscriptionKind.QUEUE and (members := leader.members.get(name)) is not None:
+            found[name] |= _group_of(members)
+    return found
+
+
+def _group_of(members: Members) -> dict[str, Any]:
+    group = members.group
+    stored, sessions = group.assignment.record(), group.sessions
+    leaving = {str(one): it.holder for one, it in sorted(stored.leaving.items())}
+    return {
+        "consumerCount": len(sessions.names),
+        "generation": stored.generation,
+        "consumers": {
+            name: {
+                "connected": sessions.connection(name) is not None,
+                "segments": list(group.assignment.assigned(name).segment_ids) if name in stored.owned else [],
+            }
+            for name in sorted(sessions.names)
+        },
+        "leaving": leaving,
+        "drained": sorted(group.drain.drained),
+    }

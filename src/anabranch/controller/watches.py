@@ -1,0 +1,271 @@
+"""Layouts as watchers see them, on any broker: read when something has changed, told in order, each state once.
+
+One watch on all records serves everybody; it only says *that* something changed. Per topic there is at most one read
+under way, and what comes meanwhile leads to one more: so a watcher never hears of an older layout after a newer one,
+and a burst of changes is one push. What the leader on this very broker says is taken at once, without the store.
+
+A name of a regular topic has a synthetic layout, and is watched as well: it may become a scalable topic.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+from anabranch.controller.face import LayoutListener, LayoutView, TopicExists
+from anabranch.controller.paths import TOPICS, topic_at
+from anabranch.controller.place import Place, Reachable
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.records import Records
+from anabranch.controller.steps import TopicGone
+from anabranch.metadata.patience import PATIENCE
+from anabranch.metadata.port import ChangeKind, MetadataStore, StoreUnavailable, Watch
+from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.layout import Layout
+from anabranch.model.names import Domain, TopicName
+from anabranch.model.segment import Segment, backing_topic
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+
+class Births(Protocol):
+    """How a topic comes to life from any broker; what needs the leader is sent to it."""
+
+    async def create_by_use(self, topic: TopicName) -> None:
+        """Raises TopicGone where policies do not allow it."""
+
+    async def wake(self, topic: TopicName) -> None: ...
+
+    async def partitions(self, topic: TopicName) -> int:
+        """Of a regular topic; 0: it has none, or does not exist."""
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """One session. Implements `face.LayoutWatch`."""
+
+    listener: LayoutListener
+    asked: TopicName  # as the client called it
+    create: bool
+    leave: Callable[[Watcher], None]
+    told: object = None  # what it was told last
+
+    def close(self) -> None:
+        self.leave(self)
+
+
+@dataclass(slots=True)
+class Watched:
+    """One topic that somebody here watches."""
+
+    watchers: dict[Watcher, None] = field(default_factory=dict)
+    record: TopicRecord | None = None
+    said: int = 0  # how often the leader here has said something
+    is_dirty: bool = True  # something may have changed since the last read began
+    is_reading: bool = False
+
+
+class Watches:
+    """`async with Watches(…)`: following inside."""
+
+    def __init__(self, store: MetadataStore, records: Records, place: Place, births: Births, clock: Clock) -> None:
+        self._store, self._records, self._place, self._births, self._clock = store, records, place, births, clock
+        self._topics: dict[TopicName, Watched] = {}
+        self._watch: Watch | None = None
+        self._tasks = TaskOwner("layout-watches")
+
+    def __len__(self) -> int:
+        """Watchers of all topics."""
+        return sum(len(one.watchers) for one in self._topics.values())
+
+    async def __aenter__(self) -> Self:
+        self._watch = self._store.watch(TOPICS)
+        self._tasks.spawn(self._follow(self._watch), "follow")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        await self._tasks.close()
+
+    # who watches ------------------------------------------------------------------------------------------------------
+    def watch(self, topic: TopicName, listener: LayoutListener, *, create: bool) -> Watcher:
+        key = topic.scalable
+        watched = self._topics.setdefault(key, Watched())
+        watcher = Watcher(listener, topic, create, self._leave)
+        watched.watchers[watcher] = None
+        self._stir(key, watched)
+        return watcher
+
+    def _leave(self, watcher: Watcher) -> None:
+        key = watcher.asked.scalable
+        watched = self._topics.get(key)
+        if watched is not None:
+            watched.watchers.pop(watcher, None)
+            if not watched.watchers and not watched.is_reading:
+                del self._topics[key]
+
+    # what changes -----------------------------------------------------------------------------------------------------
+    async def _follow(self, watch: Watch) -> None:
+        async for change in watch:
+            if change.kind is ChangeKind.INVALIDATED:
+                self.look_again()
+            elif (topic := topic_at(change.key)) is not None and (watched := self._topics.get(topic)) is not None:
+                self._stir(topic, watched)
+
+    def look_again(self) -> None:
+        """Everything may have changed."""
+        for topic, watched in tuple(self._topics.items()):
+            self._stir(topic, watched)
+
+    def placement_changed(self) -> None:
+        """Brokers have come, gone or changed their shares: addresses are told anew where they are others."""
+        for topic, watched in tuple(self._topics.items()):
+            if watched.record is not None:
+                self._tell(topic, watched)
+
+    def said(self, topic: TopicName, record: TopicRecord | None) -> None:
+        """By the leader on this broker: as good as read."""
+        watched = self._topics.get(topic)
+        if watched is None:
+            return
+        watched.said += 1
+        if record is None:
+            self._end(topic, watched, TopicGone(f"{topic} was deleted"))
+        else:
+            watched.record = record
+            self._tell(topic, watched)
+
+    # reading ----------------------------------------------------------------------------------------------------------
+    def _stir(self, topic: TopicName, watched: Watched) -> None:
+        watched.is_dirty = True
+        if not watched.is_reading and self._tasks.spawn(self._read(topic, watched), "read") is not None:
+            watched.is_reading = True
+
+    async def _read(self, topic: TopicName, watched: Watched) -> None:
+        failures = 0
+        try:
+            while watched.is_dirty and watched.watchers:
+                watched.is_dirty, said = False, watched.said
+                try:
+                    found = await self._records.find(topic, sync=any(one.told is None for one in watched.watchers))
+                    if watched.said == said:
+                        await self._found(topic, watched, found)
+                    elif any(one.told is None for one in watched.watchers):
+                        watched.is_dirty = True
+                    failures = 0
+                except StoreUnavailable as error:
+                    failures += 1
+                    log.info("layout not read yet", extra={"topic": str(topic), "reason": error.reason})
+                    self._fail_new(watched, error)
+                    watched.is_dirty = True
+                    await self._clock.sleep(PATIENCE.retry_after(failures, 0.5))
+                except Error as error:
+                    self._end(topic, watched, error)
+        finally:
+            watched.is_reading = False
+            if not watched.watchers and self._topics.get(topic) is watched:
+                del self._topics[topic]
+
+    async def _found(self, topic: TopicName, watched: Watched, record: TopicRecord | None) -> None:
+        if record is None or record.is_deleting:
+            if watched.record is not None:
+                self._end(topic, watched, TopicGone(f"{topic} was deleted"))
+            else:
+                await self._absent(topic, watched)
+        elif record.leader_term == 0:  # just written: its segments may not exist yet
+            await self._births.wake(topic)
+            watched.is_dirty = True
+        elif not _is_older(record, watched.record):
+            watched.record = record
+            self._tell(topic, watched)
+
+    async def _absent(self, topic: TopicName, watched: Watched) -> None:
+        """No scalable topic of that name: created where a watcher wants it, synthetic where it is a regular name."""
+        new = [watcher for watcher in watched.watchers if watcher.told is None]
+        scalable = [watcher for watcher in new if watcher.asked.domain in (Domain.TOPIC, Domain.SEGMENT)]
+        if any(watcher.create and watcher.asked.domain is Domain.TOPIC for watcher in scalable):
+            try:
+                await self._births.create_by_use(topic)
+            except TopicExists:
+                pass  # somebody was faster
+            except Error as error:
+                self._fail(watched, scalable, error)
+            else:
+                watched.is_dirty = True
+                return
+            watched.is_dirty = watched.is_dirty or any(watcher in watched.watchers for watcher in scalable)
+            return
+        self._fail(watched, scalable, TopicGone(f"{topic} does not exist"))
+        regular = [watcher for watcher in new if watcher.asked.domain is Domain.PERSISTENT]
+        if regular:
+            view = await self._synthetic(regular[0].asked)
+            for watcher in regular:
+                watcher.told = view
+                watcher.listener.layout_changed(view)
+
+    async def _synthetic(self, name: TopicName) -> LayoutView:
+        count = await self._births.partitions(name)
+        names = [str(name.partition(index)) for index in range(count)] or [str(name)]
+        return LayoutView(name, Layout.synthetic(names, now_ms=self._clock.now_ms()), is_synthetic=True)
+
+    # telling ----------------------------------------------------------------------------------------------------------
+    def _tell(self, topic: TopicName, watched: Watched) -> None:
+        record = watched.record
+        assert record is not None
+        if record.leader_term == 0 or record.is_deleting:
+            return
+        running = record.operation
+        segments = [*record.segments.values(), *record.planned_children]
+        brokers = {one.segment_id: where for one in segments if (where := self._where(topic, one)) is not None}
+        view = LayoutView(
+            topic,
+            record.layout,
+            record.incarnation,
+            "" if running is None else running.operation_id,
+            None if running is None else running.plan,
+            self._place.whereabouts(topic),
+            brokers,
+        )
+        key = (view.incarnation, record.epoch, view.operation_id, view.controller, tuple(brokers.items()))
+        for watcher in tuple(watched.watchers):
+            if watcher.told != key:
+                watcher.told = key
+                watcher.listener.layout_changed(view)
+
+    def _where(self, topic: TopicName, segment: Segment) -> Reachable | None:
+        return self._place.whereabouts(backing_topic(topic, segment))
+
+    def _end(self, topic: TopicName, watched: Watched, error: Error) -> None:
+        self._fail(watched, list(watched.watchers), error)
+        watched.record, watched.is_dirty = None, False
+        if self._topics.get(topic) is watched:
+            del self._topics[topic]
+
+    def _fail_new(self, watched: Watched, error: Error) -> None:
+        """Who waits for a first answer is not kept waiting for a store that is away."""
+        self._fail(watched, [watcher for watcher in watched.watchers if watcher.told is None], error)
+
+    def _fail(self, watched: Watched, watchers: list[Watcher], error: Error) -> None:
+        for watcher in watchers:
+            watched.watchers.pop(watcher, None)
+            watcher.listener.layout_failed(error)
+
+
+def check_watchable(topic: TopicName) -> None:
+    """Raises NotAllowed for what has no layout."""
+    if topic.domain is Domain.NON_PERSISTENT:
+        raise NotAllowed(f"{topic} is not persistent: it has no segments")
+    if topic.partition_index >= 0:
+        raise TopicGone(f"{topic} is a partition: watch {topic.base}")
+
+
+def _is_older(found: TopicRecord, known: TopicRecord | None) -> bool:
+    return known is not None and found.incarnation == known.incarnation and found.epoch < known.epoch

@@ -1,0 +1,148 @@
+"""Frames of scalable topics that a broker says: layouts (71), answers to consumers (74), assignments (75). Pure.
+
+Our own fields are only written for peers that announced `extensions`; without them the frames are Pulsar 5.0.0-M1's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.position import EARLIEST
+from anabranch.model.replacement import Replacement
+from anabranch.model.routing import RoutingKind
+from anabranch.model.segment import Segment, backing_topic
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import U64_MASK, BaseCommand, frame
+from anabranch.protocol.server_errors import ServerError
+
+
+class Reachable(Protocol):
+    """Where clients reach a broker."""
+
+    @property
+    def service_url(self) -> str: ...
+
+    @property
+    def service_url_tls(self) -> str | None: ...
+
+
+def segment_info(segment: Segment, *, extensions: bool) -> pb.SegmentInfoProto:
+    info = pb.SegmentInfoProto(
+        segment_id=segment.segment_id,
+        hash_start=segment.hash_range.start,
+        hash_end=segment.hash_range.end,
+        state=pb.ACTIVE if segment.is_active else pb.SEALED,
+        parent_ids=segment.parent_ids,
+        child_ids=segment.child_ids,
+        created_at_epoch=segment.created_at_epoch,
+        created_at_ms=segment.created_at_ms,
+        legacy_topic_name=segment.legacy_topic_name,
+        entry_bucket_splits=segment.entry_bucket_splits,
+    )
+    if not segment.is_active:
+        info.sealed_at_epoch = max(0, segment.sealed_at_epoch)
+        info.sealed_at_ms = max(0, segment.sealed_at_ms)
+        if extensions and segment.last_position is not None:
+            is_empty = segment.last_position == EARLIEST
+            info.last_position.ledgerId = segment.last_position.ledger & U64_MASK
+            info.last_position.entryId = U64_MASK if is_empty else segment.last_position.entry & U64_MASK
+    return info
+
+
+def broker_addresses(segments: Iterable[Segment], brokers: Mapping[int, Reachable]) -> list[pb.SegmentBrokerAddress]:
+    found = ((one.segment_id, brokers[one.segment_id]) for one in segments if one.segment_id in brokers)
+    return [
+        pb.SegmentBrokerAddress(
+            segment_id=segment_id, broker_url=where.service_url, broker_url_tls=where.service_url_tls
+        )
+        for segment_id, where in found
+    ]
+
+
+def layout_update(
+    session_id: int,
+    topic: TopicName,
+    layout: Layout,
+    *,
+    incarnation: int,
+    brokers: Mapping[int, Reachable],
+    controller: Reachable | None,
+    operation_id: str,
+    plan: Replacement | None,
+    extensions: bool,
+) -> bytes:
+    """71 with a layout. Addresses of active segments; for peers of ours of all of them, and the change that runs."""
+    ordered = sorted(layout.segments.values(), key=lambda one: one.segment_id)
+    dag = pb.ScalableTopicDAG(
+        epoch=layout.epoch,
+        segments=[segment_info(one, extensions=extensions) for one in ordered],
+        segment_brokers=broker_addresses(ordered if extensions else layout.active, brokers),
+    )
+    if controller is not None:
+        dag.controller_broker_url = controller.service_url
+        if controller.service_url_tls is not None:
+            dag.controller_broker_url_tls = controller.service_url_tls
+    if extensions:
+        dag.incarnation = incarnation
+        if layout.routing.kind is RoutingKind.RANGE:
+            dag.ring_hash = layout.routing.ring_hash.value
+        if plan is not None:
+            dag.plan.operation_id = operation_id
+            dag.plan.parent_ids.extend(plan.parent_ids)
+            dag.plan.children.extend(segment_info(one, extensions=True) for one in plan.children)
+            dag.plan.child_brokers.extend(broker_addresses(plan.children, brokers))
+    body = pb.CommandScalableTopicUpdate(session_id=session_id, dag=dag, resolved_topic_name=str(topic))
+    return frame(BaseCommand(type=BaseCommand.SCALABLE_TOPIC_UPDATE, scalable_topic_update=body))
+
+
+def layout_failed(session_id: int, code: ServerError, text: str) -> bytes:
+    """71 with an error: the end of the session."""
+    body = pb.CommandScalableTopicUpdate(session_id=session_id, error=code, message=text)
+    return frame(BaseCommand(type=BaseCommand.SCALABLE_TOPIC_UPDATE, scalable_topic_update=body))
+
+
+def assignment(
+    topic: TopicName,
+    segments: Iterable[Segment],
+    *,
+    epoch: int,
+    generation: int,
+    incarnation: int,
+    extensions: bool,
+) -> pb.ScalableConsumerAssignment:
+    made = pb.ScalableConsumerAssignment(
+        layout_epoch=epoch,
+        segments=[
+            pb.ScalableAssignedSegment(
+                segment_id=one.segment_id,
+                hash_start=one.hash_range.start,
+                hash_end=one.hash_range.end,
+                segment_topic=str(backing_topic(topic, one)),
+            )
+            for one in segments
+        ],
+    )
+    if extensions:
+        made.generation, made.incarnation = generation, incarnation
+    return made
+
+
+def subscribed(request_id: int, assigned: pb.ScalableConsumerAssignment) -> bytes:
+    body = pb.CommandScalableTopicSubscribeResponse(request_id=request_id, assignment=assigned)
+    kind = BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+    return frame(BaseCommand(type=kind, scalable_topic_subscribe_response=body))
+
+
+def subscribe_failed(request_id: int, code: ServerError, text: str) -> bytes:
+    body = pb.CommandScalableTopicSubscribeResponse(request_id=request_id, error=code, message=text)
+    kind = BaseCommand.SCALABLE_TOPIC_SUBSCRIBE_RESPONSE
+    return frame(BaseCommand(type=kind, scalable_topic_subscribe_response=body))
+
+
+def assignment_update(consumer_id: int, assigned: pb.ScalableConsumerAssignment) -> bytes:
+    body = pb.CommandScalableTopicAssignmentUpdate(consumer_id=consumer_id, assignment=assigned)
+    kind = BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE
+    return frame(BaseCommand(type=kind, scalable_topic_assignment_update=body))
