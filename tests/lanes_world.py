@@ -105,10 +105,10 @@ class LanesWorld:
         self.begin(plan_merge(self.layout, segment_ids, now_ms=1, limits=NO_LIMITS))
 
     def seal(self, segment_id: int) -> None:
-        assert self.plan is not None
         stored = self.store[segment_id]
         if stored.children is not None:
             return
+        assert self.plan is not None
         stored.children = self.plan.children
         for track, line in self.lines.items():
             if track.segment.segment_id == segment_id and line.is_producer:

@@ -5,6 +5,7 @@ A failure prints its seed; `run(seed, …)` plays it again."""
 from __future__ import annotations
 
 import random
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -75,3 +76,9 @@ def run(seed: int, *, is_ours: bool = True, steps: int = 400) -> LanesWorld:
 @given(seed=st.integers(0, 1 << 32), steps=st.sampled_from([60, 200, 400]))
 def test_keys_stay_in_order_and_nothing_is_lost(is_ours: bool, seed: int, steps: int) -> None:
     run(seed, is_ours=is_ours, steps=steps)
+
+
+@pytest.mark.parametrize("seed", [138, 238, 250, 723, 1019, 1191, 10016])
+def test_seeds_that_once_found_something(seed: int) -> None:
+    for steps, is_ours in product((60, 200, 400, 800), (True, False)):
+        run(seed, is_ours=is_ours, steps=steps)
