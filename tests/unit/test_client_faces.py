@@ -24,6 +24,7 @@ PAIRS: list[tuple[type, type]] = [
     (stream_consumer.StreamConsumer, blocking.BlockingStreamConsumer),
 ]
 INSIDE = {
+    "heard_of",
     "perform",
     "opened",
     "ended",

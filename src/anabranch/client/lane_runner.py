@@ -33,7 +33,7 @@ from anabranch.client.lineage import Ancestry
 from anabranch.client.policies import seconds
 from anabranch.client.producer_options import ProducerOptions
 from anabranch.client.record import Record, Style
-from anabranch.client.topic_view import Served, read_segment
+from anabranch.client.topic_view import Served, read_brokers, read_segment
 from anabranch.client.track import LanesEffect, Track
 from anabranch.client.tutor import on_wire
 from anabranch.protocol.commands import BaseCommand, signed
@@ -53,6 +53,9 @@ class Home(Protocol):
     def stored(self, records: Sequence[Record], lane: int, ledger: int, position: int) -> None: ...
 
     def failed(self, records: Sequence[Record], error: ClientError) -> None: ...
+
+    def heard_of(self, brokers: Mapping[int, Served]) -> None:
+        """Who serves these segments."""
 
     def opened(self, runner: LaneRunner) -> None: ...
 
@@ -188,6 +191,7 @@ class LaneRunner:
                 self.do(self.lane.refused(body.sequence_id, error))
         elif kind == BaseCommand.SEGMENT_SEALED:
             children = [read_segment(one) for one in body.children]
+            self._home.heard_of(read_brokers(body.child_brokers))
             self._end()
             self._home.perform(self._lanes.sealed(self.track, children, body.last_sequence_id))
         elif kind == BaseCommand.CLOSE_PRODUCER:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from anabranch.client.errors import NotSupported
 from anabranch.client.record import Record
-from anabranch.model.hashrange import HashRange
+from anabranch.model.hashrange import BadRange, HashRange
 from anabranch.model.layout import Layout
 from anabranch.model.routing import RingHash, RoutingKind, keyless_position, mod_n
 from anabranch.model.segment import BadLayout, Segment, SegmentState
@@ -70,6 +71,14 @@ class Ancestry:
 
     @classmethod
     def read(cls, ancestors: Iterable[pb.AncestorSequence]) -> Ancestry:
+        """Raises NotSupported when they were routed by something that we do not know."""
+        try:
+            return cls._read(ancestors)
+        except (ValueError, BadRange) as cause:
+            raise NotSupported(f"the ancestors of the segment cannot be understood: {cause}") from cause
+
+    @classmethod
+    def _read(cls, ancestors: Iterable[pb.AncestorSequence]) -> Ancestry:
         return cls(
             Ancestor(
                 one.segment_id,

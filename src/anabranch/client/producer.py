@@ -21,7 +21,7 @@ from anabranch.client.producer_options import ProducerOptions
 from anabranch.client.record import Record
 from anabranch.client.room import Room
 from anabranch.client.schema import encoder_of
-from anabranch.client.topic_view import TopicView
+from anabranch.client.topic_view import Served, TopicView
 from anabranch.client.topic_watch import TopicWatch, TopicWatches
 from anabranch.client.track import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
 from anabranch.model.names import TopicName
@@ -48,6 +48,7 @@ class Producer:
         self._watch: TopicWatch | None = None
         self._unfollow: Callable[[], None] | None = None
         self._view: TopicView | None = None
+        self._hints: dict[int, Served] = {}  # of the segments that a seal named last
         self._topic = str(topic)
         self._ready: asyncio.Future[None] | None = None  # while it is being opened
         self._next_sequence = 0
@@ -266,7 +267,7 @@ class Producer:
         view = self._view
         assert view is not None
         segment = track.segment
-        hint = view.brokers.get(segment.segment_id)
+        hint = self._hints.pop(segment.segment_id, None) or view.brokers.get(segment.segment_id)
         if hint is None and view.plan is not None:
             hint = view.plan.brokers.get(segment.segment_id)
         runner = self._runners[track] = LaneRunner(
@@ -281,6 +282,9 @@ class Producer:
             hint,
         )
         runner.start(is_patient=self._ready is None)
+
+    def heard_of(self, brokers: Mapping[int, Served]) -> None:
+        self._hints = dict(brokers)
 
     def opened(self, runner: LaneRunner) -> None:
         self._look_ready()
