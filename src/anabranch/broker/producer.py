@@ -48,8 +48,8 @@ class Deferred:
 class Producer:
     __slots__ = (
         "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
-        "connected_ms", "schema_version", "ancestors", "messages_in", "bytes_in", "closed", "is_ready", "request_id",
-        "_submitted", "_completed", "_deferred", "_on_idle",
+        "connected_ms", "schema_version", "ancestors", "fencing_epoch", "messages_in", "bytes_in", "closed", "is_ready",
+        "request_id", "_submitted", "_completed", "_deferred", "_on_idle",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Producer:
         grants_credits: bool,
         connected_ms: int,
         schema_version: bytes = b"",
+        fencing_epoch: int | None = None,
     ) -> None:
         self.peer = peer
         self.producer_id = producer_id
@@ -82,6 +83,7 @@ class Producer:
         self.connected_ms = connected_ms
         self.schema_version = schema_version  # what its messages carry; empty without a schema
         self.ancestors: Sequence[AncestorSequence] = ()  # of the segment it was opened on: what they have of it
+        self.fencing_epoch = fencing_epoch  # of two with one name, the one with the higher epoch is right
         self.messages_in = 0
         self.bytes_in = 0
         self.closed = False

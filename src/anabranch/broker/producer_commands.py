@@ -127,6 +127,7 @@ class ProducerCommands(CommandSet):
             grants_credits=self._connection.extensions,
             connected_ms=self._services.clock.now_ms(),
             schema_version=schema_version,
+            fencing_epoch=body.fencing_epoch if body.HasField("fencing_epoch") else None,
         )
 
     async def _initial_subscription(self, topic: AnyTopic, name: str) -> None:

@@ -2,6 +2,8 @@
 
 A connection that broke without a word looks alive for up to two keep-alive intervals, and its own client comes back
 long before that. So the holder is asked by PING, with a deadline, and a silent one is closed on the way.
+
+Producers may bring a fencing epoch (attempts of one Spark task do): then the higher one is right and the other is told.
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.broker.consumer import Consumer
-from anabranch.broker.errors import ConsumerBusy, ProducerBusy
+from anabranch.broker.errors import ConsumerBusy, ProducerBusy, ProducerFenced
 from anabranch.broker.peer import Peer
 from anabranch.broker.producer import Producer
+from anabranch.protocol import replies
 
 
 async def settle_name(
@@ -19,6 +22,11 @@ async def settle_name(
 ) -> None:
     """Returns when the newcomer's name is free; raises ProducerBusy when a living producer has it."""
     while (old := producers.get(newcomer.name)) is not None:  # several may wait for one dead name
+        if _is_fenced_by(old, newcomer):
+            old.peer.send(replies.close_producer(old.producer_id))
+            old.peer.producer_closed(old.producer_id)
+            remove(old)
+            continue
         same = old.peer is newcomer.peer and old.producer_id == newcomer.producer_id
         if same and old.epoch < newcomer.epoch:
             remove(old)
@@ -26,6 +34,15 @@ async def settle_name(
             raise ProducerBusy(f"a producer named {newcomer.name!r} is already connected")
         elif producers.get(newcomer.name) is old:
             remove(old)
+
+
+def _is_fenced_by(old: Producer, newcomer: Producer) -> bool:
+    """Raises ProducerFenced when it is the other way round."""
+    if old.fencing_epoch is None or newcomer.fencing_epoch is None:
+        return False
+    if newcomer.fencing_epoch < old.fencing_epoch:
+        raise ProducerFenced(f"a later attempt of {newcomer.name!r} has taken over")
+    return newcomer.fencing_epoch > old.fencing_epoch
 
 
 async def settle_exclusive(consumers: Iterable[Consumer], peer: Peer, remove: Callable[[Consumer], None]) -> None:

@@ -68,6 +68,11 @@ def packed(body: bytes, kind: Compression, floor_bytes: int = FLOOR_BYTES) -> tu
     return (kind, made) if len(made) < len(body) else (Compression.NONE, body)
 
 
+def compressed(body: bytes | bytearray, kind: Compression) -> bytes:
+    """The body in this codec, whether that is smaller or not."""
+    return _compressed(bytes(body), kind)
+
+
 def unpacked(of: pb.MessageMetadata, data: Bytes, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
     """The body that `data` stands for, as the entry's metadata describes it. Raises BadEntry or OpaqueEntry."""
     if of.encryption_keys:

@@ -21,7 +21,7 @@ from anabranch.client import Token
 from anabranch.client.address import Address
 from anabranch.client.blocking import Portal
 from anabranch.client.connection import Connection
-from anabranch.client.errors import ClientError, NotSupported, TimedOut, TopicNotFound, refusal
+from anabranch.client.errors import ClientError, NotSupported, TimedOut, TopicNotFound, TopicTerminated, refusal
 from anabranch.client.policies import Backoff, ConnectionPolicy
 from anabranch.client.pool import Pool
 from anabranch.client.topic_view import TopicView
@@ -164,6 +164,35 @@ class Cluster:
             del self._held[topic]
             await self._opened()[1].let_go(watch, self)
             raise
+
+    def layout_without(self, topic: str, segments: Iterable[int]) -> TopicView:
+        """The layout once none of these segments is active in it; TopicTerminated when that does not come about."""
+        gone = set(segments)
+        return self.call(lambda: self._layout_without(topic, gone))
+
+    async def _layout_without(self, topic: str, gone: set[int]) -> TopicView:
+        deadline = self._clock.monotonic() + self.timeout_s
+        while True:
+            found = await self._layout(topic)
+            if not gone & {one.segment_id for one in found.layout.active}:
+                return found
+            if found.is_synthetic or self._clock.monotonic() > deadline:
+                raise TopicTerminated(f"{topic} takes nothing more")
+            self._held[topic].ask_again()
+            await self._clock.sleep(0.02)
+
+    def deduplicates(self, backing: str) -> bool:
+        """Does the broker keep the last sequence id of each producer? Foreign brokers do not say: yes."""
+        return self.call(lambda: self._deduplicates(backing))
+
+    async def _deduplicates(self, backing: str) -> bool:
+        connection = await self.patiently(lambda: self.serving(backing))
+        if not connection.has_extensions:
+            return True
+        try:
+            return (await self._extent(backing, {})).deduplicates
+        except TopicNotFound:  # it is created by the first producer
+            return True
 
     async def _topics(self, pattern: str) -> tuple[str, ...]:
         scheme, _, rest = pattern.partition("://") if "://" in pattern else ("persistent", "", pattern)

@@ -29,11 +29,14 @@ SOURCE_OPTIONS = (
     "arrowBatchRows", "arrowBatchBytes",
 )  # fmt: skip
 SINK_OPTIONS = (
-    "serviceUrl", "topic", "delivery", "producerPrefix", "producers", "buckets", "sortBy", "idempotencyKey",
-    "entryMaxRows", "entryMaxBytes", "maxInFlight", "compression", "onNonDeterministicReplay", "operationTimeoutMs",
-    "sendTimeoutMs",
+    "serviceUrl", "topic", "delivery", "producerPrefix", "sortBy", "idempotencyKey", "entryMaxRows", "entryMaxBytes",
+    "maxInFlight", "compression", "operationTimeoutMs", "sendTimeoutMs",
 )  # fmt: skip
-SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "mergeschema"})
+ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
+SPARKS_OWN = frozenset(
+    {"path", "checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingcheckpointintervalms"}
+    | {ASYNC_PROGRESS.lower()}
+)
 """What Spark itself puts among the options of a data source."""
 
 
@@ -58,6 +61,7 @@ class Given:
         names = list(known)
         self._names = {name.lower(): name for name in names}
         self._values: dict[str, str] = {}
+        self._sparks: dict[str, str] = {}
         self.client: dict[str, str] = {}
         client_names = {name.lower() for name in CLIENT_OPTIONS}
         for name, value in options.items():
@@ -68,8 +72,14 @@ class Given:
                 self.client[low.removeprefix("client.")] = value
             elif low in self._names:
                 self._values[low] = value
-            elif low not in SPARKS_OWN:
+            elif low in SPARKS_OWN:
+                self._sparks[low] = value
+            else:
                 raise _unknown(name, [*names, *(f"client.{one}" for one in CLIENT_OPTIONS)])
+
+    def is_on(self, name: str) -> bool:
+        """One of Spark's own."""
+        return self._sparks.get(name.lower(), "false").lower() == "true"
 
     def text(self, name: str) -> str | None:
         return self._values.get(name.lower())

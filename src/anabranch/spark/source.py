@@ -11,12 +11,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from anabranch.spark.access import BadSparkOption
 from anabranch.spark.cluster import cluster_of
 from anabranch.spark.options import SourceOptions, ValueFormat
 from anabranch.spark.plan import Range
 from anabranch.spark.planning import batch_partitions, topics_of
 from anabranch.spark.reading import Task, read
 from anabranch.spark.schema import check_projection, default_schema
+from anabranch.spark.sink import BatchWriter, SinkOptions, StreamWriter, check_columns
 from anabranch.spark.values import Form, ValueReader, value_reader
 
 
@@ -51,6 +53,19 @@ class AnabranchSource(DataSource):
 
         options = SourceOptions.of(_texts(self.options), streaming=True)
         return StreamReader(task_of(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        return BatchWriter(self._sink(schema, overwrite, "mode overwrite"))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  Spark's name
+        return StreamWriter(self._sink(schema, overwrite, "output mode complete"))
+
+    def _sink(self, schema: StructType, overwrite: bool, what: str) -> SinkOptions:
+        options = SinkOptions.of(_texts(self.options))
+        if overwrite:
+            raise BadSparkOption(f"{what} is refused: a topic is appended to, what is in it cannot be taken back")
+        check_columns(schema, options)
+        return options
 
 
 class BatchReader(DataSourceReader):
