@@ -26,6 +26,7 @@ COMMANDS = {
     "produce": ("anabranch.cli.produce", "produce", "Send messages to a topic."),
     "consume": ("anabranch.cli.consume", "consume", "Print the messages of a topic."),
     "bench": ("anabranch.cli.bench", "bench", "Load a topic at a steady rate and tell percentiles."),
+    "spark": ("anabranch.cli.spark", "spark", "Pipeline jobs on Spark: copy, audit, stats."),
     "config": ("anabranch.cli.config", "config", "Show settings."),
     "metadata": ("anabranch.cli.metadata", "metadata", "Look into a metadata store, change it, carry it elsewhere."),
     "token": ("anabranch.cli.token", "token", "Make keys and tokens, and check tokens."),

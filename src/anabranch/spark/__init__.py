@@ -6,7 +6,9 @@
 | `options` `access` `schema`  | what users say                                                                    |
 | `cluster` `fetch`            | brokers: questions, ranges of entries                                             |
 | `rows` `values` `reading`    | entries as Arrow                                                                  |
-| `planning` `stream` `source` | what Spark calls                                                                  |
+| `planning` `stream` `source` | what Spark calls to read                                                          |
+| `sink` `outlet`              | what Spark calls to write; one task's way out to one topic                        |
+| `copying` `auditing` `figures` | jobs, also `anabranch spark …`                                                    |
 
 `from anabranch.spark import register; register(spark)`, or install the package where Spark runs: Spark finds the module
 `pyspark_anabranch` by itself. Importing this package needs neither Spark nor Arrow.
@@ -14,7 +16,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anabranch.spark.auditing import Verdict, audit
+    from anabranch.spark.copying import Copied, CopyJob, copy
+    from anabranch.spark.figures import TopicStats, stats
+
+_JOBS = {
+    "audit": "auditing",
+    "Verdict": "auditing",
+    "copy": "copying",
+    "CopyJob": "copying",
+    "Copied": "copying",
+    "stats": "figures",
+    "TopicStats": "figures",
+}
 
 
 def register(spark: Any) -> None:
@@ -24,4 +42,10 @@ def register(spark: Any) -> None:
     spark.dataSource.register(AnabranchSource)
 
 
-__all__ = ["register"]
+def __getattr__(name: str) -> Any:
+    if name not in _JOBS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"anabranch.spark.{_JOBS[name]}"), name)
+
+
+__all__ = ["Copied", "CopyJob", "TopicStats", "Verdict", "audit", "copy", "register", "stats"]

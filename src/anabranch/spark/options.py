@@ -35,7 +35,7 @@ SINK_OPTIONS = (
 ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 SPARKS_OWN = frozenset(
     {"path", "checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingcheckpointintervalms"}
-    | {ASYNC_PROGRESS.lower()}
+    | {"_asyncprogresstrackingoverridesinksupportcheck", ASYNC_PROGRESS.lower()}
 )
 """What Spark itself puts among the options of a data source."""
 

@@ -136,6 +136,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
         options, views = self._task.options, self._views()
         self._reached = offsets.load(start)
+        self._hold(self._reached)
         settled = self._settled(self._reached, views)
         ahead = cuts.ahead(settled, views)
         if not ahead or self._waits(settled, views):
@@ -200,13 +201,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from read(self._task, getattr(partition, "ranges", ()))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything before `end` is in a finished batch: the subscription, if there is one, needs it no more."""
+        """Everything before `end` is in a finished batch. Spark says so when the next one begins, so `latestOffset`,
+        whose start is the same, has said it already; not so for a batch that was found in the checkpoint."""
+        self._hold(offsets.load(end))
+
+    def _hold(self, offset: Offset) -> None:
+        """The subscription, if there is one, keeps what comes after this offset and nothing before."""
         name = self._task.options.subscription
         if name is None:
             return
         wanted = {
             plan.backing_of(topic, one, mark): mark.position
-            for topic, cut in offsets.load(end).items()
+            for topic, cut in offset.items()
             for one, mark in cut.marks.items()
         }
         news = {topic: at for topic, at in wanted.items() if self._held.get(topic) != at}

@@ -1,0 +1,120 @@
+"""The job `copy`: topic to topic, topic to Parquet and back, once each and resumable. Knows where rows come from and go
+to; that nothing is lost or doubled is the source's, the sink's and the checkpoint's doing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anabranch.spark.access import BadSparkOption
+
+PARQUET = "parquet:"
+PARQUET_SCHEMA = (
+    "key string, value binary, properties map<string,string>, topic string, segment bigint, message_id binary, "
+    "publish_time timestamp, event_time timestamp, producer_name string, sequence_id bigint"
+)
+Watch = Callable[["CopyProgress"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyProgress:
+    rows: int
+    rows_per_second: float
+    backlog_rows: int | None  # what is known to be still ahead
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    rows: int
+    batches: int
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A topic, or a folder of Parquet files."""
+
+    topic: str | None = None
+    folder: str | None = None
+
+    @staticmethod
+    def of(text: str) -> Place:
+        """`parquet:FOLDER`, or a topic."""
+        if text.startswith(PARQUET):
+            return Place(folder=text.removeprefix(PARQUET))
+        return Place(topic=text)
+
+    def __str__(self) -> str:
+        return self.topic or f"{PARQUET}{self.folder}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    service_url: str
+    source: str
+    target: str
+    checkpoint: str
+    target_url: str | None = None  # of another cluster
+    start: str = "earliest"
+    rows_per_batch: int = 1_000_000
+    options: Mapping[str, str] = field(default_factory=dict)  # more of source and sink, `client.token` for instance
+
+
+def copy(spark: Any, job: CopyJob, watch: Watch | None = None) -> Copied:
+    """Copies what there is now; run again with the same checkpoint it goes on where it stopped."""
+    source, target = Place.of(job.source), Place.of(job.target)
+    if source == target and job.target_url in (None, job.service_url):
+        raise BadSparkOption(f"{source} cannot be copied onto itself")
+    if source.topic is None and target.topic is None:
+        raise BadSparkOption("one side of a copy is a topic")
+    query = _written(_read(spark, job, source), job, target)
+    try:
+        while not query.awaitTermination(1):
+            if watch is not None:
+                watch(_progress(query))
+    except BaseException:
+        query.stop()
+        raise
+    done = [one for one in query.recentProgress if one["numInputRows"]]
+    return Copied(sum(one["numInputRows"] for one in done), len(done), str(source), str(target))
+
+
+def _read(spark: Any, job: CopyJob, place: Place) -> Any:
+    if place.topic is None:
+        assert place.folder is not None
+        if "://" not in place.folder and not Path(place.folder).is_dir():
+            raise BadSparkOption(f"there is no folder {place.folder}")
+        return spark.readStream.schema(PARQUET_SCHEMA).parquet(place.folder)
+    made = spark.readStream.format("anabranch").option("serviceUrl", job.service_url).option("topic", place.topic)
+    made = made.option("startingOffsets", job.start).option("maxRowsPerTrigger", str(job.rows_per_batch))
+    return made.options(**_client(job)).load()
+
+
+def _written(rows: Any, job: CopyJob, place: Place) -> Any:
+    if place.topic is None:
+        made = rows.writeStream.format("parquet").option("path", place.folder)
+    else:
+        rows = rows.select("key", "value", "properties", "event_time")
+        made = rows.writeStream.format("anabranch").option("serviceUrl", job.target_url or job.service_url)
+        made = made.option("topic", place.topic).options(**job.options)
+    return made.option("checkpointLocation", job.checkpoint).trigger(availableNow=True).start()
+
+
+def _client(job: CopyJob) -> dict[str, str]:
+    return {name: value for name, value in job.options.items() if name.lower().startswith("client.")}
+
+
+def _progress(query: Any) -> CopyProgress:
+    seen = query.recentProgress
+    last = seen[-1] if seen else None
+    backlog = None
+    if last is not None and last["sources"]:
+        head = last["sources"][0].get("latestOffset")
+        found = json.loads(head) if isinstance(head, str) and head.startswith("{") else head
+        backlog = found.get("backlogRows") if isinstance(found, dict) else None
+    rate = float(last["processedRowsPerSecond"]) if last is not None else 0.0
+    return CopyProgress(sum(one["numInputRows"] for one in seen), rate, backlog)
