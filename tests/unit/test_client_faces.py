@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from anabranch.client import blocking, client, producer, queue_consumer, stream_consumer
+from anabranch.client import blocking, checkpoint_consumer, client, producer, queue_consumer, stream_consumer
 from anabranch.client.address import Address
 from anabranch.client.delivery import KEPT_MAX, DeliveryLog
 from anabranch.client.errors import BadOption, BadServiceUrl, Refused, refusal
@@ -22,20 +22,12 @@ PAIRS: list[tuple[type, type]] = [
     (producer.Producer, blocking.BlockingProducer),
     (queue_consumer.QueueConsumer, blocking.BlockingQueueConsumer),
     (stream_consumer.StreamConsumer, blocking.BlockingStreamConsumer),
+    (checkpoint_consumer.CheckpointConsumer, blocking.BlockingCheckpointConsumer),
 ]
-INSIDE = {
-    "heard_of",
-    "perform",
-    "opened",
-    "ended",
-    "style",
-    "open",
-    "stored",
-    "failed",
-    "arrived",
-    "dropped",
-    "reached_end",
-}  # public to their own module's parts only
+INSIDE = {  # for the client's own parts
+    *("open", "stored", "failed", "arrived", "dropped", "ended", "reached_end", "opened", "style"),
+    *("resolved", "moved", "perform", "refused", "heard_of"),
+}
 
 
 def surface(kind: type) -> dict[str, object]:

@@ -4,15 +4,17 @@
 |---------------------------------|------------------------------------------------------------------------|
 | `link` `lane` `intake`          | machines: one connection, one producing lane, one consuming intake     |
 | `record` `delivery` `buffer`    | what an entry is made of; what a cumulative ack covers; fair turns     |
+| `holdings` `traversal`          | machines: which segments are held; which are read, in the DAG's order  |
 | `compression` `chunking`        | bodies packed; messages cut and put together                           |
 | `credits`                       | what the broker still takes from a producer                            |
 | `connection` `pool`             | sockets, lookups, redirects                                            |
-| `attachment` `channel` `inbox`  | staying attached to whoever serves the topic; consuming; waiting       |
+| `attachment` `channel` `reader` `inbox` | staying attached to whoever serves the topic; consuming; waiting |
+| `controller_session`            | being a member of an ordered subscription or a group                   |
 | `topic_view` `topic_watch`      | the segments of a topic, and how they change                           |
 | `lanes` `track` `lineage`       | machine: all lanes of a producer, through splits and merges            |
 | `lane_runner` `room`            | one lane on the wire; how much may be under way                        |
 | `client` `producer`             | what applications use                                                  |
-| `consumer` `queue_consumer` `stream_consumer` | what consumers share, and their kinds                    |
+| `consumer` `queue_consumer` `stream_consumer` `checkpoint_consumer` | what consumers share, and their kinds |
 | `message` `checkpoint` `policies` `errors` | values                                                      |
 | `blocking`                      | the same names without await                                           |
 """
@@ -20,6 +22,7 @@
 from __future__ import annotations
 
 from anabranch.client.checkpoint import Checkpoint
+from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.client import Client, connect
 from anabranch.client.compression import Compression
 from anabranch.client.message import Message, MessageId
@@ -35,6 +38,7 @@ __all__ = [
     "Batching",
     "Certificate",
     "Checkpoint",
+    "CheckpointConsumer",
     "Chunking",
     "Client",
     "Compression",

@@ -13,9 +13,11 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from anabranch.client import client as asynchronous
+from anabranch.client.checkpoint import Checkpoint
+from anabranch.client.checkpoint_consumer import CheckpointConsumer, Restore
 from anabranch.client.client import Start
 from anabranch.client.compression import Compression
 from anabranch.client.consumer import Consumer
@@ -226,6 +228,32 @@ class BlockingStreamConsumer(_BlockingConsumer):
     def ack_cumulative(self, message: Message | MessageId) -> None:
         _PORTAL.call(lambda: self._inner.ack_cumulative(message))
 
+    def position(self, message: Message) -> MessageId:
+        async def asked() -> MessageId:
+            return self._inner.position(message)
+
+        return _PORTAL.call(asked)
+
+
+class BlockingCheckpointConsumer(_BlockingConsumer):
+    """Blocking face of CheckpointConsumer."""
+
+    def __init__(self, inner: CheckpointConsumer) -> None:
+        self._inner: CheckpointConsumer = inner
+
+    @property
+    def group(self) -> str | None:
+        return self._inner.group
+
+    def checkpoint(self) -> Checkpoint:
+        async def asked() -> Checkpoint:
+            return self._inner.checkpoint()
+
+        return _PORTAL.call(asked)
+
+    def saved(self, checkpoint: Checkpoint, timeout: Seconds | None = None) -> None:
+        _PORTAL.call(lambda: self._inner.saved(checkpoint, timeout))
+
 
 class BlockingClient(_Face):
     """Blocking face of Client."""
@@ -301,6 +329,7 @@ class BlockingClient(_Face):
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
         schema: Schema | type | None = None,
+        release_timeout: Seconds = 10.0,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> BlockingStreamConsumer:
@@ -312,10 +341,41 @@ class BlockingClient(_Face):
             prefetch=prefetch,
             ack_group_time=ack_group_time,
             schema=schema,
+            release_timeout=release_timeout,
             properties=properties,
             timeout=timeout,
         )
         return BlockingStreamConsumer(_PORTAL.call(lambda: opening))
+
+    def checkpoint_consumer(
+        self,
+        topic: str | Sequence[str],
+        *,
+        start: Checkpoint = Checkpoint.latest(),  # noqa: B008  frozen
+        group: str | None = None,
+        restore: Restore | None = None,
+        name: str | None = None,
+        prefetch: int = 1000,
+        on_loss: Literal["skip", "fail"] = "skip",
+        release_timeout: Seconds = 10.0,
+        schema: Schema | type | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> BlockingCheckpointConsumer:
+        opening = self._inner.checkpoint_consumer(
+            topic,
+            start=start,
+            group=group,
+            restore=restore,
+            name=name,
+            prefetch=prefetch,
+            on_loss=on_loss,
+            release_timeout=release_timeout,
+            schema=schema,
+            properties=properties,
+            timeout=timeout,
+        )
+        return BlockingCheckpointConsumer(_PORTAL.call(lambda: opening))
 
 
 def connect(

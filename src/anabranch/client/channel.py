@@ -18,6 +18,7 @@ from anabranch.client.link import command
 from anabranch.client.message import Message, MessageId
 from anabranch.client.policies import Backoff
 from anabranch.client.pool import Pool
+from anabranch.client.topic_watch import TopicWatches
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.chance import Chance
@@ -38,6 +39,7 @@ class Ground:
     backoff: Backoff
     clock: Clock
     chance: Chance
+    watches: TopicWatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Channel:
         shared = spec.sub_type == pb.CommandSubscribe.Shared
         self.intake = Intake(spec.identity, lane=spec.lane, partition=spec.partition, prefetch=window, is_shared=shared)
         self.attachment: Attachment | None = None
+        self.task: asyncio.Task[Any] | None = None  # of the attachment
         self.is_at_end = False
         self._outlet = outlet
         self._pool = ground.pool
@@ -253,6 +256,13 @@ class Channel:
             self._ack_timer.cancel()
             self._ack_timer = None
         self.perform(self.intake.flush())
+
+    async def leave(self, timeout_s: float) -> None:
+        """Closed while the consumer goes on: says its acks, then stays detached for good."""
+        await self.close(timeout_s)
+        if self.task is not None:
+            self.task.cancel()
+        self.lost()
 
     async def close(self, timeout_s: float) -> None:
         """Says the acks that are due. The broker has handled them before it answers the farewell."""

@@ -27,6 +27,7 @@ from enum import Enum
 
 from anabranch.client.errors import BadOption
 from anabranch.client.message import BytesReader, MessageId, read_wire_id, sized, wire_id
+from anabranch.model.names import TopicName
 
 VERSION = 1
 UNKNOWN = -1
@@ -122,7 +123,12 @@ class Checkpoint:
     def cut_of(self, topic: str) -> TopicCut | None:
         """The marks for this topic; a checkpoint that names no topic is of the only one."""
         for cut in self.cuts:
-            if cut.topic == topic or (not cut.topic and len(self.cuts) == 1):
+            if not cut.topic and len(self.cuts) == 1:
+                return cut
+            # A regular topic that became a scalable one has its partitions as segments of the same numbers.
+            if cut.topic == topic or (
+                cut.topic and TopicName.parse(cut.topic).scalable == TopicName.parse(topic).scalable
+            ):
                 return cut
         return None
 
@@ -164,11 +170,12 @@ def _merged(one: TopicCut, other: TopicCut) -> TopicCut:
     marks = dict(one.marks)
     for segment, mark in other.marks.items():
         known = marks.get(segment)
-        marks[segment] = mark if known is None or _reach(known) < _reach(mark) else known
+        marks[segment] = mark if known is None or reach(known) < reach(mark) else known
     return TopicCut(one.topic, marks, max(one.epoch, other.epoch), one.incarnation)
 
 
-def _reach(mark: Mark) -> tuple[int, tuple[int, ...]]:
+def reach(mark: Mark) -> tuple[int, tuple[int, ...]]:
+    """Marks of one segment, comparable: the farther one is greater."""
     match mark:
         case FromStart():
             return 0, ()

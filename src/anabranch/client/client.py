@@ -10,9 +10,11 @@ from typing import Any, Literal, TypeVar
 
 from anabranch.client.address import Address
 from anabranch.client.channel import Ground
+from anabranch.client.checkpoint import Checkpoint
+from anabranch.client.checkpoint_consumer import CheckpointConsumer, CheckpointOptions, Restore, check_start
 from anabranch.client.compression import Compression
-from anabranch.client.consumer import Consumer, ConsumerOptions
-from anabranch.client.errors import BadOption, ClientError, Closed, NotSupported, TimedOut
+from anabranch.client.consumer import Consumer
+from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
 from anabranch.client.opening import Opening
 from anabranch.client.policies import NO_BATCHING, Batching, Chunking, ConnectionPolicy, Seconds, seconds
 from anabranch.client.pool import Pool
@@ -20,7 +22,7 @@ from anabranch.client.producer import Producer
 from anabranch.client.producer_options import ProducerOptions
 from anabranch.client.queue_consumer import QueueConsumer, QueueOptions
 from anabranch.client.schema import Schema, schema_of
-from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.client.stream_consumer import StreamConsumer, StreamOptions
 from anabranch.client.topic_watch import TopicWatches
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
@@ -84,8 +86,8 @@ class Client:
         self._clock = clock
         self._chance = chance
         self._pool = Pool(services, policy, clock, auth=auth, tls=tls, answer_timeout_s=operation_timeout_s)
-        self._ground = Ground(self._pool, policy.backoff, clock, chance)
         self._watches = TopicWatches(self._pool, policy, clock, chance)
+        self._ground = Ground(self._pool, policy.backoff, clock, chance, self._watches)
         self._opened: set[Producer | Consumer] = set()
         self._is_closed = False
 
@@ -174,7 +176,7 @@ class Client:
 
         async def opened() -> QueueConsumer:
             made = QueueConsumer(topics, options, self._ground)
-            await made.open(await self._partitions(topics, options.operation_timeout_s))
+            await made.open()
             return await self._keep(made)
 
         return Opening(opened)
@@ -189,18 +191,63 @@ class Client:
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
         schema: Schema | type | None = None,
+        release_timeout: Seconds = 10.0,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> Opening[StreamConsumer]:
         """`start` says where a subscription begins that does not exist yet."""
         topics = _topics(topic)
-        options = ConsumerOptions(
-            **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout, schema)
+        options = StreamOptions(
+            **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout, schema),
+            release_timeout_s=seconds(release_timeout),
         )
 
         async def opened() -> StreamConsumer:
             made = StreamConsumer(topics, options, self._ground)
-            await made.open(await self._partitions(topics, options.operation_timeout_s))
+            await made.open()
+            return await self._keep(made)
+
+        return Opening(opened)
+
+    def checkpoint_consumer(
+        self,
+        topic: str | Sequence[str],
+        *,
+        start: Checkpoint = Checkpoint.latest(),  # noqa: B008  frozen
+        group: str | None = None,
+        restore: Restore | None = None,
+        name: str | None = None,
+        prefetch: int = 1000,
+        on_loss: Literal["skip", "fail"] = "skip",
+        release_timeout: Seconds = 10.0,
+        schema: Schema | type | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: Seconds | None = None,
+    ) -> Opening[CheckpointConsumer]:
+        """Reads from `start` on, and leaves nothing behind at the broker.
+
+        In a `group` the members share the segments; `restore` then gives what the group has stored, and is asked
+        whenever this member gets more segments. `on_loss="fail"`: raise PositionGone when retention deleted a segment
+        of the checkpoint before it was read.
+        """
+        topics = _topics(topic)
+        if on_loss not in ("skip", "fail"):
+            raise BadOption(f"on_loss is 'skip' or 'fail', not {on_loss!r}")
+        reader = _new_name("reader")
+        options = CheckpointOptions(
+            **self._consumer_options(
+                group or reader, "earliest", name or reader, prefetch, 0.01, properties, timeout, schema
+            ),
+            start=check_start(start),
+            group=group,
+            restore=restore,
+            is_loss_fatal=on_loss == "fail",
+            release_timeout_s=seconds(release_timeout),
+        )
+
+        async def opened() -> CheckpointConsumer:
+            made = CheckpointConsumer(topics, options, self._ground)
+            await made.open()
             return await self._keep(made)
 
         return Opening(opened)
@@ -246,9 +293,6 @@ class Client:
             "schema": schema_of(schema),
         }
 
-    async def _partitions(self, topics: Sequence[TopicName], timeout_s: float) -> dict[TopicName, int]:
-        return {topic: await self._lanes(topic, timeout_s) for topic in topics}
-
     async def _keep(self, made: P) -> P:
         if self._is_closed:
             await made.close(timeout=0)
@@ -284,7 +328,7 @@ class Client:
 
 def _topics(topic: str | Sequence[str]) -> tuple[TopicName, ...]:
     names = [topic] if isinstance(topic, str) else list(topic)
-    topics = tuple(dict.fromkeys(map(_regular, names)))
+    topics = tuple(dict.fromkeys(map(_offered, names)))
     if not topics:
         raise BadOption("a consumer needs at least one topic")
     return topics
@@ -296,13 +340,6 @@ def _offered(topic: str) -> TopicName:
         raise BadOption("non-persistent topics are not offered: nothing could be promised about them")
     if name.domain is Domain.SEGMENT:
         raise BadOption(f"{topic} is one segment; name its topic: {name.scalable}")
-    return name
-
-
-def _regular(topic: str) -> TopicName:
-    name = _offered(topic)
-    if name.domain is not Domain.PERSISTENT:
-        raise NotSupported(f"{topic}: scalable topics are not served yet; use persistent://…")
     return name
 
 

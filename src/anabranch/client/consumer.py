@@ -1,26 +1,30 @@
-"""What all consumers share: channels to partitions and segments, one inbox over them, receiving and closing.
+"""What all consumers share: topics that are watched, channels to their segments, one inbox over all of them.
 
-Knows asyncio. Which channels there are is for the kinds to say (`queue_consumer`, `stream_consumer`,
-`checkpoint_consumer`); what flows in one is decided by its `intake`.
+Knows asyncio. Which segments are read is for the kinds to say (`queue_consumer`, `stream_consumer`,
+`checkpoint_consumer`); what flows in a channel is decided by its `intake`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
 from anabranch.client.attachment import Attachment
 from anabranch.client.channel import FAREWELL_SECONDS, Channel, ChannelSpec, Ground
-from anabranch.client.errors import BadOption, ClientError, Closed
+from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound
 from anabranch.client.inbox import Inbox
 from anabranch.client.message import Message, MessageId
 from anabranch.client.policies import Seconds, seconds
 from anabranch.client.schema import Schema
+from anabranch.client.topic_view import TopicView
+from anabranch.client.topic_watch import TopicWatch
 from anabranch.client.tutor import Tutor, on_wire
 from anabranch.model.names import TopicName
+from anabranch.model.segment import Segment
+from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.runtime.tasks import TaskOwner
 
 
@@ -37,6 +41,18 @@ class ConsumerOptions:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     schema: Schema | None = None
+    priority: int = 0
+
+
+class TopicPart:
+    """One topic of a consumer: what is known of it, and its channels by segment."""
+
+    def __init__(self, watch: TopicWatch, view: TopicView) -> None:
+        self.watch = watch
+        self.view = view
+        self.first = frozenset(view.layout.segments)  # what is there from the start; everything else came later
+        self.channels: dict[int, Channel] = {}
+        self.unfollow: Callable[[], None] = lambda: None
 
 
 class Consumer:
@@ -48,20 +64,26 @@ class Consumer:
         self._ground = ground
         self._tasks = TaskOwner("consumer")
         self._inbox: Inbox[Channel] = Inbox()
-        self._channels: dict[tuple[str, int], Channel] = {}  # by topic and lane
+        self._watches: list[TopicWatch] = []
+        self._parts: list[TopicPart] = []
+        self._channels: dict[tuple[str, int], Channel] = {}  # by topic and lane, as message ids have them
         self._is_closed = False
         self._lessons = 0
         self._tutor = None if options.schema is None else Tutor(options.schema, ground, self._tasks)
 
-    async def open(self, lanes: Mapping[TopicName, int]) -> Self:
-        """`lanes`: number of partitions of every topic, 0 for one without."""
+    async def open(self) -> Self:
+        """Returns when everything that can be read now is attached."""
+        clock = self._ground.clock
+        deadline = clock.monotonic() + self._options.operation_timeout_s
         try:
-            for topic, count in lanes.items():
-                for lane in range(count) if count else (-1,):
-                    self._attach(self._spec(topic, lane))
-            for channel in list(self._channels.values()):
-                assert channel.attachment is not None
-                await channel.attachment.wait_first(self._options.operation_timeout_s)
+            for topic in self._topics:
+                watch = self._ground.watches.hold(topic, self)
+                self._watches.append(watch)
+                part = TopicPart(watch, await watch.wait_first(max(0.0, deadline - clock.monotonic())))
+                self._parts.append(part)
+                part.unfollow = watch.follow(partial(self._seen, part))
+            for part in self._parts:
+                await self._ready(part, max(0.0, deadline - clock.monotonic()))
         except BaseException:
             await self.close(timeout=0)
             raise
@@ -118,12 +140,18 @@ class Consumer:
         self._is_closed = True
         self._inbox.fail(Closed("the consumer is closed"))
         timeout_s = FAREWELL_SECONDS if timeout is None else seconds(timeout)
+        for part in self._parts:
+            part.unfollow()
+        channels = [channel for part in self._parts for channel in part.channels.values()]
         try:
-            await asyncio.gather(*(channel.close(timeout_s) for channel in self._channels.values()))
+            await asyncio.gather(*(channel.close(timeout_s) for channel in channels))
+            await self._depart(timeout_s)
         finally:
             await self._tasks.close()
-            for channel in self._channels.values():
+            for channel in channels:
                 channel.lost()
+            for watch in self._watches:
+                await self._ground.watches.let_go(watch, self)
 
     # -- for the channels
 
@@ -146,8 +174,20 @@ class Consumer:
 
     # -- for the kinds
 
-    def _spec(self, topic: TopicName, lane: int) -> ChannelSpec:
+    def _seen(self, part: TopicPart, view: TopicView) -> None:
+        """The layout as it is now: called at once and with every change; must not raise."""
         raise NotImplementedError
+
+    async def _ready(self, part: TopicPart, timeout_s: float) -> None:
+        """Until what the first layout asks for is attached."""
+        channels = list(part.channels.values())
+        for channel in channels:
+            assert channel.attachment is not None
+            if part.channels.get(channel.spec.segment_id) is channel:
+                await channel.attachment.wait_first(timeout_s)
+
+    async def _depart(self, timeout_s: float) -> None:
+        """All channels are closed; what else is to be said?"""
 
     def _hand_out(self, channel: Channel, message: Message) -> Message:
         """A message leaves for the application."""
@@ -156,30 +196,71 @@ class Consumer:
             self._tutor.finish(message)
         return message
 
-    def _attach(self, spec: ChannelSpec) -> Channel:
+    def _spec(
+        self, part: TopicPart, segment: Segment, sub_type: pb.CommandSubscribe.SubType, topic: str | None = None
+    ) -> ChannelSpec:
+        view, options = part.view, self._options
+        is_legacy = view.is_legacy(segment)
+        backing = topic or view.backing(segment)
+        # What was not there when we came is read from its beginning: nothing of it is from before our time.
+        from_earliest = options.from_earliest or segment.segment_id not in part.first
+        suffix = "" if view.is_synthetic else f"-seg-{segment.segment_id}"
+        return ChannelSpec(
+            topic=backing,
+            identity=str(view.topic),
+            lane=view.lane(segment),
+            segment_id=segment.segment_id,
+            partition=TopicName.parse(backing).partition_index if is_legacy else -1,
+            is_legacy=is_legacy,
+            subscription=options.subscription,
+            sub_type=sub_type,
+            consumer_name=options.name + suffix,
+            from_earliest=from_earliest,
+            priority=options.priority,
+            properties=options.properties,
+            subscription_properties=options.subscription_properties,
+            ack_group_s=options.ack_group_s,
+            schema=None if options.schema is None else on_wire(options.schema),
+        )
+
+    def _attach(self, part: TopicPart, channel: Channel, forgives: tuple[type[ClientError], ...] | None = None) -> None:
         """Starts; `channel.attachment` says how it goes."""
-        if self._options.schema is not None:
-            spec = replace(spec, schema=on_wire(self._options.schema))
-        channel = Channel(spec, self, self._ground, self._options.prefetch)
-        ground = self._ground
-        channel.attachment = Attachment(channel, ground.pool, ground.backoff, ground.clock, ground.chance)
+        spec, ground = channel.spec, self._ground
+        if forgives is None:
+            # Of scalable topics the layout says what is there: a segment that is not yet, or not yet free, will be.
+            forgives = () if part.view.is_synthetic else (TopicNotFound, ConsumerBusy)
+        channel.attachment = Attachment(
+            channel, ground.pool, ground.backoff, ground.clock, ground.chance, forgives=forgives
+        )
+        part.channels[spec.segment_id] = channel
         self._channels[spec.identity, spec.lane] = channel
         self._share()
-        self._tasks.spawn(channel.attachment.run(), spec.topic)
-        return channel
+        channel.task = self._tasks.spawn(channel.attachment.run(), spec.topic)
+
+    def _detach(self, part: TopicPart, channel: Channel) -> asyncio.Task[None] | None:
+        """The segment is not ours any more, or not there any more."""
+        if part.channels.get(channel.spec.segment_id) is channel:
+            del part.channels[channel.spec.segment_id]
+        if self._channels.get((channel.spec.identity, channel.spec.lane)) is channel:
+            del self._channels[channel.spec.identity, channel.spec.lane]
+        self._share()
+        return self._tasks.spawn(channel.leave(FAREWELL_SECONDS), f"leave {channel}")
 
     def _share(self) -> None:
         """The prefetch, divided among those who have something to bring."""
-        busy = [channel for channel in self._channels.values() if not channel.is_at_end]
-        window = max(1, self._options.prefetch // max(1, len(busy)))
+        busy = sum(1 for channel in self._channels.values() if not channel.is_at_end)
+        window = max(1, self._options.prefetch // max(1, busy))
         for channel in self._channels.values():
             channel.resize(1 if channel.is_at_end else window)
 
-    def _channel_of(self, one: MessageId) -> Channel:
+    def _channel_of(self, one: MessageId) -> Channel | None:
+        """None: its segment is not attached any more. Raises BadOption for what never was ours."""
         if self._is_closed:
             raise Closed("the consumer is closed")
         channel = self._channels.get((one.topic, one.lane))
-        if channel is None:
+        if channel is None and not any(
+            str(part.view.topic) == one.topic and not part.view.is_synthetic for part in self._parts
+        ):
             raise BadOption(f"{one} is not a message of {self.topic}")
         return channel
 

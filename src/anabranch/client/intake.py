@@ -87,9 +87,8 @@ class Intake:
         partition: int | None = None,
         prefetch: int = 1000,
         is_shared: bool = False,
-        after: MessageId | None = None,
     ) -> None:
-        """`partition` of the topic on the wire, where it is not the lane. Nothing up to `after` is handed out.
+        """`partition` of the topic on the wire, where it is not the lane.
 
         `is_shared`: others take from the same subscription, so a message may be completed elsewhere.
         """
@@ -105,7 +104,7 @@ class Intake:
         self._entries: dict[Place, _Held] = {}
         self._dirty: dict[Place, None] = {}  # have acks to be said, in this order
         self._cumulative: pb.MessageIdData | None = None  # the same for a cumulative one
-        self._floor = None if after is None else after.place  # everything up to here is acknowledged cumulatively
+        self._floor: tuple[int, int, int] | None = None  # everything up to here is acknowledged cumulatively
         self._unconfirmed: dict[int, Sequence[Place]] = {}  # acks said: number to places
         self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
         self._last_ack = 0
@@ -234,6 +233,11 @@ class Intake:
         assert window >= 1
         self._window = window
         return self._flow()
+
+    def start_after(self, one: MessageId) -> None:
+        """Nothing up to this message is handed out."""
+        if self._floor is None or self._floor < one.place:
+            self._floor = one.place
 
     def stop(self, buffered: Iterable[MessageId]) -> None:
         """Hand out nothing more; acks of what was handed out still count. `buffered` never was: the next has it."""

@@ -86,6 +86,14 @@ class Pool:
         finally:
             self._dials.pop(address, None)
 
+    async def private(self, address: Address | None) -> Connection:
+        """A connection that nobody else uses, to this broker or to any; whoever asked closes it."""
+        if self._is_closed:
+            raise Closed("the client is closed")
+        if address is None:
+            address = (await self.connection()).address
+        return await Connection.dial(self._known(address), self._policy, self._clock, self._auth, self._tls)
+
     def _known(self, address: Address) -> Address:
         """A broker on loopback has several names; one connection is enough."""
         return next((service for service in self._services if address.is_same_place(service)), address)

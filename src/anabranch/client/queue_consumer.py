@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anabranch.client.channel import Channel, ChannelSpec, Ground
-from anabranch.client.consumer import Consumer, ConsumerOptions, id_of
+from anabranch.client.channel import Channel, Ground
+from anabranch.client.consumer import Consumer, ConsumerOptions, TopicPart, id_of
 from anabranch.client.message import Message, MessageId
 from anabranch.client.policies import Seconds, seconds
+from anabranch.client.topic_view import TopicView
 from anabranch.model.names import TopicName
 from anabranch.protocol import pulsar_pb2 as pb
 
@@ -20,20 +22,24 @@ class QueueOptions(ConsumerOptions):
 class QueueConsumer(Consumer):
     """Shares the messages with every other queue consumer of the subscription; acks are individual."""
 
-    def __init__(self, topics: tuple[TopicName, ...], options: QueueOptions, ground: Ground) -> None:
+    def __init__(self, topics: Sequence[TopicName], options: QueueOptions, ground: Ground) -> None:
         super().__init__(topics, options, ground)
         self._queue = options
 
     async def ack(self, message: Message | MessageId) -> None:
         """Done with it. Said to the broker within moments, at the latest by `close`; repeated until confirmed."""
         one = id_of(message)
-        self._channel_of(one).ack(one)
+        channel = self._channel_of(one)
+        if channel is not None:
+            channel.ack(one)
 
     async def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
         """Deliver it again, to whomever, after `delay` (otherwise the consumer's `nack_delay`)."""
         one = id_of(message)
         channel = self._channel_of(one)
         delay_s = self._queue.nack_delay_s if delay is None else seconds(delay)
+        if channel is None:
+            return
         if delay_s <= 0:
             channel.redeliver([one])
         else:
@@ -43,18 +49,14 @@ class QueueConsumer(Consumer):
         await self._ground.clock.sleep(delay_s)
         channel.redeliver([one])
 
-    def _spec(self, topic: TopicName, lane: int) -> ChannelSpec:
-        return ChannelSpec(
-            topic=str(topic.partition(lane)) if lane >= 0 else str(topic),
-            identity=str(topic),
-            lane=lane,
-            segment_id=max(lane, 0),
-            partition=lane,
-            subscription=self._options.subscription,
-            sub_type=pb.CommandSubscribe.Shared,
-            consumer_name=self._options.name,
-            from_earliest=self._options.from_earliest,
-            properties=self._options.properties,
-            subscription_properties=self._options.subscription_properties,
-            ack_group_s=self._options.ack_group_s,
-        )
+    def _seen(self, part: TopicPart, view: TopicView) -> None:
+        """Attached to every segment there is, sealed ones too: late acks and seeks reach them until they are gone."""
+        is_another = view.generation != part.view.generation
+        part.view = view
+        for segment_id, channel in list(part.channels.items()):
+            if is_another or segment_id not in view.layout:
+                self._detach(part, channel)
+        for segment_id, segment in view.layout.segments.items():
+            if segment_id not in part.channels:
+                spec = self._spec(part, segment, pb.CommandSubscribe.Shared)
+                self._attach(part, Channel(spec, self, self._ground, self._options.prefetch))
