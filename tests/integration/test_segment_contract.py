@@ -176,3 +176,14 @@ async def test_a_deleted_cursor_is_forgotten(world: SegmentWorld) -> None:
 def test_what_the_hosts_say_they_can(world: SegmentWorld) -> None:
     able = world.host.capabilities
     assert able.has_drain_events and able.has_fencing and able.has_dedup_handover and able.tells_children
+
+
+async def test_figures_of_segments(world: SegmentWorld) -> None:
+    ref, missing = parent(world), children(world)[1]
+    await world.publish(ref, 0, 1, 2)
+    await world.acknowledge(ref, "s", 1)
+    found, nothing, other_life = await world.host.measure((ref, missing, SegmentRef(ref.name, 2, 0)))
+    assert found is not None
+    assert (found.messages, found.subscriptions["s"].backlog, found.subscriptions["s"].consumers) == (3, 2, 0)
+    assert (nothing, other_life) == (None, None)
+    assert await world.host.ask(Mandate(1, 1), Fence("op", ref))  # a look raises no mandate

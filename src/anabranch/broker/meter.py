@@ -13,9 +13,10 @@ class Meter:
     """Several counters that are looked at together. The rate is that since the oldest look within the window, so the
     first look says 0; looks that follow each other closely are not remembered one by one."""
 
-    __slots__ = ("_looks",)
+    __slots__ = ("_looks", "_samples_max", "_window")
 
-    def __init__(self) -> None:
+    def __init__(self, window_seconds: float = WINDOW_SECONDS, samples_max: int = SAMPLES_MAX) -> None:
+        self._window, self._samples_max = window_seconds, samples_max
         self._looks: deque[tuple[float, tuple[int, ...]]] = deque()
 
     def rates(self, now: float, values: Sequence[int]) -> tuple[float, ...]:
@@ -23,13 +24,13 @@ class Meter:
         if looks and any(new < old for new, old in zip(taken, looks[-1][1], strict=True)):
             looks.clear()  # counted from the beginning again
         # One look from before the window stays as long as there is none at its edge.
-        while len(looks) > 1 and looks[1][0] <= now - WINDOW_SECONDS:
+        while len(looks) > 1 and looks[1][0] <= now - self._window:
             looks.popleft()
         if not looks:
             looks.append((now, taken))
             return (0.0,) * len(taken)
         then, before = looks[0]
-        if now - looks[-1][0] >= WINDOW_SECONDS / (SAMPLES_MAX - 1):
+        if now - looks[-1][0] >= self._window / (self._samples_max - 1):
             looks.append((now, taken))
         passed = now - then
         if passed <= 0:

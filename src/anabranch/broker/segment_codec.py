@@ -9,14 +9,17 @@ from anabranch.controller import host
 from anabranch.controller.host import (
     Answer,
     CursorSpec,
+    CursorStats,
     Done,
     Drained,
     HostEvent,
     Mandate,
+    Rates,
     Refilled,
     Request,
     SealFacts,
     SegmentRef,
+    SegmentStats,
     Start,
     Status,
     SubscriptionSeen,
@@ -49,13 +52,13 @@ def request_json(mandate: Mandate, request: Request) -> Json:
         "kind": type(request).__name__,
         "mandate": [mandate.term, mandate.number],
         "operation": request.operation,
-        "segment": _ref_json(request.segment),
+        "segment": ref_json(request.segment),
     }
     match request:
         case host.Create():
             value["cursors"] = [_spec_json(one) for one in request.cursors]
         case host.Seal():
-            value["children"] = [_ref_json(one) for one in request.children]
+            value["children"] = [ref_json(one) for one in request.children]
         case host.CreateCursor():
             value["cursor"] = _spec_json(request.cursor)
         case host.Seek():
@@ -80,14 +83,14 @@ def read_request(value: Mapping[str, Any]) -> tuple[Mandate, Request]:
 
 
 def _request(value: Mapping[str, Any]) -> Request:
-    operation, segment = str(value["operation"]), _ref(value["segment"])
+    operation, segment = str(value["operation"]), read_ref(value["segment"])
     match value["kind"]:
         case "Create":
             return host.Create(operation, segment, tuple(map(_spec, value["cursors"])))
         case "Fence":
             return host.Fence(operation, segment)
         case "Seal":
-            return host.Seal(operation, segment, tuple(map(_ref, value["children"])))
+            return host.Seal(operation, segment, tuple(map(read_ref, value["children"])))
         case "Delete":
             return host.Delete(operation, segment)
         case "CreateCursor":
@@ -145,7 +148,7 @@ def read_answer(value: Mapping[str, Any]) -> Answer:
 def event_json(event: HostEvent) -> Json:
     value: Json = {
         "kind": type(event).__name__,
-        "segment": _ref_json(event.segment),
+        "segment": ref_json(event.segment),
         "subscription": event.subscription,
     }
     match event:
@@ -161,7 +164,7 @@ def event_json(event: HostEvent) -> Json:
 def read_event(value: Mapping[str, Any]) -> HostEvent:
     """Raises BadRequest."""
     try:
-        segment, subscription = _ref(value["segment"]), str(value["subscription"])
+        segment, subscription = read_ref(value["segment"]), str(value["subscription"])
         match value["kind"]:
             case "Drained":
                 return Drained(segment, subscription, int(value["rewinds"]))
@@ -175,12 +178,37 @@ def read_event(value: Mapping[str, Any]) -> HostEvent:
         raise BadRequest(f"not an event of a segment: {error!r}") from error
 
 
+# figures --------------------------------------------------------------------------------------------------------------
+def stats_json(stats: SegmentStats) -> Json:
+    return {
+        "rates": [[one.messages_in, one.bytes_in, one.messages_out, one.bytes_out] for one in _rates(stats)],
+        "producers": stats.producers,
+        "messages": stats.messages,
+        "bytes": stats.bytes,
+        "subscriptions": {name: [one.backlog, one.consumers] for name, one in stats.subscriptions.items()},
+    }
+
+
+def _rates(stats: SegmentStats) -> tuple[Rates, Rates]:
+    return stats.rates_10s, stats.rates_60s
+
+
+def read_stats(value: Mapping[str, Any]) -> SegmentStats:
+    """Raises BadRequest."""
+    try:
+        short, long = (Rates(*map(float, one)) for one in value["rates"])
+        found = {str(name): CursorStats(int(one[0]), int(one[1])) for name, one in value["subscriptions"].items()}
+        return SegmentStats(short, long, int(value["producers"]), int(value["messages"]), int(value["bytes"]), found)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise BadRequest(f"not the figures of a segment: {error!r}") from error
+
+
 # values ---------------------------------------------------------------------------------------------------------------
-def _ref_json(ref: SegmentRef) -> list[Any]:
+def ref_json(ref: SegmentRef) -> list[Any]:
     return [str(ref.name), ref.incarnation, ref.segment_id]
 
 
-def _ref(value: list[Any]) -> SegmentRef:
+def read_ref(value: list[Any]) -> SegmentRef:
     name, incarnation, segment_id = value
     return SegmentRef(TopicName.parse(name), int(incarnation), int(segment_id))
 

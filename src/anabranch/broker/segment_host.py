@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.broker.fleet import ErrandRefused, Fleet, NoAnswer, NotConnected
@@ -22,8 +22,12 @@ from anabranch.broker.segment_codec import (
     event_json,
     read_answer,
     read_event,
+    read_ref,
     read_request,
+    read_stats,
+    ref_json,
     request_json,
+    stats_json,
 )
 from anabranch.broker.segment_lineage import LastSequence, Lineage
 from anabranch.broker.segment_news import SegmentNews
@@ -38,6 +42,8 @@ from anabranch.controller.host import (
     HostUnavailable,
     Mandate,
     Request,
+    SegmentRef,
+    SegmentStats,
 )
 from anabranch.model.errors import Error, NotFound, NotReady
 from anabranch.model.names import TopicName
@@ -46,6 +52,7 @@ from anabranch.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 ASK_SECONDS = 10.0  # the host's own deadline
+MEASURE_SECONDS = 2.0
 AGAIN_SECONDS = 0.02
 GROUP = "segments"  # of errands
 
@@ -126,6 +133,47 @@ class EmbeddedHost:
                 raise ServedElsewhere(name, None) from refused
             raise ERRORS.get(refused.code, HostOutcomeUnknown)(refused.reason) from refused
 
+    # -- figures
+
+    async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:
+        """One errand per owner."""
+        owners: dict[str | None, list[int]] = {}
+        for index, ref in enumerate(segments):
+            fleet = self._fleet
+            is_here = fleet is None or self._placement.is_here(ref.name)
+            owners.setdefault(None if is_here or fleet is None else fleet.owner_of(ref.name) or "", []).append(index)
+        found: list[SegmentStats | None] = [None] * len(segments)
+
+        async def ask(owner: str | None, some: list[int]) -> None:
+            answers = await self._measure(owner, [segments[index] for index in some])
+            for index, answer in zip(some, answers, strict=True):
+                found[index] = answer
+
+        await asyncio.gather(*(ask(owner, some) for owner, some in owners.items()))
+        return tuple(found)
+
+    async def _measure(self, owner: str | None, segments: list[SegmentRef]) -> list[SegmentStats | None]:
+        try:
+            async with asyncio.timeout(MEASURE_SECONDS):
+                if owner is None or self._fleet is None:
+                    return await self._measure_here(segments)
+                asked = {"segments": [ref_json(one) for one in segments]}
+                answer = await self._fleet.ask(owner, f"{GROUP}.measure", asked)
+                return [None if one is None else read_stats(one) for one in answer]
+        except (Error, TimeoutError) as error:
+            log.info("segments not measured", extra={"broker": owner or "here", "reason": str(error)})
+            return [None] * len(segments)
+
+    async def _measure_here(self, segments: Sequence[SegmentRef]) -> list[SegmentStats | None]:
+        found: list[SegmentStats | None] = []
+        for ref in segments:
+            try:
+                found.append(await self._owner.stats(ref))
+            except Error as error:  # moved or closed a moment ago
+                log.info("segment not measured", extra={"segment": str(ref.name), "reason": error.reason})
+                found.append(None)
+        return found
+
     # -- producers
 
     async def prepare(self, producer: Producer, topic: SegmentTopic) -> None:
@@ -189,6 +237,9 @@ class EmbeddedHost:
                 for one in arguments["events"]:
                     self._hear(read_event(one))
                 return None
+            case "measure":
+                some = await self._measure_here([read_ref(one) for one in arguments["segments"]])
+                return [None if one is None else stats_json(one) for one in some]
             case "sequence":
                 found = await self._owner.last_sequence(TopicName.parse(arguments["segment"]), arguments["producer"])
                 return None if found is None else {"last": found.last, "final": found.is_final}

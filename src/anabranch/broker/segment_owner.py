@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from anabranch.broker.segment_facts import NEVER, SegmentFacts, check_mandate, grave_text, mandate_on
 from anabranch.broker.segment_lineage import LastSequence
 from anabranch.broker.segment_logs import SegmentLogs
+from anabranch.broker.segment_rates import SegmentRates
 from anabranch.broker.segment_topic import SegmentTopic, TellSealed
 from anabranch.broker.topics import Topics
 from anabranch.controller.host import (
@@ -32,10 +33,13 @@ from anabranch.controller.host import (
     Seal,
     Seek,
     SegmentMissing,
+    SegmentRef,
+    SegmentStats,
     Status,
 )
 from anabranch.model.errors import Error, NotFound, NotReady
 from anabranch.model.names import TopicName
+from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
 
@@ -46,6 +50,7 @@ class SegmentOwner:
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._tasks = TaskOwner("segments")
+        self._rates: SegmentRates | None = None
         self.tell_sealed: TellSealed | None = None  # what producers of our own kind are told
         self.before_seal: Callable[[Seal], Awaitable[None]] | None = None
         topics.on_segment = self._adopt
@@ -58,6 +63,24 @@ class SegmentOwner:
     def _adopt(self, topic: SegmentTopic) -> None:
         topic.on_event = self._tell
         topic.tell_sealed = self.tell_sealed
+
+    def start(self, clock: Clock) -> None:
+        """Rates are looked at from now on."""
+        self._rates = SegmentRates(self._topics.sampler, clock)
+        self._tasks.spawn(self._rates.run(self._loaded), "rates")
+
+    def _loaded(self) -> list[SegmentTopic]:
+        return [topic for topic in self._topics if isinstance(topic, SegmentTopic)]
+
+    async def stats(self, ref: SegmentRef) -> SegmentStats | None:
+        """None when it is not there."""
+        try:
+            topic = await self._topics.segment(ref.name)
+        except NotFound:
+            return None
+        if topic.facts.ref.incarnation != ref.incarnation or self._rates is None:
+            return None
+        return await self._rates.stats(topic)
 
     async def last_sequence(self, name: TopicName, producer: str) -> LastSequence | None:
         """What one of our segments has of a producer; None when it is not there."""

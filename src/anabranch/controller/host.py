@@ -15,7 +15,7 @@ Terms grow per topic *name*, so they fence across incarnations too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -236,6 +236,34 @@ class Status:
 Answer = Done | SealFacts | Status
 
 
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Per second."""
+
+    messages_in: float = 0.0
+    bytes_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_out: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CursorStats:
+    backlog: int  # messages
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStats:
+    """How a segment is used: a look, no request; it raises no mandate."""
+
+    rates_10s: Rates
+    rates_60s: Rates
+    producers: int
+    messages: int  # stored
+    bytes: int
+    subscriptions: Mapping[str, CursorStats]
+
+
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Drained:
@@ -285,6 +313,9 @@ class SegmentHost(Protocol):
 
     async def ask(self, mandate: Mandate, request: Request) -> Answer:
         """Raises HostError, SegmentMissing or CursorMissing; never waits longer than the host's own deadline."""
+
+    async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:
+        """In their order; None for one that is not there, or whose owner did not answer in time. Never raises."""
 
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
         """Every event of every segment from now on; the answer ends it. Events may be repeated, never lost."""

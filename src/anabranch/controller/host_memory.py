@@ -7,7 +7,7 @@ a door to it. Publishing, reading and acknowledging are here too, so that whole 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -19,6 +19,7 @@ from anabranch.controller.host import (
     CreateCursor,
     CursorMissing,
     CursorSpec,
+    CursorStats,
     Delete,
     DeleteCursor,
     Done,
@@ -29,6 +30,7 @@ from anabranch.controller.host import (
     Mandate,
     OtherIncarnation,
     Overtaken,
+    Rates,
     Refilled,
     Request,
     Seal,
@@ -37,6 +39,7 @@ from anabranch.controller.host import (
     SegmentMissing,
     SegmentRef,
     SegmentSealed,
+    SegmentStats,
     StaleTerm,
     Start,
     Status,
@@ -199,6 +202,21 @@ class Shelf:
         for tell in tuple(self._listeners):
             tell(event)
 
+    def stats(self, ref: SegmentRef) -> SegmentStats | None:
+        segment = self.segments.get(ref.name)
+        if segment is None or segment.ref.incarnation != ref.incarnation:
+            return None
+        return SegmentStats(
+            Rates(),
+            Rates(),
+            producers=0,
+            messages=len(segment.entries),
+            bytes=sum(len(entry.payload) for entry in segment.entries),
+            subscriptions={
+                name: CursorStats(len(segment.entries) - one.next, 0) for name, one in segment.cursors.items()
+            },
+        )
+
     # messages ---------------------------------------------------------------------------------------------------------
     def publish(self, name: TopicName, producer: str, sequence_id: int, payload: bytes, now_ms: int) -> Position:
         """Deduplicated: what this producer has sent before is confirmed with EARLIEST. Raises SegmentSealed."""
@@ -246,6 +264,10 @@ class MemoryHost:
 
     async def ask(self, mandate: Mandate, request: Request) -> Answer:
         return self._shelf.apply(mandate, request, self._now_ms())
+
+    async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:
+        """Nothing is measured over time here: rates are 0."""
+        return tuple(self._shelf.stats(one) for one in segments)
 
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
         return self._shelf.listen(callback)

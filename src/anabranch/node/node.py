@@ -214,6 +214,7 @@ class Node:
         if place is not None:
             me, secret = Seat(settings.storage.broker_id, ledgers.generation), await self._secret(metadata)
             client = BrokersClient(secret, me, clock)
+            stack.callback(client.close)
             fleet = ClusterFleet(place, metadata, client, me.broker, settings.cluster.drain_seconds)
             brokers_door = BrokersDoor(secret, me, clock, admin.errand)
         http = HttpServer(
@@ -235,6 +236,7 @@ class Node:
         if scalable.enabled:
             owner = SegmentOwner(topics, segment_logs)
             stack.push_async_callback(owner.close)
+            owner.start(clock)
             scalable_records = StoredScalableRecords(metadata)
             where = EverythingHere(address) if place is None else place
             segments = EmbeddedHost(owner, where, fleet, clock, scalable_records)

@@ -1,29 +1,23 @@
-"""How a broker asks another one: a signed POST with a deadline, one connection each. Knows HTTP as h11 has it.
-
-Errands are rare (an administrator's wish), so connections are not kept.
-"""
+"""How a broker asks another one: a signed POST with a deadline, on a connection that is kept for the next one."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 import h11
 
-from anabranch.broker.fleet import ErrandRefused, NoAnswer, NotConnected
+from anabranch.broker.fleet import ErrandRefused, NoAnswer
 from anabranch.cluster.signature import ANSWER_HEADER, HEADER, Secret, is_answer, sign
 from anabranch.cluster.table import Seat
 from anabranch.rest.brokers_door import ERRANDS
+from anabranch.rest.brokers_lines import Answer, Line, Lines, WasClosed
 from anabranch.runtime.clock import Clock
 
-CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 50.0  # less than a request of an administrator may take
-ANSWER_BYTES_MAX = 64 << 20
-_READ_BYTES = 64 * 1024
 
 
 class BrokersClient:
@@ -33,6 +27,10 @@ class BrokersClient:
         self._clock = clock
         self._answer_seconds = answer_seconds
         self._count = 0
+        self._lines = Lines(clock)
+
+    def close(self) -> None:
+        self._lines.close()
 
     async def ask(self, url: str, receiver: Seat, errand: str, arguments: Mapping[str, Any]) -> Any:
         """Raises ErrandRefused, NotConnected or NoAnswer."""
@@ -57,55 +55,37 @@ class BrokersClient:
             raise ErrandRefused(str(said.get("code", "error")), str(said.get("reason", f"HTTP {status}")), status)
         return value
 
-    async def _exchange(self, url: str, path: str, body: bytes, signature: str) -> tuple[int, dict[str, str], bytes]:
+    async def _exchange(self, url: str, path: str, body: bytes, signature: str) -> Answer:
         where = urlsplit(url)
+        host, port = where.hostname or "", where.port or 80
+        headers = [("Host", where.netloc), ("Content-Type", "application/json"), (HEADER, signature)]
+        line = self._lines.kept(host, port)
+        if line is not None:
+            try:
+                return await self._talk(line, host, port, path, headers, body)
+            except WasClosed:
+                pass  # while it was idle; it is asked again under the same number, which is accepted once
+        line = await self._lines.fresh(host, port)
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(where.hostname or "", where.port or 80)
-        except (OSError, TimeoutError) as error:
-            raise NotConnected(f"broker at {url} cannot be reached: {error or 'timed out'}") from error
-        try:
-            async with asyncio.timeout(self._answer_seconds):
-                return await self._talk(reader, writer, where.netloc, path, body, signature)
-        except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
-            raise NoAnswer(f"broker at {url} did not answer: {error or 'timed out'}") from error
-        finally:
-            with suppress(OSError):
-                writer.transport.abort()
+            return await self._talk(line, host, port, path, headers, body)
+        except WasClosed as error:
+            raise NoAnswer(f"broker at {url} did not answer: {error}") from error
 
     async def _talk(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        host: str,
-        path: str,
-        body: bytes,
-        signature: str,
-    ) -> tuple[int, dict[str, str], bytes]:
-        http = h11.Connection(h11.CLIENT)
-        headers = [
-            ("Host", host),
-            ("Content-Type", "application/json"),
-            ("Content-Length", str(len(body))),
-            ("Connection", "close"),
-            (HEADER, signature),
-        ]
-        for piece in (h11.Request(method="POST", target=path, headers=headers), h11.Data(body), h11.EndOfMessage()):
-            writer.write(http.send(piece) or b"")
-        await writer.drain()
-        status, found, answer = 0, dict[str, str](), bytearray()
-        while True:
-            event: Any = http.next_event()
-            if event is h11.NEED_DATA:
-                http.receive_data(await reader.read(_READ_BYTES))
-            elif isinstance(event, h11.Response):
-                status = event.status_code
-                found = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in event.headers}
-            elif isinstance(event, h11.Data):
-                answer += event.data
-                if len(answer) > ANSWER_BYTES_MAX:
-                    raise NoAnswer(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
-            elif isinstance(event, h11.EndOfMessage):
-                return status, found, bytes(answer)
-            elif isinstance(event, h11.ConnectionClosed):
-                raise ConnectionResetError("closed before the answer was complete")
+        self, line: Line, host: str, port: int, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> Answer:
+        """The line is kept when it is sound afterwards. Raises WasClosed or NoAnswer."""
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                answer = await line.exchange(path, headers, body)
+        except WasClosed:
+            line.drop()
+            raise
+        except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
+            line.drop()
+            raise NoAnswer(f"broker at {host}:{port} did not answer: {error or 'timed out'}") from error
+        except BaseException:
+            line.drop()
+            raise
+        self._lines.keep(host, port, line)
+        return answer
