@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.metadata.memory import MemoryStore
@@ -105,7 +105,12 @@ class TopicWorld:
         self.receipts = Receipts()
 
     async def open(
-        self, settings: TopicLogSettings | None = None, *, create: bool = True, tenure: int | None = None
+        self,
+        settings: TopicLogSettings | None = None,
+        *,
+        create: bool = True,
+        tenure: int | None = None,
+        birth: Mapping[str, str] | None = None,
     ) -> TopicLog:
         await self.metadata.open()
         return await TopicLog.open(
@@ -117,6 +122,7 @@ class TopicWorld:
             settings=settings,
             create=create,
             tenure=tenure,
+            birth=birth,
         )
 
     def crash(self, *, auto: bool | None = None) -> None:

@@ -17,6 +17,7 @@ from anabranch.controller.host import (
     Create,
     CreateCursor,
     CursorSpec,
+    Delete,
     Drained,
     Fence,
     HostEvent,
@@ -40,6 +41,7 @@ from anabranch.protocol.pulsar_pb2 import ServerError
 from tests.integration.broker_serving import client_of, serving
 from tests.raw_client import RawClient
 from tests.segment_world import TOPIC, ref_of, save_record, split_record, until
+from tests.two_nodes import nodes, place_of
 
 RECORD = split_record()
 PARENT = ref_of(TOPIC, RECORD.layout[0])
@@ -114,6 +116,17 @@ async def test_only_segments_of_the_layout_or_the_running_operation_can_be_attac
         assert (await client.producer(str(LOW.name))).kind == BaseCommand.PRODUCER_SUCCESS
     listed = await node.services.catalog.topics(TOPIC.namespace_path)
     assert listed == []  # segments are no regular topics
+
+
+async def test_a_planned_segment_is_waited_for(node: Node) -> None:
+    host = host_of(node)
+    await host.ask(Mandate(1, 9), Delete("op", HIGH))
+    async with client_of(node) as client:
+        opening = asyncio.ensure_future(client.producer(str(HIGH.name)))
+        await client.barrier()
+        assert not opening.done()
+        await host.ask(Mandate(1, 10), Create("op", HIGH, (CursorSpec("s", Start.EARLIEST),)))
+        assert (await opening).kind == BaseCommand.PRODUCER_SUCCESS
 
 
 async def test_an_unknown_subscription_waits_for_the_registry(node: Node) -> None:
@@ -280,6 +293,31 @@ async def test_a_producer_on_a_child_learns_what_its_ancestors_have(node: Node) 
             assert opened.body.last_sequence_id == -1
     async with client_of(node) as foreign:
         assert not (await foreign.producer(str(HIGH.name), producer_name="r")).body.ancestors
+
+
+async def test_ancestors_of_other_brokers_are_asked_there(tmp_path: Path) -> None:
+    async with nodes(tmp_path, "a", "b") as brokers:
+        a, b = brokers
+        topic = next(
+            name
+            for name in (TopicName.parse(f"{TOPIC}-{number}") for number in range(1000))
+            if place_of(b).is_here(backing_topic(name, RECORD.layout[0]))
+            and any(place_of(a).is_here(backing_topic(name, one)) for one in RECORD.planned_children)
+        )
+        await save_record(a, topic, RECORD)
+        parent = ref_of(topic, RECORD.layout[0])
+        children = [ref_of(topic, one) for one in RECORD.planned_children]
+        for ref in (parent, *children):
+            await host_of(a).ask(Mandate(1, 1), Create("op", ref, ()))
+        async with client_of(b) as producing:
+            await producing.producer(str(parent.name), producer_name="p")
+            producing.send(11)
+            await producing.receipt()
+        assert isinstance(await host_of(a).ask(Mandate(1, 2), Seal("op", parent, tuple(children))), SealFacts)
+        child = next(one for one in children if place_of(a).is_here(one.name))
+        async with client_of(a, extensions=True) as client:
+            opened = await client.producer(str(child.name), producer_name="p")
+            assert [(one.segment_id, one.last_sequence_id) for one in opened.body.ancestors] == [(0, 11)]
 
 
 # -- keys

@@ -12,7 +12,7 @@ from anabranch.broker.connection import BaseType, CommandSet, Connection, Handle
 from anabranch.broker.fleet import ask_others
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.services import Services
-from anabranch.model.errors import Error
+from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import Domain, TopicName, parse_namespace
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand
@@ -60,7 +60,9 @@ class LookupCommands(CommandSet):
             name = TopicName.parse(body.topic)
             await self._connection.authorize(BaseCommand.PARTITIONED_METADATA, Resource.of_topic(name))
             if name.domain is Domain.SEGMENT:
-                await self._services.topics.admit_segment(name)
+                if self._services.segments is None:
+                    raise NotAllowed(f"{name}: there are no scalable topics here")
+                await self._services.segments.check_listed(name)
                 count = 0
             else:
                 count = await self._services.catalog.partitions_or_create(name, body.metadata_auto_creation_enabled)

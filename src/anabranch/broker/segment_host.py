@@ -176,6 +176,10 @@ class EmbeddedHost:
 
     # -- producers
 
+    async def check_listed(self, name: TopicName) -> None:
+        """TopicNotFound for what no topic's record lists as its segment."""
+        await self._lineage.topic(name)
+
     async def prepare(self, producer: Producer, topic: SegmentTopic) -> None:
         """Before a producer is let in: what its ancestors have of it, for peers of our own kind, and how keys go."""
         record, segment = await self._lineage.topic(topic.name)

@@ -42,6 +42,8 @@ from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
+MADE_SECONDS = 5.0
+
 
 class SegmentOwner:
     def __init__(self, topics: Topics, logs: SegmentLogs) -> None:
@@ -51,6 +53,7 @@ class SegmentOwner:
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._tasks = TaskOwner("segments")
         self._rates: SegmentRates | None = None
+        self._awaited: dict[TopicName, asyncio.Event] = {}  # planned segments that clients wait for
         self.tell_sealed: TellSealed | None = None  # what producers of our own kind are told
         self.before_seal: Callable[[Seal], Awaitable[None]] | None = None
         topics.on_segment = self._adopt
@@ -134,6 +137,17 @@ class SegmentOwner:
             return None
         return await self._topics.segment(name)
 
+    async def wait_made(self, name: TopicName) -> None:
+        """Until a segment of ours is there, or for as long as a client may be kept waiting for it."""
+        if self._topics.loaded(name) is not None or (await self._logs.peek(name)).exists:
+            return
+        awaited = self._awaited.setdefault(name, asyncio.Event())
+        try:
+            async with asyncio.timeout(MADE_SECONDS):
+                await awaited.wait()
+        except TimeoutError:
+            self._awaited.pop(name, None)  # it is looked for once more, and missed
+
     async def _absent(self, mandate: Mandate, request: Request) -> Answer:
         """The segment is not there. The mandate is remembered all the same, but for a creation it goes with that."""
         ref = request.segment
@@ -144,6 +158,8 @@ class SegmentOwner:
             topic = await self._topics.segment(ref.name, facts.identity())
             if request.cursors:
                 await topic.add_cursors(request.cursors)
+            if (awaited := self._awaited.pop(ref.name, None)) is not None:
+                awaited.set()
             return Done()
         if mandate > known or known == NEVER:
             await self._logs.bury(ref.name, grave_text(mandate))

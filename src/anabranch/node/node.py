@@ -242,7 +242,7 @@ class Node:
             segments = EmbeddedHost(owner, where, fleet, clock, scalable_records)
             stack.push_async_callback(segments.close)
             admin.more_errands[GROUP] = segments
-            topics.admit_segment = SegmentGuard(scalable_records).admit
+            topics.admit_segment = SegmentGuard(scalable_records, owner.wait_made).admit
         controllers = self._controllers(metadata, scalable_admin, place or EverythingHere(address), segments)
         self._services = Services(
             settings=settings.broker,

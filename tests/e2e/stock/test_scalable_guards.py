@@ -1,0 +1,52 @@
+"""A scalable topic's name is taken: the stock client hears that there is no such topic, and makes none beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+import pytest
+
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.record_codec import encode_record
+from anabranch.metadata.open import open_store
+from anabranch.metadata.port import ABSENT
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.node.scalable_records import topic_record_key
+from anabranch.runtime.clock import SystemClock
+from tests.broker_process import BrokerProcess
+
+
+@pytest.fixture
+def taken(broker: BrokerProcess) -> str:
+    """The regular spelling of a scalable topic that exists."""
+    name = TopicName.parse(f"topic://public/default/taken-{uuid.uuid4().hex[:12]}")
+
+    async def create() -> None:
+        async with open_store(f"sqlite:///{broker.data / 'metadata'}", SystemClock(), 8_000) as store:
+            record = encode_record(TopicRecord(Layout.initial(1, now_ms=1), incarnation=1))
+            await store.put(topic_record_key(name), record, expected=ABSENT)
+
+    asyncio.run(create())
+    return f"persistent://public/default/{name.local}"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda client, name: client.create_producer(name),
+        lambda client, name: client.subscribe(name, "s"),
+        lambda client, name: client.create_reader(name, pulsar.MessageId.earliest),
+        lambda client, name: client.create_producer(f"{name}-partition-0"),
+    ],
+    ids=["producer", "consumer", "reader", "partition"],
+)
+def test_the_stock_client_is_told_at_once(
+    client: pulsar.Client, taken: str, attempt: Callable[[pulsar.Client, str], Any]
+) -> None:
+    with pytest.raises(pulsar.TopicNotFound):
+        attempt(client, taken)

@@ -1,0 +1,106 @@
+"""Lines between brokers are kept, and a line that the other side has closed costs nobody an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from anabranch.broker.fleet import NoAnswer, NotConnected
+from anabranch.cluster.signature import ANSWER_HEADER, HEADER, SECRET_BYTES, Secret, Signature, sign_answer
+from anabranch.cluster.table import Seat
+from anabranch.rest import brokers_lines
+from anabranch.rest.brokers_client import BrokersClient
+from anabranch.runtime.clock import SystemClock
+
+SECRET, ME, OTHER = Secret(b"k" * SECRET_BYTES), Seat("me", 1), Seat("other", 1)
+
+
+class Other:
+    """The other broker: answers every errand, and can hang up."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.connections = 0
+        self.hangs_up_before_answering = False
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        while (head := await reader.readuntil(b"\r\n\r\n")) and not self.hangs_up_before_answering:
+            headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if line)
+            found = {name.lower(): value for name, value in headers.items()}
+            await reader.readexactly(int(found["content-length"]))
+            signed = sign_answer(SECRET, Signature.load(found[HEADER]), 200, b"7")
+            writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n{ANSWER_HEADER}: {signed}\r\n\r\n7".encode())
+        writer.close()
+
+    def hang_up(self) -> None:
+        for writer in self.writers:
+            writer.close()
+
+
+@asynccontextmanager
+async def other() -> AsyncIterator[Other]:
+    made = Other()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await made.serve(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield made
+    finally:
+        server.close()
+        made.hang_up()
+
+
+async def ask(client: BrokersClient, broker: Other) -> int:
+    return int(await client.ask(broker.url, OTHER, "a.b", {"x": 1}))
+
+
+async def test_a_line_is_used_again() -> None:
+    async with other() as broker:
+        client = BrokersClient(SECRET, ME, SystemClock())
+        assert [await ask(client, broker) for _ in range(5)] == [7] * 5
+        assert broker.connections == 1
+        assert await asyncio.gather(*(ask(client, broker) for _ in range(3))) == [7] * 3
+        assert broker.connections == 3
+        client.close()
+
+
+async def test_a_line_that_was_closed_meanwhile_is_replaced() -> None:
+    async with other() as broker:
+        client = BrokersClient(SECRET, ME, SystemClock())
+        await ask(client, broker)
+        broker.hang_up()
+        assert await ask(client, broker) == 7
+        client.close()
+
+
+async def test_a_line_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers_lines, "IDLE_SECONDS", 0.0)
+    async with other() as broker:
+        client = BrokersClient(SECRET, ME, SystemClock())
+        assert [await ask(client, broker) for _ in range(2)] == [7, 7]
+        assert broker.connections == 2
+        client.close()
+
+
+async def test_who_hangs_up_on_a_fresh_line_has_not_answered() -> None:
+    async with other() as broker:
+        client = BrokersClient(SECRET, ME, SystemClock())
+        broker.hangs_up_before_answering = True
+        with pytest.raises(NoAnswer) as refused:
+            await ask(client, broker)
+        assert not isinstance(refused.value, NotConnected)  # it may have happened
+        client.close()
+    with pytest.raises(NotConnected):
+        await ask(client, broker)

@@ -1,0 +1,90 @@
+"""What a segment's owner remembers: mandates, moves, drains, and the two texts that carry them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.broker.segment_facts import (
+    MOVES_MAX,
+    NEVER,
+    CursorFacts,
+    SealNote,
+    SegmentFacts,
+    grave_text,
+    mandate_on,
+)
+from anabranch.controller.host import Drained, Mandate, OtherIncarnation, Overtaken, Refilled, SegmentRef, StaleTerm
+from anabranch.model.names import TopicName
+
+NAME = TopicName.parse("segment://public/default/orders/0000-ffff-0")
+REF = SegmentRef(NAME, 3, 0)
+CHILD = SegmentRef(TopicName.parse("segment://public/default/orders/0000-7fff-1"), 3, 1)
+
+
+def fresh() -> SegmentFacts:
+    return SegmentFacts(REF, "op", Mandate(2, 5))
+
+
+def test_lower_mandates_are_refused_and_equal_ones_are_not() -> None:
+    facts = fresh()
+    facts.admit(Mandate(2, 5))
+    with pytest.raises(Overtaken):
+        facts.admit(Mandate(2, 4))
+    with pytest.raises(StaleTerm):
+        facts.admit(Mandate(1, 99))
+    facts.admit(Mandate(3, 0))
+    assert facts.mandate == Mandate(3, 0)
+
+
+def test_another_life() -> None:
+    with pytest.raises(OtherIncarnation):
+        fresh().check_incarnation(SegmentRef(NAME, 4, 0))
+
+
+def test_only_a_sealed_segment_is_drained_and_each_change_is_told_once() -> None:
+    facts = fresh()
+    assert facts.look("s", has_backlog=False) is None
+    facts.sealed = SealNote(7, "op", ())
+    assert facts.look("s", has_backlog=True) is None
+    assert facts.look("s", has_backlog=False) == Drained(REF, "s", 0)
+    assert facts.look("s", has_backlog=False) is None
+    assert facts.look("s", has_backlog=True) == Refilled(REF, "s", 1)
+    assert facts.look("s", has_backlog=True) is None
+    assert facts.look("s", has_backlog=False) == Drained(REF, "s", 1)
+    assert facts.drained == {("s", 1)}
+
+
+def test_moves_are_remembered_the_last_ones() -> None:
+    facts = fresh()
+    for number in range(MOVES_MAX + 1):
+        facts.note_move("s", f"m{number}")
+    assert not facts.has_moved("s", "m0")
+    assert facts.has_moved("s", "m1")
+    assert not facts.has_moved("t", "m1")
+
+
+mandates = st.builds(Mandate, st.integers(0, 1 << 40), st.integers(0, 1 << 40))
+names = st.text(min_size=1, max_size=8)
+notes = st.none() | st.builds(SealNote, st.integers(0, 1 << 45), names, st.sampled_from([(), (CHILD,), (CHILD, REF)]))
+cursors = st.dictionaries(names, st.builds(CursorFacts, st.lists(names, max_size=3), st.booleans(), st.integers(0, 9)))
+
+
+@given(mandates, mandates, notes, cursors)
+def test_both_texts_together_bring_it_back(
+    born: Mandate, later: Mandate, sealed: SealNote | None, known: dict[str, CursorFacts]
+) -> None:
+    """The record may be older than the state, or newer: the highest mandate counts."""
+    facts = SegmentFacts(REF, "op", born, sealed, known)
+    properties = facts.identity()
+    facts.mandate = later
+    found = SegmentFacts.load(NAME, properties, facts.dump())
+    facts.mandate = max(born, later)
+    assert found == facts
+    assert mandate_on(properties) == born
+
+
+def test_graves_remember_mandates() -> None:
+    assert mandate_on(grave_text(Mandate(4, 2))) == Mandate(4, 2)
+    assert mandate_on({}) == NEVER
