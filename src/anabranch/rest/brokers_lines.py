@@ -51,14 +51,11 @@ class Line:
         request = h11.Request(method="POST", target=path, headers=[*headers, ("Content-Length", str(len(body)))])
         pieces = (http.send(piece) or b"" for piece in (request, h11.Data(body), h11.EndOfMessage()))
         self._writer.write(b"".join(pieces))
-        await self._writer.drain()
         status, found, answer, has_begun = 0, dict[str, str](), bytearray(), False
         while True:
             event: Any = http.next_event()
             if event is h11.NEED_DATA:
-                data = await self._reader.read(_READ_BYTES)
-                if not data and not has_begun:
-                    raise WasClosed("closed before the answer")
+                data = await (self._reader.read(_READ_BYTES) if has_begun else self._first())
                 has_begun = True
                 http.receive_data(data)
             elif isinstance(event, h11.Response):
@@ -74,6 +71,17 @@ class Line:
                 return status, found, bytes(answer)
             elif isinstance(event, h11.ConnectionClosed):
                 raise ConnectionResetError("closed before the answer was complete")
+
+    async def _first(self) -> bytes:
+        """The first bytes of an answer; WasClosed when there are none."""
+        try:
+            await self._writer.drain()
+            data = await self._reader.read(_READ_BYTES)
+        except ConnectionError as error:
+            raise WasClosed(str(error)) from error
+        if not data:
+            raise WasClosed("closed before the answer")
+        return data
 
 
 class Lines:
