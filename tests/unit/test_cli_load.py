@@ -1,4 +1,4 @@
-"""Timetables, batches, percentiles, tables and amounts of the command line: pure parts."""
+"""Timetables, percentiles, tables and amounts of the command line: pure parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anabranch.cli.amounts import bytes_of, message_id_of, properties_of, words_of
 from anabranch.cli.histogram import Histogram
-from anabranch.cli.load import Schedule, batches, part_of, stamp_of, stamped
+from anabranch.cli.load import Schedule, stamp_of, stamped
 from anabranch.cli.main import main
 from anabranch.cli.table import shown, table, topic_stats
 
@@ -28,26 +28,10 @@ def test_messages_are_due_by_the_clock_and_not_by_answers() -> None:
     assert schedule.due_at(32) == 8.5
 
 
-@given(st.lists(st.tuples(st.binary(max_size=20), st.sampled_from([None, "a", "b"])), max_size=60), st.integers(1, 7))
-def test_batches_lose_nothing_and_keep_the_order_of_each_key(
-    messages: list[tuple[bytes, str | None]], most: int
-) -> None:
-    made = list(batches(messages, most, 50))
-    assert all(len(data) <= most for data, _ in made)
-    assert all(sum(map(len, data)) <= 50 or len(data) == 1 for data, _ in made)
-    for key in (None, "a", "b"):
-        assert [d for data, k in made if k == key for d in data] == [d for d, k in messages if k == key]
-
-
 def test_stamps() -> None:
     assert stamp_of(stamped(12.5, 100)) == 12.5
     assert len(stamped(12.5, 100)) == 100
     assert stamp_of(stamped(12.5, 3)) is None
-
-
-def test_a_key_has_one_partition() -> None:
-    assert len({part_of("k", turn, 5) for turn in range(20)}) == 1
-    assert {part_of(None, turn, 5) for turn in range(20)} == set(range(5))
 
 
 @given(st.lists(st.floats(1e-6, 100.0), min_size=1, max_size=200))

@@ -12,15 +12,17 @@ import click
 
 from anabranch.cli.amounts import Size, Time
 from anabranch.cli.histogram import Histogram
-from anabranch.cli.load import STAMP_BYTES, Schedule, key_of, part_of, stamp_of, stamped
+from anabranch.cli.load import STAMP_BYTES, Schedule, key_of, stamp_of, stamped
 from anabranch.cli.progress import with_progress
+from anabranch.cli.sender import PENDING_BYTES_MAX, Sender, Sent
 from anabranch.cli.table import table
-from anabranch.cli.traffic import TYPES, Inbox, access_of, consumers, producers, run, wire_options
-from anabranch.cli.wire import Access, Cluster, WireError
-from anabranch.cli.wire_clients import Producer
+from anabranch.cli.traffic import Access, TrafficError, access_of, run, wire_options
+from anabranch.client import QueueConsumer, StreamConsumer
 from anabranch.runtime.clock import Clock, SystemClock
 
-BATCH_MESSAGES = 1_000
+AT_ONCE = 1_000
+PREFETCH = 10_000
+KINDS = {"queue": "queue", "stream": "stream", "shared": "queue", "failover": "stream"}
 IN_FLIGHT_MAX = 200_000
 CLOSED_IN_FLIGHT = 2_000  # without a rate: as many as this unanswered
 TICK_SECONDS = 0.001
@@ -42,94 +44,83 @@ class Bench:
     def __init__(self, plan: Plan, clock: Clock) -> None:
         self.plan = plan
         self._clock = clock
-        self.publish = Histogram()
         self.whole_way = Histogram()
-        self.sent = 0
-        self.stored_at = 0.0
         self.began = 0.0
+        self.sender: Sender | None = None
 
     async def run(self, access: Access) -> None:
         plan = self.plan
         # A connection for each direction: a full one must not hold the other up.
         async with (
-            Cluster(access) as outward,
-            Cluster(access) as homeward,
-            producers(outward, plan.topic, self._clock) as to,
+            access.connect() as outward,
+            access.connect() as homeward,
+            outward.producer(plan.topic, pending_bytes_max=PENDING_BYTES_MAX) as producer,
         ):
+            self.sender = sender = Sender(producer, self._clock)
             if plan.subscription is None:
-                await with_progress(self._produce(to), self.line, self._clock)
+                await with_progress(self._produce(sender), self.line, self._clock)
                 return
-            taking = consumers(homeward, plan.topic, plan.subscription, plan.kind, from_earliest=False, permits=10_000)
-            async with taking as inbox, asyncio.TaskGroup() as tasks:
-                consuming = tasks.create_task(self._consume(inbox))
-                await with_progress(self._produce(to), self.line, self._clock)
-                await self._wait_stragglers()
+            open_one = homeward.queue_consumer if plan.kind == "queue" else homeward.stream_consumer
+            async with (
+                open_one(plan.topic, subscription=plan.subscription, prefetch=PREFETCH) as consumer,
+                asyncio.TaskGroup() as tasks,
+            ):
+                consuming = tasks.create_task(self._consume(consumer))
+                await with_progress(self._produce(sender), self.line, self._clock)
+                await self._wait_stragglers(sender)
                 consuming.cancel()
 
-    async def _produce(self, to: list[Producer]) -> None:
+    async def _produce(self, sender: Sender) -> None:
         plan = self.plan
         schedule = Schedule(plan.rate, math.ceil(plan.rate * plan.seconds))
         schedule.began = self.began = self._clock.monotonic()
         end = self.began + plan.seconds
-        turn = 0
         while not schedule.is_over and (plan.rate or self._clock.monotonic() < end):
-            due = schedule.take_due(self._clock.monotonic(), BATCH_MESSAGES)
-            parcels: dict[tuple[int, str | None], list[float]] = {}
-            turn += 1
-            for index in due:
-                key = key_of(index, plan.keys)
+            for index in schedule.take_due(self._clock.monotonic(), AT_ONCE):
                 when = schedule.due_at(index) if plan.rate else self._clock.monotonic()
-                parcels.setdefault((part_of(key, turn, len(to)), key), []).append(when)
-            for (part, key), whens in parcels.items():
-                self._send(to[part], key, whens)
-            for producer in to:
-                await producer.wait_below(IN_FLIGHT_MAX if plan.rate else CLOSED_IN_FLIGHT)
+                sender.send(stamped(when, plan.size), key_of(index, plan.keys), when)
+            await sender.wait_below(IN_FLIGHT_MAX if plan.rate else CLOSED_IN_FLIGHT)
             if plan.rate:
                 await self._clock.sleep(max(TICK_SECONDS, schedule.wait_seconds(self._clock.monotonic())))
-        for producer in to:
-            await producer.wait_below(1)
+        await sender.wait_below(1)
 
-    def _send(self, producer: Producer, key: str | None, whens: list[float]) -> None:
-        def stored(_: str) -> None:
-            self.stored_at = now = self._clock.monotonic()
-            for when in whens:
-                self.publish.record(now - when)
-
-        producer.send([stamped(when, self.plan.size) for when in whens], [key] * len(whens), stored)
-        self.sent += len(whens)
-
-    async def _consume(self, inbox: Inbox) -> None:
+    async def _consume(self, consumer: QueueConsumer | StreamConsumer) -> None:
         while True:
-            delivery = await inbox.get()
-            if isinstance(delivery, WireError):
-                raise delivery
+            messages = await consumer.receive_many(AT_ONCE)
             now = self._clock.monotonic()
-            for message in delivery.messages:
+            for message in messages:
                 if (when := stamp_of(message.data)) is not None and when >= self.began:
                     self.whole_way.record(now - when)
-            delivery.taken = len(delivery.messages)
-            delivery.consumer.done(delivery)
+            if isinstance(consumer, StreamConsumer):
+                await consumer.ack_cumulative(messages[-1])
+            else:
+                for message in messages:
+                    await consumer.ack(message)
 
-    async def _wait_stragglers(self) -> None:
+    async def _wait_stragglers(self, sender: Sender) -> None:
         """Everything stored is on its way; wait for it, but not for ever."""
         until = self._clock.monotonic() + STRAGGLERS_SECONDS
-        while self.whole_way.count < self.sent and self._clock.monotonic() < until:
+        while self.whole_way.count < sender.sent.messages and self._clock.monotonic() < until:
             await self._clock.sleep(TICK_SECONDS)
 
     def line(self) -> str:
-        seconds = self._clock.monotonic() - self.began
-        return f"{seconds:4.0f} s  {self.sent:,} sent  {self.publish.count:,} stored  {self.whole_way.count:,} received"
+        seconds, sent = self._clock.monotonic() - self.began, self._sent()
+        return f"{seconds:4.0f} s  {sent.messages:,} sent  {sent.stored:,} stored  {self.whole_way.count:,} received"
+
+    def _sent(self) -> Sent:
+        return Sent() if self.sender is None else self.sender.sent
 
     def figures(self) -> dict[str, Any]:
-        seconds = max(self.stored_at - self.began, 1e-9)
+        sent, seconds = self._sent(), max(self._sent().stored_at - self.began, 1e-9)
+        publish = Histogram() if self.sender is None else self.sender.latencies
         found: dict[str, Any] = {
             "topic": self.plan.topic,
             "rate_wanted": self.plan.rate or None,
-            "rate": round(self.publish.count / seconds, 1),
-            "megabytes_per_second": round(self.publish.count * self.plan.size / seconds / 1e6, 3),
-            "sent": self.sent,
-            "stored": self.publish.count,
-            "publish_ms": self.publish.summary_ms(),
+            "rate": round(sent.stored / seconds, 1),
+            "megabytes_per_second": round(sent.stored * self.plan.size / seconds / 1e6, 3),
+            "sent": sent.messages,
+            "stored": sent.stored,
+            "publish_ms": publish.summary_ms(),
         }
         if self.plan.subscription is not None:
             found["received"] = self.whole_way.count
@@ -137,8 +128,9 @@ class Bench:
         return found
 
 
-class Missing(WireError):
-    code = "missing"
+class Missing(TrafficError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, "missing")
 
 
 @click.command()
@@ -148,7 +140,7 @@ class Missing(WireError):
 @click.option("--size", type=Size(), default="100", metavar="BYTES", help="Size of a message (default: 100).")
 @click.option("--keys", type=click.IntRange(min=0), default=0, metavar="N", help="So many different keys.")
 @click.option("-s", "--subscription", default="bench", metavar="NAME", help="Of the consumer (default: bench).")
-@click.option("--type", "kind", type=click.Choice(tuple(TYPES)), default="shared", help="Default: shared.")
+@click.option("--type", "kind", type=click.Choice(tuple(KINDS)), default="queue", help="Default: queue.")
 @click.option("--no-consume", is_flag=True, help="Only publish.")
 def bench(
     topic: str,
@@ -169,17 +161,18 @@ def bench(
     \b
     Examples:
       anabranch bench --rate 10000 --duration 30s
-      anabranch bench my-topic --rate 5000 --size 1k --keys 100 --type key-shared
+      anabranch bench my-topic --rate 5000 --size 1k --keys 100 --type stream
       anabranch bench --rate 0 --no-consume --json
     """
     if not no_consume and size < STAMP_BYTES:
         raise click.UsageError(f"a message needs {STAMP_BYTES} bytes to carry its time; use --no-consume")
     if duration < 1:
         raise click.UsageError("a bench takes at least a second")
-    plan = Plan(topic, rate, duration, size, keys, None if no_consume else subscription, kind)
+    plan = Plan(topic, rate, duration, size, keys, None if no_consume else subscription, KINDS[kind])
     work = Bench(plan, SystemClock())
     try:
-        run(work.run(access_of(click.get_current_context())))
+        access = access_of(click.get_current_context())
+        run(lambda: work.run(access))
     except ExceptionGroup as group:  # of the consumer's task: one failure, told like any other
         raise group.exceptions[0] from group
     figures = work.figures()

@@ -2,83 +2,101 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from anabranch.cli.amounts import Time
-from anabranch.cli.traffic import TYPES, access_of, consumers, run, wire_options
-from anabranch.cli.wire import Access, Cluster, WireError
-from anabranch.cli.wire_clients import Message
+from anabranch.cli.traffic import Access, TrafficError, access_of, run, wire_options
+from anabranch.client import Client, Message, QueueConsumer, StreamConsumer
+from anabranch.client.client import Start
+from anabranch.client.opening import Opening
 
-PERMITS = 1_000
+KINDS = {"stream": "stream", "queue": "queue", "failover": "stream", "shared": "queue"}
+PREFETCH = 1_000
 
 
-class TooFew(WireError):
-    code = "timeout"
+class TooFew(TrafficError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, "timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    topic: str
+    kind: str
+    subscription: str
+    start: Start
+    count: int  # 0: no end
+    patience_seconds: float | None
 
 
 def as_object(message: Message) -> dict[str, Any]:
     """For programs. The payload is text where it is UTF-8, otherwise base64 under another name."""
-    shown: dict[str, Any] = {"id": message.id, "topic": message.topic, "key": message.key}
+    shown: dict[str, Any] = {"id": str(message.id), "topic": place_of(message), "key": key_of(message)}
     try:
         shown["payload"] = message.data.decode("utf-8")
     except UnicodeDecodeError:
         shown["payload_base64"] = base64.b64encode(message.data).decode()
-    shown["publish_time_ms"] = message.publish_time_ms
-    if message.event_time_ms:
-        shown["event_time_ms"] = message.event_time_ms
+    shown["publish_time_ms"] = message.publish_time
+    if message.event_time:
+        shown["event_time_ms"] = message.event_time
     if message.properties:
         shown["properties"] = dict(message.properties)
-    if message.redeliveries:
-        shown["redeliveries"] = message.redeliveries
+    if message.redelivery_count:
+        shown["redeliveries"] = message.redelivery_count
+    if is_scalable(message.topic):
+        shown["segment"] = message.id.lane
     return shown
 
 
 def as_line(message: Message) -> str:
     """For people: id, key if any, payload."""
-    key = "" if message.key is None else f"  {message.key}"
+    key = "" if message.key is None else f"  {key_of(message)}"
     text = message.data.decode("utf-8", errors="backslashreplace")
     return f"{message.id}{key}  {text}"
 
 
-async def take(
-    access: Access,
-    topic: str,
-    subscription: str,
-    kind: str,
-    count: int,
-    patience_seconds: float | None,
-    print_one: Callable[[Message], None],
-    *,
-    from_earliest: bool,
-) -> int:
+def is_scalable(topic: str) -> bool:
+    return topic.startswith("topic://")
+
+
+def place_of(message: Message) -> str:
+    """The partition of a regular topic, the topic itself of a scalable one."""
+    lane = message.id.lane
+    return message.topic if lane < 0 or is_scalable(message.topic) else f"{message.topic}-partition-{lane}"
+
+
+def key_of(message: Message) -> str | None:
+    key = message.key
+    return key.decode("utf-8", errors="backslashreplace") if isinstance(key, bytes) else key
+
+
+def opening(client: Client, plan: Plan) -> Opening[Any]:
+    # No more than wanted, so that a queue's other consumers get the rest.
+    prefetch = min(plan.count, PREFETCH) if plan.count else PREFETCH
+    open_one = client.queue_consumer if plan.kind == "queue" else client.stream_consumer
+    return open_one(plan.topic, subscription=plan.subscription, start=plan.start, prefetch=prefetch)
+
+
+async def take(access: Access, plan: Plan, print_one: Callable[[Message], None]) -> int:
     """How many were printed. Ends after `count` (0: never) or when nothing comes for so long."""
     printed = 0
-    # No more permits than wanted, so that a shared subscription's other consumers get the rest.
-    permits = min(count, PERMITS) if count else PERMITS
-    async with Cluster(access) as cluster:
-        opening = consumers(cluster, topic, subscription, kind, from_earliest=from_earliest, permits=permits)
-        async with opening as inbox:
-            while not count or printed < count:
-                try:
-                    async with asyncio.timeout(patience_seconds):
-                        delivery = await inbox.get()
-                except TimeoutError:
-                    return printed
-                if isinstance(delivery, WireError):
-                    raise delivery
-                for message in delivery.messages:
-                    if count and printed >= count:
-                        break
-                    print_one(message)
-                    printed += 1
-                    delivery.taken += 1
-                delivery.consumer.done(delivery)
+    async with access.connect() as client, opening(client, plan) as consumer:
+        while not plan.count or printed < plan.count:
+            message = await consumer.receive(timeout=plan.patience_seconds)
+            if message is None:
+                break
+            print_one(message)
+            printed += 1
+            if isinstance(consumer, QueueConsumer):
+                await consumer.ack(message)
+            elif isinstance(consumer, StreamConsumer):
+                await consumer.ack_cumulative(message)
     return printed
 
 
@@ -94,9 +112,21 @@ async def take(
     default="latest",
     help="Where a new subscription begins (default: latest).",
 )
-@click.option("--type", "kind", type=click.Choice(tuple(TYPES)), default="exclusive", help="Default: exclusive.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(tuple(KINDS)),
+    default="stream",
+    help="stream: keys in order (default); queue: shared with others.",
+)
 def consume(
-    topic: str, subscription: str, count: int, timeout: int | None, start: str, kind: str, **reach: object
+    topic: str,
+    subscription: str,
+    count: int,
+    timeout: int | None,
+    start: Start,
+    kind: str,
+    **reach: object,
 ) -> int:
     """Print the messages of TOPIC and acknowledge them.
 
@@ -104,7 +134,7 @@ def consume(
     Examples:
       anabranch consume my-topic --subscription me --from earliest
       anabranch consume my-topic -s me --count 10 --timeout 5s
-      anabranch consume my-topic -s workers --type shared --json | jq .payload
+      anabranch consume my-topic -s workers --type queue --json | jq .payload
 
     With --count and --timeout together, fewer messages than asked for are a failure (exit code 1).
     """
@@ -114,8 +144,8 @@ def consume(
         click.echo(json.dumps(as_object(message), ensure_ascii=False) if as_json else as_line(message))
 
     access = access_of(click.get_current_context())
-    work = take(access, topic, subscription, kind, count, timeout, print_one, from_earliest=start == "earliest")
-    printed = run(work)
+    plan = Plan(topic, KINDS[kind], subscription, start, count, timeout)
+    printed = run(lambda: take(access, plan, print_one))
     if printed < count:
         raise TooFew(f"{printed} of {count} messages came within {timeout} s of each other")
     return 0

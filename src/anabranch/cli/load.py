@@ -1,4 +1,4 @@
-"""Messages on a timetable: which are due, what is in them, where they go. Pure: the time is handed in.
+"""Messages on a timetable: which are due, what is in them. Pure: the time is handed in.
 
 Open loop: message i is due at i / rate whether or not earlier ones were answered, and its latency counts from then, so
 a broker that stalls cannot hide it by slowing the load down.
@@ -6,11 +6,8 @@ a broker that stalls cannot hide it by slowing the load down.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-
-from anabranch.protocol.keyhash import masked, murmur3_32
 
 _STAMP = Struct(">d")
 STAMP_BYTES = _STAMP.size
@@ -56,24 +53,3 @@ def stamp_of(data: bytes) -> float | None:
 
 def key_of(index: int, keys: int) -> str | None:
     return f"key-{index % keys}" if keys else None
-
-
-def part_of(key: str | None, turn: int, parts: int) -> int:
-    """The partition of a message: by its key, otherwise in turn."""
-    return (turn if key is None else masked(murmur3_32(key.encode()))) % parts
-
-
-def batches(
-    messages: Iterable[tuple[bytes, str | None]], messages_max: int, bytes_max: int
-) -> Iterator[tuple[Sequence[bytes], str | None]]:
-    """Entries with messages of one key each, in the order in which they are full; the rest in order of appearance."""
-    open_ones: dict[str | None, tuple[list[bytes], int]] = {}
-    for data, key in messages:
-        waiting, size = open_ones.get(key, ([], 0))
-        if waiting and (len(waiting) >= messages_max or size + len(data) > bytes_max):
-            yield waiting, key
-            waiting, size = [], 0
-        waiting.append(data)
-        open_ones[key] = (waiting, size + len(data))
-    for key, (waiting, _) in open_ones.items():
-        yield waiting, key

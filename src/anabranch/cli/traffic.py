@@ -1,35 +1,69 @@
-"""What `produce`, `consume` and `bench` share: their options for reaching a broker, opening producers and consumers on
-every partition."""
+"""What `produce`, `consume` and `bench` share: how to reach a broker, the SDK's client, hints for its errors."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
+import anabranch
 from anabranch.cli.verb import ENV_TOKEN, ENV_TRUST, option, setting, token_of
-from anabranch.cli.wire import DEFAULT_URL, Access, Cluster, WireError
-from anabranch.cli.wire_clients import Consumer, Delivery, Producer
-from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.runtime.clock import Clock
+from anabranch.client import Client, Tls
+from anabranch.client.opening import Opening
+from anabranch.model.errors import Error
 
+DEFAULT_URL = "pulsar://localhost:6650"
 ENV_URL = "ANABRANCH_SERVICE_URL"
-TYPES = {
-    "exclusive": pb.CommandSubscribe.Exclusive,
-    "shared": pb.CommandSubscribe.Shared,
-    "failover": pb.CommandSubscribe.Failover,
-    "key-shared": pb.CommandSubscribe.Key_Shared,
+PATIENCE_SECONDS = 10.0  # for a broker that does not answer: somebody sits and waits
+_NOBODY = "is the broker running? Its address is given with --url or ANABRANCH_SERVICE_URL"
+_HINTS = {
+    "timeout": _NOBODY,
+    "unreachable": _NOBODY,
+    "bad-service-url": f"it is like {DEFAULT_URL}",
+    "authentication": "give a token with --token or ANABRANCH_TOKEN",
+    "authorization": "the role of this token lacks the right",
+    "topic-not-found": "create it with `anabranch admin topics create`",
+    "consumer-busy": "somebody else has this subscription; try --type shared",
+    "producer-fenced": "another producer has the topic for itself",
+    "topic-terminated": "the topic has ended; nothing can be added to it",
 }
-Inbox = asyncio.Queue[Delivery | WireError]
 T = TypeVar("T")
+
+
+class TrafficError(Error):
+    """A failure of the SDK, for people. `hint` says what to do about it; empty when there is nothing to say."""
+
+    def __init__(self, reason: str, code: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
+        self.hint = hint
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach a broker and who we are there."""
+
+    url: str = DEFAULT_URL
+    token: str | None = None
+    trust_file: str | None = None
+
+    def connect(self) -> Opening[Client]:
+        tls = None if self.trust_file is None else Tls(trust_file=self.trust_file)
+        return anabranch.connect(self.url, token=self.token, tls=tls, operation_timeout=PATIENCE_SECONDS)
 
 
 def wire_options(command: click.Command) -> click.Command:
     command.params += [
-        option("--url", metavar="URL", help=f"Where the broker is (default: ${ENV_URL} or {DEFAULT_URL})."),
+        option(
+            "--url",
+            "--service-url",
+            "url",
+            metavar="URL",
+            help=f"Where the broker is (default: ${ENV_URL} or {DEFAULT_URL}).",
+        ),
         option("--token", metavar="TOKEN", help=f"A token, or file:PATH of one (default: ${ENV_TOKEN})."),
         option("--tls-trust-certs", metavar="FILE", help=f"For pulsar+ssl:// (default: ${ENV_TRUST})."),
         option("--json", "as_json", is_flag=True, help="As JSON, for programs."),
@@ -45,36 +79,11 @@ def access_of(context: click.Context) -> Access:
     )
 
 
-@asynccontextmanager
-async def producers(cluster: Cluster, topic: str, clock: Clock) -> AsyncIterator[list[Producer]]:
-    """One for each partition; leaving waits for every receipt."""
-    opened = []
-    for part in await cluster.parts_of(topic):
-        producer = Producer(await cluster.serving(part), part, clock)
-        await producer.open()
-        opened.append(producer)
-    yield opened
-    for producer in opened:
-        await producer.close()
-
-
-@asynccontextmanager
-async def consumers(
-    cluster: Cluster, topic: str, subscription: str, kind: str, *, from_earliest: bool, permits: int = 1000
-) -> AsyncIterator[Inbox]:
-    """One for each partition, all into one inbox; leaving makes every ack count."""
-    inbox: Inbox = asyncio.Queue()
-    opened = []
-    for part in await cluster.parts_of(topic):
-        consumer = Consumer(await cluster.serving(part), part, inbox, permits=permits)
-        await consumer.open(subscription, TYPES[kind], from_earliest=from_earliest)
-        opened.append(consumer)
-    for consumer in opened:
-        consumer.start()
-    yield inbox
-    for consumer in opened:
-        await consumer.close()
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    return asyncio.run(work)
+def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs it; a failure comes with a hint."""
+    try:
+        return asyncio.run(work())
+    except TrafficError:
+        raise
+    except Error as error:
+        raise TrafficError(error.reason, error.code, _HINTS.get(error.code, "")) from error

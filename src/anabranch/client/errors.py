@@ -65,7 +65,7 @@ class MessageTooLarge(ClientError):
     code = "message-too-large"
 
     def __init__(self, message_bytes: int, message_bytes_max: int) -> None:
-        super().__init__(f"message of {message_bytes} bytes, the broker takes {message_bytes_max}")
+        super().__init__(f"a message of {message_bytes} bytes; {message_bytes_max} is the most that the broker takes")
         self.message_bytes, self.message_bytes_max = message_bytes, message_bytes_max
 
 
