@@ -13,6 +13,7 @@ from anabranch.model.errors import Error
 if TYPE_CHECKING:
     from anabranch import admin, blocking, schema
     from anabranch.client import (
+        AccessMode,
         Backoff,
         Basic,
         Batching,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "AccessMode",
     "Backoff",
     "Basic",
     "Batching",

@@ -26,13 +26,14 @@ from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.client import Client, connect
 from anabranch.client.compression import Compression
 from anabranch.client.message import Message, MessageId
-from anabranch.client.policies import Backoff, Batching, Chunking, ConnectionPolicy
+from anabranch.client.policies import AccessMode, Backoff, Batching, Chunking, ConnectionPolicy
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.runtime.credentials import Basic, Certificate, Credentials, Tls, Token
 
 __all__ = [
+    "AccessMode",
     "Backoff",
     "Basic",
     "Batching",

@@ -23,11 +23,12 @@ from anabranch.client.compression import Compression
 from anabranch.client.consumer import Consumer
 from anabranch.client.errors import ClientError, Closed
 from anabranch.client.message import Message, MessageId
-from anabranch.client.policies import Batching, Chunking, ConnectionPolicy, Seconds
+from anabranch.client.policies import AccessMode, Batching, Chunking, ConnectionPolicy, Seconds
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.schema import Schema
 from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.client.times import Moment
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.credentials import Credentials, Tls
@@ -130,8 +131,9 @@ class BlockingProducer(_Face):
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
+        event_time: Moment | None = None,
         deliver_after: Seconds | None = None,
+        deliver_at: Moment | None = None,
         sequence_id: int | None = None,
         timeout: Seconds | None = None,
     ) -> MessageId:
@@ -142,6 +144,7 @@ class BlockingProducer(_Face):
                 properties=properties,
                 event_time=event_time,
                 deliver_after=deliver_after,
+                deliver_at=deliver_at,
                 sequence_id=sequence_id,
                 timeout=timeout,
             )
@@ -153,8 +156,9 @@ class BlockingProducer(_Face):
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
+        event_time: Moment | None = None,
         deliver_after: Seconds | None = None,
+        deliver_at: Moment | None = None,
         sequence_id: int | None = None,
     ) -> concurrent.futures.Future[MessageId]:
         """Order is fixed now. Unlike its asynchronous twin it reports QueueFull and the like through the future."""
@@ -165,6 +169,7 @@ class BlockingProducer(_Face):
                 properties=properties,
                 event_time=event_time,
                 deliver_after=deliver_after,
+                deliver_at=deliver_at,
                 sequence_id=sequence_id,
             )
         )
@@ -272,6 +277,7 @@ class BlockingClient(_Face):
         schema: Schema | type | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
+        access: AccessMode | str = AccessMode.SHARED,
         initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
@@ -285,6 +291,7 @@ class BlockingClient(_Face):
             schema=schema,
             send_timeout=send_timeout,
             pending_bytes_max=pending_bytes_max,
+            access=access,
             initial_sequence_id=initial_sequence_id,
             properties=properties,
             timeout=timeout,

@@ -16,7 +16,7 @@ from anabranch.client.compression import Compression
 from anabranch.client.consumer import Consumer
 from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
 from anabranch.client.opening import Opening
-from anabranch.client.policies import NO_BATCHING, Batching, Chunking, ConnectionPolicy, Seconds, seconds
+from anabranch.client.policies import NO_BATCHING, AccessMode, Batching, Chunking, ConnectionPolicy, Seconds, seconds
 from anabranch.client.pool import Pool
 from anabranch.client.producer import Producer
 from anabranch.client.producer_options import ProducerOptions
@@ -114,6 +114,7 @@ class Client:
         schema: Schema | type | None = None,
         send_timeout: Seconds = 30.0,
         pending_bytes_max: int = 64 << 20,
+        access: AccessMode | str = AccessMode.SHARED,
         initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
@@ -123,6 +124,8 @@ class Client:
         `compression` is "lz4", "zlib", "zstd" or "snappy"; bodies under 4 KiB stay as they are. With `chunking`,
         messages larger than the broker takes are cut, and put together again by the consumer. `schema` says what values
         are (`anabranch.schema`); a dataclass or pydantic model means JSON. Without one they are bytes.
+
+        `access` says who else may produce: an exclusive producer has every partition or segment before this returns.
 
         With a `name`, sequence ids go on where the brokers have them, or after `initial_sequence_id` if that is higher:
         what is sent again under an id that they have is not stored again.
@@ -143,6 +146,7 @@ class Client:
             compression=Compression.named(compression),
             chunk_bytes=None if chunking is None else chunking.chunk_bytes,
             schema=schema_of(schema),
+            access=AccessMode.named(access),
             initial_sequence_id=initial_sequence_id,
         )
 

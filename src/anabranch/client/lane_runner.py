@@ -30,17 +30,26 @@ from anabranch.client.errors import (
 from anabranch.client.lane import Arm, Effect, Failed, Reconnect, Stored, Transmit
 from anabranch.client.lanes import Lanes
 from anabranch.client.lineage import Ancestry
-from anabranch.client.policies import seconds
+from anabranch.client.policies import AccessMode, seconds
 from anabranch.client.producer_options import ProducerOptions
 from anabranch.client.record import Record, Style
 from anabranch.client.topic_view import Served, read_brokers, read_segment
 from anabranch.client.track import LanesEffect, Track
 from anabranch.client.tutor import on_wire
+from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.runtime.clock import Timer
 from anabranch.runtime.tasks import TaskOwner
 
 FAREWELL_SECONDS = 5.0
+
+
+_ACCESS = {
+    AccessMode.SHARED: None,  # as brokers take it without
+    AccessMode.EXCLUSIVE: pb.Exclusive,
+    AccessMode.WAIT_FOR_EXCLUSIVE: pb.WaitForExclusive,
+    AccessMode.EXCLUSIVE_WITH_FENCING: pb.ExclusiveWithFencing,
+}
 
 
 class Home(Protocol):
@@ -93,6 +102,7 @@ class LaneRunner:
         self._connection: Connection | None = None
         self._id = 0
         self._epoch = 0
+        self._topic_epoch: int | None = None  # of exclusive producers: whoever came later has a higher one
         self._delay_s = seconds(options.batching.max_delay)
         self._batch_timer: Timer | None = None
         self._is_over = False
@@ -130,7 +140,7 @@ class LaneRunner:
         self._lanes.opening(self.track)
         is_heard = False
         try:
-            answer = await connection.ask(BaseCommand.PRODUCER, self._ground.pool.answer_timeout_s, **self._wanted())
+            answer = await connection.ask(BaseCommand.PRODUCER, self._patience_s, **self._wanted())
             is_heard = True
         except Refused as error:
             is_heard = True
@@ -148,6 +158,8 @@ class LaneRunner:
             ancestry = Ancestry.read(answer.ancestors)
             self.last_sequence_id = max(self.last_sequence_id, ancestry.highest)
         self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
         if self._options.schema is not None:
             self._home.style.schema_version = answer.schema_version
         credits = Credits(answer.credit_bytes, answer.credit_messages) if answer.HasField("credit_bytes") else None
@@ -165,7 +177,15 @@ class LaneRunner:
             "epoch": self._epoch,
             "metadata": _pairs(metadata),
             "schema": on_wire(options.schema),
+            "producer_access_mode": _ACCESS[options.access],
+            "topic_epoch": self._topic_epoch,
         }
+
+    @property
+    def _patience_s(self) -> float:
+        """Whoever waits for its turn is answered when it has come."""
+        is_waiting = self._options.access is AccessMode.WAIT_FOR_EXCLUSIVE
+        return self._options.operation_timeout_s if is_waiting else self._ground.pool.answer_timeout_s
 
     def lost(self) -> None:
         self._unlisten()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from anabranch.client.errors import BadOption
 
@@ -31,6 +32,22 @@ class Batching:
         _require(seconds(self.max_delay) >= 0, "Batching.max_delay must not be negative")
         _require(self.max_messages >= 1, "Batching.max_messages must be at least 1")
         _require(self.max_bytes >= 1, "Batching.max_bytes must be at least 1")
+
+
+class AccessMode(StrEnum):
+    """Who else may produce to the topic while this producer is there."""
+
+    SHARED = "shared"  # everybody
+    EXCLUSIVE = "exclusive"  # nobody; refused when somebody is there
+    EXCLUSIVE_WITH_FENCING = "exclusive-with-fencing"  # nobody; whoever is there is sent away
+    WAIT_FOR_EXCLUSIVE = "wait-for-exclusive"  # nobody; opening it waits for its turn
+
+    @classmethod
+    def named(cls, name: str) -> AccessMode:
+        try:
+            return cls(name)
+        except ValueError as cause:
+            raise BadOption(f"access is one of {', '.join(one.value for one in cls)}, not {name!r}") from cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

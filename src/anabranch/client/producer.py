@@ -21,6 +21,7 @@ from anabranch.client.producer_options import ProducerOptions
 from anabranch.client.record import Record
 from anabranch.client.room import Room
 from anabranch.client.schema import encoder_of
+from anabranch.client.times import Moment, delivery_ms, milliseconds
 from anabranch.client.topic_view import Served, TopicView
 from anabranch.client.topic_watch import TopicWatch, TopicWatches
 from anabranch.client.track import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
@@ -115,19 +116,23 @@ class Producer:
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
+        event_time: Moment | None = None,
         deliver_after: Seconds | None = None,
+        deliver_at: Moment | None = None,
         sequence_id: int | None = None,
         timeout: Seconds | None = None,
     ) -> MessageId:
         """Returns when the message is stored. Waits for room first; sends that wait keep the order of their calls.
+
+        Moments are milliseconds since 1970 or a datetime with a time zone. A message with `deliver_after` (from now) or
+        `deliver_at` is kept from queue consumers until then; others get it in its place.
 
         Cancelled or timed out, the message may be stored or not; what was sent after it keeps its place. With a
         `sequence_id` that is not above what this name has stored, it is not stored again.
         """
         try:
             async with asyncio.timeout(None if timeout is None else seconds(timeout)):
-                record = self._record(value, key, properties, event_time, deliver_after, sequence_id)
+                record = self._record(value, key, properties, event_time, deliver_after, deliver_at, sequence_id)
                 await self._room.wait(record.size_bytes)
                 return await self._append(record)
         except TimeoutError as error:
@@ -139,12 +144,13 @@ class Producer:
         *,
         key: str | bytes | None = None,
         properties: Mapping[str, str] | None = None,
-        event_time: int | None = None,
+        event_time: Moment | None = None,
         deliver_after: Seconds | None = None,
+        deliver_at: Moment | None = None,
         sequence_id: int | None = None,
     ) -> asyncio.Future[MessageId]:
         """Order is fixed now; the future has the id when the message is stored. Raises QueueFull without room."""
-        record = self._record(value, key, properties, event_time, deliver_after, sequence_id)
+        record = self._record(value, key, properties, event_time, deliver_after, deliver_at, sequence_id)
         self._room.check(record.size_bytes)
         return self._append(record)
 
@@ -195,8 +201,9 @@ class Producer:
         value: Any,
         key: str | bytes | None,
         properties: Mapping[str, str] | None,
-        event_time: int | None,
+        event_time: Moment | None,
         deliver_after: Seconds | None,
+        deliver_at: Moment | None,
         sequence_id: int | None,
     ) -> Record:
         if self._is_closed:
@@ -210,9 +217,11 @@ class Producer:
             self._encode(value),
             key,
             properties,
-            event_time or 0,
+            0 if event_time is None else milliseconds(event_time, "event_time"),
             now_ms,
-            now_ms + int(seconds(deliver_after) * 1000) if deliver_after is not None else 0,
+            delivery_ms(now_ms, deliver_after, deliver_at)
+            if deliver_after is not None or deliver_at is not None
+            else 0,
             self._clock.monotonic() + timeout_s if timeout_s else float("inf"),
             hash=-1 if key is None else murmur3_32(key.encode() if isinstance(key, str) else key),
         )

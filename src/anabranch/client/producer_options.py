@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.client.compression import Compression
-from anabranch.client.policies import Batching
+from anabranch.client.policies import AccessMode, Batching
 from anabranch.client.record import Style
 from anabranch.client.schema import Schema
 
@@ -23,6 +23,7 @@ class ProducerOptions:
     compression: Compression = Compression.NONE
     chunk_bytes: int | None = None
     schema: Schema | None = None
+    access: AccessMode = AccessMode.SHARED
     initial_sequence_id: int | None = None  # the last one that is taken; None: what the brokers have of this name
 
     def style(self) -> Style:
