@@ -20,6 +20,9 @@ def test_there_are_examples() -> None:
         "keyed_partitions",
         "produce_consume",
         "reader",
+        "sdk_fan_in",
+        "sdk_fastapi",
+        "sdk_migration",
         "work_queue_dlq",
     }
 

@@ -23,6 +23,8 @@ class AdminError(Error):
 
 
 class BadUrl(AdminError):
+    """Not like http://localhost:8080."""
+
     code = "bad-request"
     hint = "an admin URL is like http://localhost:8080"
 

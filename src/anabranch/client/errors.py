@@ -62,6 +62,8 @@ class QueueFull(ClientError):
 
 
 class MessageTooLarge(ClientError):
+    """Larger than the broker takes, and chunking is off (or it is larger than can be put together again)."""
+
     code = "message-too-large"
 
     def __init__(self, message_bytes: int, message_bytes_max: int) -> None:
@@ -90,18 +92,26 @@ class NotReady(Refused):
 
 
 class TopicNotFound(Refused):
+    """There is no such topic, and it may not be created."""
+
     code = "topic-not-found"
 
 
 class SubscriptionNotFound(Refused):
+    """The topic has no such subscription."""
+
     code = "subscription-not-found"
 
 
 class NotAuthenticated(Refused):
+    """The broker does not know who we are: no token, or one that is wrong or expired."""
+
     code = "authentication"
 
 
 class NotAuthorized(Refused):
+    """The broker knows who we are, and our role may not do this."""
+
     code = "authorization"
 
 
@@ -113,10 +123,14 @@ class ProducerBusy(Refused):
 
 
 class ProducerFenced(Refused):
+    """Another producer has the topic for itself."""
+
     code = "producer-fenced"
 
 
 class ConsumerBusy(Refused):
+    """Somebody else has the subscription in a way that does not share it."""
+
     code = "consumer-busy"
     retryable = True
 
@@ -128,20 +142,28 @@ class TopicTerminated(Refused):
 
 
 class IncompatibleSchema(Refused):
+    """The schema does not fit the versions that the topic has; the text says where."""
+
     code = "incompatible-schema"
 
 
 class QuotaExceeded(Refused):
+    """The topic's backlog is at its limit; consumers must catch up first."""
+
     code = "quota-exceeded"
     retryable = True
 
 
 class LimitExceeded(Refused):
+    """Too many of something at once: requests, producers, consumers."""
+
     code = "limit-exceeded"
     retryable = True
 
 
 class NotAllowed(Refused):
+    """The broker does not do this, for anybody."""
+
     code = "not-allowed"
 
 

@@ -1,0 +1,107 @@
+"""Prints docs/errors.md: every error that the SDK and the admin client raise, from the classes themselves.
+
+python -m scripts.errors_reference > docs/errors.md       # a test holds the page to this
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import anabranch.admin.errors
+import anabranch.client.blocking
+import anabranch.client.errors
+import anabranch.model.errors
+import anabranch.model.names
+from anabranch.model.errors import Error
+
+HEAD = """# Errors
+
+Everything the SDK raises derives from `anabranch.Error` and has
+
+| attribute | meaning |
+|---|---|
+| `code` | a short name that does not change between versions; the same on the wire, in REST and on the command line |
+| `retryable` | has the same call, made again later, a chance? The SDK's own retries follow it |
+| `reason` | one line for people; never a token, a password or a message's content |
+
+What the SDK can wait out it waits out: a broker that restarts, a topic that moves, a segment that is split or merged
+is never an error of the application (`tests/e2e/test_sdk.py`). A call that runs out of time says `timeout`, and what
+the last reason was. `scripts/errors_reference.py` makes this page from the classes, and
+`tests/unit/test_errors_docs.py` checks that.
+"""
+CLIENT = """
+## Of the client
+
+In `anabranch.client.errors`. Subclasses of `Refused` are answers of the broker; they have `server_error`, its number on
+the wire.
+"""
+ADMIN = """
+## Of the admin client
+
+In `anabranch.admin.errors`. `Refused` has the `status` of HTTP and the broker's own `code`; it is retryable for 429,
+503 and 504. All have a `hint` for people.
+"""
+NAMES = """
+## Of names and values
+
+In `anabranch.model`; raised before anybody is asked.
+"""
+ADVICE = (
+    (
+        "`timeout` from `send`",
+        "the message may be stored or not. With a producer `name` and deduplication switched on, send it again with "
+        "the same sequence id",
+    ),
+    (
+        "`queue-full` from `send_nowait`",
+        "more is waiting than `pending_bytes_max`: `await producer.send(…)` waits for room instead",
+    ),
+    ("`message-too-large`", "`chunking=Chunking()`, or compress"),
+    ("`schema-mismatch` from `send`", "the value does not fit `schema=`; the text names the field"),
+    (
+        "`schema-mismatch` from `message.value`",
+        "written by somebody else: `message.data` has the bytes; `ack` it or let it go to the dead letters",
+    ),
+    ("`producer-busy`, `consumer-busy` when opening", "somebody else has the name or the subscription"),
+    ("`authentication`", "the token is missing, wrong or expired; `token=` takes a function, too"),
+    ("`credentials`", "the function or file that gives the token failed; it is asked again with backoff"),
+    ("`closed` from `receive`", "the consumer was closed, by you or with its client"),
+)
+
+
+def errors_of(module: object) -> Iterator[type[Error]]:
+    for _, cls in inspect.getmembers(module, inspect.isclass):
+        if issubclass(cls, Error) and cls is not Error and cls.__module__ == getattr(module, "__name__", ""):
+            yield cls
+
+
+def table(*modules: object) -> str:
+    rows = sorted(
+        {(cls.code, cls.__name__, cls.retryable, _first_line(cls)) for one in modules for cls in errors_of(one)}
+    )
+    lines = ["| code | error | retryable | when |", "|---|---|---|---|"]
+    lines += [f"| `{code}` | `{name}` | {'yes' if again else 'no'} | {when} |" for code, name, again, when in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _first_line(cls: type[Error]) -> str:
+    text = inspect.cleandoc(cls.__doc__ or "")
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def advice() -> str:
+    rows = "\n".join(f"| {seen} | {usually} |" for seen, usually in ADVICE)
+    return f"\n## What to do\n\n| you see | usually |\n|---|---|\n{rows}\n"
+
+
+def page() -> str:
+    client = table(anabranch.client.errors, anabranch.client.blocking)
+    names = table(anabranch.model.errors, anabranch.model.names)
+    return "".join(
+        (HEAD, CLIENT, "\n", client, ADMIN, "\n", table(anabranch.admin.errors), NAMES, "\n", names, advice())
+    )
+
+
+if __name__ == "__main__":
+    print(page(), end="")
