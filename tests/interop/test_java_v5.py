@@ -1,0 +1,167 @@
+"""Pulsar's own V5 client (Java, 5.0.0-M1) on our brokers: stream, queue and checkpoint while segments split and merge.
+
+Two brokers, so that segments and controllers live on both. The Java client sends pipelined messages of one key out of
+order around a split (its retries are independent of each other), so order is checked on messages sent one by one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+from anabranch.admin.client import AdminClient, scalable_path
+from tests.cluster_processes import ClusterProcesses
+from tests.services.available import pulsar_v5
+from tests.services.pulsar_v5 import Keyed, V5Client, V5Error
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pulsar_v5")]
+
+KEYS = 20
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
+    with ClusterProcesses(tmp_path_factory.mktemp("interop"), 2, session_ms=3_000) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: ClusterProcesses) -> Iterator[AdminClient]:
+    with AdminClient(cluster.alive[0].http_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def java(cluster: ClusterProcesses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V5Client]:
+    client = pulsar_v5(cluster.service_url, tmp_path_factory.mktemp("java"))
+    yield client
+    client.close()
+
+
+class Topic:
+    """A scalable topic of one test."""
+
+    def __init__(self, admin: AdminClient, segments: int) -> None:
+        self.name = f"topic://public/default/java-{uuid.uuid4().hex[:8]}"
+        self._admin = admin
+        self._path = f"/admin/v2/scalable/{scalable_path(self.name)}"
+        admin.put(self._path, query={"numInitialSegments": segments})
+
+    def active(self) -> list[int]:
+        segments = self._admin.get(self._path)["segments"]
+        found = [(one["hashRange"]["start"], int(key)) for key, one in segments.items() if one["state"] == "ACTIVE"]
+        return [key for _, key in sorted(found)]
+
+    def split(self, segment: int, into: int = 2) -> None:
+        self._admin.post(f"{self._path}/split/{segment}", query={"into": into})
+
+    def merge(self, *segments: int) -> None:
+        self._admin.post(f"{self._path}/merge", query={"segments": ",".join(map(str, segments))})
+
+
+def messages(first: int, count: int) -> list[Keyed]:
+    return [(f"key-{number % KEYS}", f"{number:06d}") for number in range(first, first + count)]
+
+
+def by_key(found: list[Keyed]) -> dict[str, list[str]]:
+    values = defaultdict(list)
+    for key, value in found:
+        values[key].append(value)
+    return dict(values)
+
+
+def test_stream_consumer_reads_every_key_in_order_through_splits_and_a_merge(
+    admin: AdminClient, java: V5Client
+) -> None:
+    topic = Topic(admin, 1)
+    java.producer("p1", topic.name)
+    java.stream("s1", topic.name, "audit", "one")
+    java.send("p1", messages(0, 100))
+    topic.split(topic.active()[0])
+    java.send("p1", messages(100, 100))
+    topic.split(topic.active()[1], into=3)
+    java.send("p1", messages(200, 100))
+    topic.merge(*topic.active()[:2])
+    java.send("p1", messages(300, 100))
+    assert by_key(java.take("s1", 400)) == by_key(messages(0, 400))
+    java.end("s1")
+    java.end("p1")
+
+
+def test_queue_consumer_gets_everything_once(admin: AdminClient, java: V5Client) -> None:
+    topic = Topic(admin, 2)
+    java.queue("q1", topic.name, "work")
+    java.producer("p2", topic.name)
+    java.send("p2", messages(0, 100))
+    topic.split(topic.active()[0], into=4)
+    java.send("p2", messages(100, 100))
+    topic.merge(*topic.active()[1:3])
+    java.send("p2", messages(200, 100))
+    assert sorted(java.take("q1", 300)) == sorted(messages(0, 300))
+    assert java.take("q1", 1, patience_ms=300) == []
+    java.end("q1")
+    java.end("p2")
+
+
+def test_checkpoint_consumer_resumes_behind_a_split(admin: AdminClient, java: V5Client) -> None:
+    topic = Topic(admin, 1)
+    java.producer("p3", topic.name)
+    java.send("p3", messages(0, 60))
+    java.checkpoint("c1", topic.name)
+    assert java.take("c1", 60) == messages(0, 60)
+    saved = java.save("c1")
+    java.end("c1")
+    topic.split(topic.active()[0])
+    java.send("p3", messages(60, 60))
+    java.checkpoint("c2", topic.name, saved)
+    assert sorted(java.take("c2", 60)) == sorted(messages(60, 60))
+    assert java.take("c2", 1, patience_ms=300) == []
+    java.end("c2")
+    java.end("p3")
+
+
+def test_pipelined_sends_survive_splits_without_loss(admin: AdminClient, java: V5Client) -> None:
+    topic = Topic(admin, 1)
+    java.producer("p4", topic.name)
+    java.send("p4", messages(0, 1))
+    for turn in range(3):
+        java.begin_pipe("p4", messages(1 + turn * 500, 500))
+        topic.split(topic.active()[turn])
+        java.finish()
+    java.queue("q2", topic.name, "all")
+    found = java.take("q2", 1501)
+    assert set(found) == set(messages(0, 1501))
+    java.end("q2")
+    java.end("p4")
+
+
+def test_two_stream_consumers_share_and_hand_over(admin: AdminClient, java: V5Client) -> None:
+    topic = Topic(admin, 4)
+    java.producer("p5", topic.name)
+    java.stream("s2", topic.name, "shared", "two")
+    java.stream("s3", topic.name, "shared", "three")
+    java.send("p5", messages(0, 200))
+    # Both consumers' Java receive() run in one thread here: take what each has, until all has come.
+    found: list[Keyed] = []
+    while len(found) < 200:
+        got = java.take("s2", 50, patience_ms=500) + java.take("s3", 50, patience_ms=500)
+        assert got, f"only {len(found)} of 200 came"
+        found += got
+    assert by_key(found) == by_key(messages(0, 200))
+    java.end("s3")
+    java.send("p5", messages(200, 100))
+    assert by_key(java.take("s2", 100, patience_ms=30_000)) == by_key(messages(200, 100))
+    java.end("s2")
+    java.end("p5")
+
+
+def test_a_topic_that_is_not_there(java: V5Client, admin: AdminClient) -> None:
+    topic = Topic(admin, 1)
+    admin.delete(f"/admin/v2/scalable/{scalable_path(topic.name)}", query={"force": True})
+    names = admin.get("/admin/v2/scalable/public/default")
+    assert topic.name not in names
+    with pytest.raises(V5Error):
+        java.producer("p6", "topic://public/nowhere/missing")
