@@ -9,6 +9,7 @@ NOUNS = {
     "tenants": ("anabranch.cli.nouns_tenants", "tenants", "Who administers which namespaces."),
     "namespaces": ("anabranch.cli.nouns_namespaces", "namespaces", "Topics with common policies and permissions."),
     "topics": ("anabranch.cli.nouns_topics", "topics", "Create, look at, delete topics."),
+    "scalable-topics": ("anabranch.cli.nouns_scalable", "scalable_topics", "Topics that split and merge."),
     "subscriptions": ("anabranch.cli.nouns_topics", "subscriptions", "Subscriptions of topics."),
     "schemas": ("anabranch.cli.nouns_schemas", "schemas", "Schemas of topics."),
     "clusters": ("anabranch.cli.nouns_tenants", "clusters", "Names with addresses."),

@@ -23,6 +23,7 @@ COMMANDS = {
         "Run one broker of a cluster: shared metadata, shared data directory.",
     ),
     "admin": ("anabranch.cli.admin", "admin", "Administer a broker: tenants, namespaces, topics, subscriptions, …"),
+    "watch": ("anabranch.cli.watch", "watch", "Watch the segments of a scalable topic."),
     "produce": ("anabranch.cli.produce", "produce", "Send messages to a topic."),
     "consume": ("anabranch.cli.consume", "consume", "Print the messages of a topic."),
     "bench": ("anabranch.cli.bench", "bench", "Load a topic at a steady rate and tell percentiles."),

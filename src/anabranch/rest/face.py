@@ -14,6 +14,7 @@ from anabranch.model.position import Position
 from anabranch.rest.brokers_face import BrokersFace
 from anabranch.rest.namespace_face import NamespaceFace
 from anabranch.rest.publish_face import PublishFace
+from anabranch.rest.scalable_face import ScalableFace
 from anabranch.rest.schema_face import SchemaFace
 from anabranch.rest.topic_face import CursorFace, TopicFace
 
@@ -36,6 +37,9 @@ class BrokerFace(Protocol):
 
     @property
     def cursors(self) -> CursorFace: ...
+
+    @property
+    def scalable(self) -> ScalableFace: ...
 
     async def check_served(self, topic: str) -> None:
         """Raises ServedElsewhere when another broker serves it; a parent of partitions is everybody's."""

@@ -15,6 +15,7 @@ from anabranch.rest.routes_namespaces import namespace_routes
 from anabranch.rest.routes_permissions import permission_routes
 from anabranch.rest.routes_policies import policy_routes
 from anabranch.rest.routes_publish import publish_routes
+from anabranch.rest.routes_scalable import scalable_routes
 from anabranch.rest.routes_schemas import schema_routes
 from anabranch.rest.routes_subscriptions import subscription_routes
 from anabranch.rest.routes_tenants import tenant_routes
@@ -35,6 +36,7 @@ def make_router(face: BrokerFace, version: str) -> Router:
         *policy_routes(face.policies),
         *permission_routes(face),
         *schema_routes(face.schemas),
+        *scalable_routes(face.scalable),
         *publish_routes(face.publishing),
         *broker_routes(face, version),
     ]
