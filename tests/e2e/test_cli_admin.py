@@ -187,6 +187,38 @@ def test_namespaces(shell: Shell) -> None:
     assert "acme/two" not in shell.json("namespaces", "list", "acme")
 
 
+def test_scalable_topics(shell: Shell) -> None:
+    name = "topic://acme/orders/sc/ü %"
+    assert shell("scalable-topics", "create", name, "-s", "2", "-p", "team=a") == f"created {name}\n"
+    assert "exists" in shell("scalable-topics", "create", name, exits=1)
+    assert shell("scalable-topics", "list", NS, "-p", "team=a") == f"{name}\n"
+    assert shell.json("scalable-topics", "list", NS, "-p", "team=b") == []
+    shell("scalable-topics", "create-subscription", name, "-s", "audit/ü", "--from", "latest")
+    shell("scalable-topics", "split-segment", name, "-s", "0", "--into", "3")
+    shell("scalable-topics", "split-segment", name, "-s", "1", "--at", "c000")
+    shell("scalable-topics", "merge-segments", name, "-s", "4,3")
+    shell("scalable-topics", "merge-segments", name, "--segment-id-1", "5", "--segment-id-2", "6")
+    assert "give either" in shell(
+        "scalable-topics", "split-segment", name, "-s", "2", "--into", "2", "--at", "1", exits=2
+    )
+    assert "neighbours" in shell("scalable-topics", "merge-segments", name, "-s", "2", exits=2)
+    assert "sealed since" in shell("scalable-topics", "split-segment", name, "-s", "0", exits=1)
+    found = shell.json("scalable-topics", "get-metadata", name)
+    assert (found["epoch"], found["nextSegmentId"], found["properties"]) == (4, 9, {"team": "a"})
+    text = shell("scalable-topics", "get-metadata", name)
+    assert text.startswith("epoch 4, 3 active of 9 segments\n├──")
+    assert "no operation is running" in shell("scalable-topics", "stats", name)
+    assert shell.json("scalable-topics", "get-subscription", name, "-s", "audit/ü")["type"] == "STREAM"
+    assert "no consumers" in shell("scalable-topics", "get-subscription", name, "-s", "audit/ü")
+    shell("scalable-topics", "seek", name, "-s", "audit/ü", "-t", "1h")
+    shell("scalable-topics", "clear-backlog", name, "-s", "audit/ü")
+    assert "nobody" in shell("scalable-topics", "seek", name, "-s", "nobody", "-t", "1h", exits=1)
+    shell("scalable-topics", "delete-subscription", name, "-s", "audit/ü")
+    shell("scalable-topics", "delete", name)
+    assert shell("scalable-topics", "list", NS) == "(none)\n"
+    shell("scalable-topics", "get-metadata", name, exits=1)
+
+
 def test_permissions(shell: Shell) -> None:
     shell("namespaces", "grant-permission", NS, "--role", "al", "--actions", "produce,consume")
     assert sorted(shell.json("namespaces", "permissions", NS)["al"]) == ["consume", "produce"]

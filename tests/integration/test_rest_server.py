@@ -14,6 +14,7 @@ from anabranch.broker.brokers_admin import BrokersAdmin
 from anabranch.broker.cursor_admin import CursorAdmin
 from anabranch.broker.namespace_admin import NamespaceAdmin
 from anabranch.broker.publish_admin import PublishAdmin
+from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.services import Services
 from anabranch.broker.stats import StatsOptions
@@ -258,6 +259,7 @@ class TopicsInMemory:
         self.brokers = BrokersAdmin(no_services)  # tests of its own: test_rest_brokers
         self.publishing = PublishAdmin(no_services)  # tests of its own: test_rest_publish
         self.schemas = SchemaAdmin(no_services)  # tests of its own: test_schemas_rest
+        self.scalable = ScalableAdmin(no_services)  # tests of its own: test_scalable_rest
 
     async def check_served(self, topic: str) -> None:
         """Everything is here."""

@@ -67,7 +67,8 @@ class ScalableAdmin:
         await self.reach.at_owner(scalable_name(topic), "wake_here")
 
     async def metadata(self, topic: str) -> dict[str, Any]:
-        return record_json(await self._topics().record(scalable_name(topic)))
+        found = record_json(await self._topics().record(scalable_name(topic)))
+        return {**found, "segments": {key: {**one, **_derived(one)} for key, one in found["segments"].items()}}
 
     async def split(
         self, topic: str, segment_id: int, ways: int, points: Sequence[int] | None, operation_id: str | None
@@ -212,6 +213,18 @@ class ScalableAdmin:
         except LedElsewhere as error:
             where = error.address
             raise ServedElsewhere(name, where if isinstance(where, Address) else None) from error
+
+
+def _derived(segment: Mapping[str, Any]) -> dict[str, bool]:
+    """What Pulsar's answers say beside the stored fields."""
+    is_active = segment["state"] == "ACTIVE"
+    return {
+        "active": is_active,
+        "sealed": not is_active,
+        "root": not segment["parentIds"],
+        "leaf": not segment["childIds"],
+        "legacy": segment.get("legacyTopicName") is not None,
+    }
 
 
 def scalable_name(topic: str) -> TopicName:

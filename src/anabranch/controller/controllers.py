@@ -81,7 +81,7 @@ class Controllers:
         self._offices, self._place, self._host, self._rules = offices, place, segments, rules
         self._clock, self._chance, self._step = clock, chance, step
         self._leaders: dict[TopicName, Leader] = {}
-        self._loading: dict[TopicName, asyncio.Task[Leader]] = {}
+        self._loading: dict[TopicName, asyncio.Task[Leader | Error]] = {}
         self._due: dict[TopicName, int] = {}  # unloaded topics of ours that will be wanted, and when
         self._resuming = asyncio.Event()
         self._tasks = TaskOwner("controllers")
@@ -135,22 +135,32 @@ class Controllers:
             raise LedElsewhere(topic, self._place.whereabouts(topic))
         loading = self._loading.get(topic)
         if loading is None:
-            loading = self._tasks.spawn(self._load(topic), f"load {topic}")
+            loading = self._tasks.spawn(self._load_outcome(topic), f"load {topic}")
             if loading is None:
                 raise NotLeading("the broker is stopping")
             self._loading[topic] = loading
             loading.add_done_callback(lambda task: self._loaded(topic, task))
         try:
-            return await asyncio.shield(loading)
+            outcome = await asyncio.shield(loading)
         except asyncio.CancelledError:
             if loading.cancelled():
                 raise NotLeading("the broker is stopping") from None
             raise
+        if isinstance(outcome, Error):
+            raise outcome
+        return outcome
 
-    def _loaded(self, topic: TopicName, task: asyncio.Task[Leader]) -> None:
+    def _loaded(self, topic: TopicName, task: asyncio.Task[Leader | Error]) -> None:
         self._loading.pop(topic, None)
         if not task.cancelled():
             task.exception()  # seen: whoever asked may be gone
+
+    async def _load_outcome(self, topic: TopicName) -> Leader | Error:
+        """A refusal is an outcome like another: whoever asked is told, and it is no fault of the task's."""
+        try:
+            return await self._load(topic)
+        except Error as error:
+            return error
 
     async def _load(self, topic: TopicName) -> Leader:
         found = self.leading(topic)
