@@ -27,14 +27,21 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
     )
 
 
+BARE_STARTS_MAX = 8.0  # an interpreter that does nothing starts in 0.01-0.02 s on a quiet machine: so below 0.2 s
+
+
 def test_version_is_quick() -> None:
-    best = float("inf")
-    for _ in range(5):
+    """Against an interpreter that does nothing, in turns: a loaded machine slows both."""
+    bare, version = [], []
+    for _ in range(7):
         began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=20)
+        between = time.perf_counter()
         done = run("--version")
-        best = min(best, time.perf_counter() - began)
+        version.append(time.perf_counter() - between)
+        bare.append(between - began)
         assert (done.returncode, done.stdout.split()[0]) == (0, "anabranch")
-    assert best <= 0.2
+    assert min(version) <= BARE_STARTS_MAX * min(bare)
 
 
 @contextmanager

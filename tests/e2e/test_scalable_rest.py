@@ -162,12 +162,6 @@ class TestSubscriptions:
         for method, call in (("GET", ""), ("POST", "/skip-all"), ("POST", "/seek?timestamp=1"), ("DELETE", "")):
             refused(rest.call(method, f"{one}{call}"), 404, "subscription-not-found")
 
-    def test_backlog_of_a_segment(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
-        rest.expect("PUT", of("/subscriptions/work?type=QUEUE"))
-        segment = f"/admin/v2/segments/public/default/{name}/0000-3fff-0"
-        assert rest.call("GET", f"{segment}/subscription/work/backlog") == (200, 0)
-        assert rest.call("GET", f"{segment}/subscription/none/backlog")[0] == 404
-
     def test_segments_are_the_controllers(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
         segment = f"/admin/v2/segments/public/default/{name}/0000-3fff-0"
         for method, call in (("PUT", ""), ("POST", "/terminate"), ("DELETE", "")):

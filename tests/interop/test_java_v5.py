@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from anabranch.admin.client import AdminClient, scalable_path
+from anabranch.admin.client import AdminClient
+from anabranch.admin.paths import scalable_path
 from tests.cluster_processes import ClusterProcesses
 from tests.services.available import pulsar_v5
 from tests.services.pulsar_v5 import Keyed, V5Client, V5Error
@@ -136,26 +137,6 @@ def test_pipelined_sends_survive_splits_without_loss(admin: AdminClient, java: V
     assert set(found) == set(messages(0, 1501))
     java.end("q2")
     java.end("p4")
-
-
-def test_two_stream_consumers_share_and_hand_over(admin: AdminClient, java: V5Client) -> None:
-    topic = Topic(admin, 4)
-    java.producer("p5", topic.name)
-    java.stream("s2", topic.name, "shared", "two")
-    java.stream("s3", topic.name, "shared", "three")
-    java.send("p5", messages(0, 200))
-    # Both consumers' Java receive() run in one thread here: take what each has, until all has come.
-    found: list[Keyed] = []
-    while len(found) < 200:
-        got = java.take("s2", 50, patience_ms=500) + java.take("s3", 50, patience_ms=500)
-        assert got, f"only {len(found)} of 200 came"
-        found += got
-    assert by_key(found) == by_key(messages(0, 200))
-    java.end("s3")
-    java.send("p5", messages(200, 100))
-    assert by_key(java.take("s2", 100, patience_ms=30_000)) == by_key(messages(200, 100))
-    java.end("s2")
-    java.end("p5")
 
 
 def test_a_topic_that_is_not_there(java: V5Client, admin: AdminClient) -> None:
