@@ -130,10 +130,10 @@ class Intake:
                 future: Future[Any] | None = write[0]
                 if future is None or future.done():  # nobody waits, or the caller was cancelled
                     continue
-                if isinstance(result, BaseException):
-                    future.set_exception(result)
-                else:
+                if type(result) is int or not isinstance(result, BaseException):
                     future.set_result(result)
+                else:
+                    future.set_exception(result)
             self._told(group)
         if not self._is_due:  # behind the callers that have their answers now
             self._hand_over_later()

@@ -8,7 +8,6 @@ function.
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import sqlite3
 import threading
@@ -25,13 +24,15 @@ from anabranch.metadata.sessionfiles import SessionFiles
 from anabranch.metadata.sqlite_events import EventLog, Told
 from anabranch.metadata.sqlite_schema import BUSY_MS, DATABASE, connect, prepare
 from anabranch.metadata.sqlite_table import PlainPut, Reading, Writing
+from anabranch.metadata.sqlite_wal import WalFile
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
 GROUP_WRITES_MAX = 512
-CHECKPOINT_WAL_BYTES = 8 * 1024 * 1024
+WAL_BYTES = 4 * 1024 * 1024
+EXTEND_AFTER = 8  # commits: whoever writes so often will write more, and a long log pays
 
 Work = Callable[[Writing, SessionFiles], Any]
 After = Callable[[SessionFiles], None]
@@ -68,6 +69,7 @@ class Writer:
         self._inbox: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="metadata-writer", daemon=True)
         self._connections: list[sqlite3.Connection] = []
+        self._wal = WalFile(f"{folder / DATABASE}-wal", WAL_BYTES)
 
     def open(self) -> None:
         """Open or create the files, end what dead processes left, start the thread."""
@@ -86,7 +88,6 @@ class Writer:
         except (sqlite3.Error, OSError) as error:
             raise StoreUnavailable(f"cannot open the metadata in {self._folder}: {error}") from error
         guard(self)
-        self._wal = f"{path}-wal"
         self._commit([self.sweep()])
         self._thread.start()
 
@@ -119,6 +120,7 @@ class Writer:
         """The child has no writer thread, and must not even close what the parent works with."""
         for connection in self._connections:
             abandon(connection)
+        self._wal.close()
 
     def _connect(self, path: Path) -> sqlite3.Connection:
         connection = connect(path)
@@ -126,7 +128,7 @@ class Writer:
         return connection
 
     def _run(self) -> None:
-        running = True
+        running, commits = True, 0
         while running:
             writes = self._inbox.get()
             if writes is None:
@@ -140,8 +142,11 @@ class Writer:
             group = self._commit(writes)
             is_long = self._is_log_long()
             self._deliver(group)  # nothing after it, as a rule: the loop wakes up and needs the interpreter
+            commits += 1
             if is_long:
                 self._tidy()
+            elif commits == EXTEND_AFTER:
+                self._extend_log()
         self._finish()
 
     def _commit(self, writes: list[Write]) -> Group:
@@ -219,10 +224,18 @@ class Writer:
 
     def _is_log_long(self) -> bool:
         try:
-            return os.stat(self._wal).st_size > CHECKPOINT_WAL_BYTES
+            return self._wal.is_long()
         except OSError as error:
-            log.warning("metadata log was not found", extra={"error": str(error)})
+            log.warning("metadata log was not read", extra={"error": str(error)})
             return False
+
+    def _extend_log(self) -> None:
+        """Without room the log grows with each commit, as SQLite's does."""
+        try:
+            with self._lock:
+                self._wal.extend(self._db)
+        except (sqlite3.Error, StoreUnavailable, OSError) as error:
+            log.warning("metadata log was not extended", extra={"error": str(error)})
 
     def _tidy(self) -> None:
         """Move a long log into the file, when the callers have their answers. What fails is tried again next time."""
@@ -230,7 +243,7 @@ class Writer:
             with self._lock:
                 EventLog(self._db).trim()
                 self._db.execute("PRAGMA busy_timeout=0")  # a reader in the middle of a page: later, not now
-                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
                 self._db.execute(f"PRAGMA busy_timeout={BUSY_MS}")
         except (sqlite3.Error, StoreUnavailable) as error:
             log.warning("metadata checkpoint failed", extra={"error": str(error)})
@@ -242,6 +255,7 @@ class Writer:
                     connection.close()
         except (sqlite3.Error, StoreUnavailable) as error:
             log.warning("metadata was not closed cleanly; the next start recovers it", extra={"error": str(error)})
+        self._wal.close()
         self.sessions.close()
         self.bell.close()
         self._lock.close()
