@@ -16,7 +16,9 @@ from typing import Any, Protocol, Self, TypeVar
 
 from anabranch.controller import host, steps
 from anabranch.controller import subscriptions as registering
+from anabranch.controller.collecting import collect
 from anabranch.controller.face import AssignedSegments, ConsumerLink, LedElsewhere, Registration
+from anabranch.controller.gc import Retention
 from anabranch.controller.host import SegmentHost, Start
 from anabranch.controller.leader import Leader, Step, no_step
 from anabranch.controller.members import Members, new_link
@@ -30,7 +32,7 @@ from anabranch.controller.sitting import Sitting
 from anabranch.controller.steps import NotLeading, TopicGone
 from anabranch.controller.telling import state_of
 from anabranch.metadata.patience import PATIENCE
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.port import MetadataStore, StoreUnavailable
 from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
@@ -41,6 +43,9 @@ from anabranch.runtime.tasks import TaskOwner
 log = logging.getLogger(__name__)
 
 RESUME_TOGETHER = 32
+LOOK_AGAIN = 10  # sweeps, before a topic whose segments are kept for somebody is looked at again
+MINUTE_MS = 60_000
+MIB = 1 << 20
 T = TypeVar("T")
 
 
@@ -57,6 +62,9 @@ class Rules(Protocol):
 
     async def retention(self, namespace: str) -> tuple[int, int] | None:
         """Minutes and megabytes that the namespace says; None: it says nothing."""
+
+    async def sizes(self, topic: TopicName, record: TopicRecord) -> Mapping[int, int]:
+        """Bytes that the segments hold, as far as is known."""
 
 
 class Controllers:
@@ -200,10 +208,9 @@ class Controllers:
         until = self._clock.monotonic() + self.settings.call_seconds
         failures = 0
         while True:
-            leader = await self.lead(topic)
             try:
-                return await work(leader)
-            except NotLeading:
+                return await work(await self.lead(topic))
+            except (NotLeading, StoreUnavailable):
                 failures += 1
                 if self._clock.monotonic() > until or self._is_closed:
                     raise
@@ -264,22 +271,54 @@ class Controllers:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Lead what has become due, unload what is idle."""
+        """Lead what has become due, collect what retention lets go, unload what is idle."""
         now_ms = self._clock.now_ms()
         for topic in [topic for topic, at_ms in self._due.items() if at_ms <= now_ms]:
             await self._wake_quietly(topic)
-        idle_ms = int(self.settings.idle_seconds * 1000)
         for topic, leader in tuple(self._leaders.items()):
             if leader.is_over:
-                del self._leaders[topic]
+                if self._leaders.get(topic) is leader:
+                    del self._leaders[topic]
                 if self._place.is_here(topic) and leader.is_wanted:
                     await self._wake_quietly(topic)
-            elif leader.is_idle and now_ms - leader.idle_since_ms >= idle_ms:
-                await self._unload(topic, leader)
+                continue
+            try:
+                await self._look_after(topic, leader)
+            except Error as error:
+                log.info("topic not looked after", extra={"topic": str(topic), "reason": error.reason})
 
-    async def _unload(self, topic: TopicName, leader: Leader) -> None:
-        if leader.is_wanted:
+    async def _look_after(self, topic: TopicName, leader: Leader) -> None:
+        """Collect its garbage; unload it when there is nothing to lead."""
+        again_ms = None
+        record = leader.record
+        if record is not None and any(True for _ in record.layout.sealed):
+            again_ms = await self._collect(topic, leader)
+        idle_ms = int(self.settings.idle_seconds * 1000)
+        if leader.is_idle and self._clock.now_ms() - leader.idle_since_ms >= idle_ms:
+            await self._unload(topic, leader, again_ms)
+
+    async def _collect(self, topic: TopicName, leader: Leader) -> int:
+        """When to look again."""
+        said = await self._rules.retention(topic.namespace_path)
+        minutes, mib = said or (self.settings.retention_minutes, self.settings.retention_mb)
+        retention = Retention(minutes * MINUTE_MS if minutes >= 0 else -1, mib * MIB if mib >= 0 else -1)
+        sizes: Mapping[int, int] = {}
+        if retention.size_bytes >= 0 and leader.record is not None:
+            sizes = await self._rules.sizes(topic, leader.record)
+        verdict = await collect(leader, self.records, retention=retention, sizes=sizes, operation_id=self.new_id())
+        soon_ms = self._clock.now_ms() + int(LOOK_AGAIN * self.settings.sweep_seconds * 1000)
+        if verdict is None or verdict.look_again_at_ms is None:
+            return soon_ms
+        return max(verdict.look_again_at_ms, self._clock.now_ms() + int(self.settings.sweep_seconds * 1000))
+
+    async def _unload(self, topic: TopicName, leader: Leader, again_ms: int | None) -> None:
+        """It is a record and nothing else from now on; with sealed segments also a time to look at them again."""
+        if again_ms is not None:
+            await self.records.want(topic, again_ms)
+            self._due[topic] = again_ms
+        elif leader.is_wanted:
             await self._unwant(topic)
+        leader.is_wanted = False
         if leader.is_idle and self._leaders.get(topic) is leader:
             del self._leaders[topic]
             await leader.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from anabranch.controller.paths import FLOOR, term_key
-from anabranch.metadata.port import ABSENT, KeyMissing, MetadataStore, VersionMismatch
+from anabranch.metadata.port import ABSENT, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
 from anabranch.model.errors import Busy
 from anabranch.model.names import TopicName
 
@@ -42,7 +42,7 @@ class Offices:
             value = json.dumps({"term": term, "holder": self._holder}).encode()
             try:
                 await self._store.put(key, value, expected=ABSENT if found is None else found.version)
-            except VersionMismatch:
+            except (VersionMismatch, OutcomeUnknown):  # if it is ours after all nobody ever leads with it
                 await self._store.sync()
                 continue
             if found is None:
@@ -63,7 +63,7 @@ class Offices:
                 value = json.dumps({"term": term}).encode()
                 await self._store.put(FLOOR, value, expected=ABSENT if found is None else found.version)
                 return
-            except VersionMismatch:
+            except (VersionMismatch, OutcomeUnknown):
                 await self._store.sync()
         raise OfficeContended("the floor of terms is raised by too many at once")
 
