@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from anabranch.controller.controllers import Controllers
@@ -21,6 +21,8 @@ from anabranch.controller.host import (
     HostUnavailable,
     Mandate,
     Request,
+    SegmentRef,
+    SegmentStats,
 )
 from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.paths import record_key
@@ -93,6 +95,9 @@ class FaultyHost:
             raise HostOutcomeUnknown("done, and not answered")
         return answer
 
+    async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:
+        return await self._inner.measure(segments)
+
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
         return self._inner.listen(callback)
 
@@ -134,7 +139,6 @@ class NoRules:
     """A namespace that says nothing, or what the test says."""
 
     said: tuple[int, int] | None = None
-    bytes_of: dict[int, int] = field(default_factory=dict)
 
     async def check_may_create(self, topic: TopicName) -> None:
         return
@@ -147,9 +151,6 @@ class NoRules:
 
     async def retention(self, namespace: str) -> tuple[int, int] | None:
         return self.said
-
-    async def sizes(self, topic: TopicName, record: TopicRecord) -> Mapping[int, int]:
-        return self.bytes_of
 
 
 class Link:

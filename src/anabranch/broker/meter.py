@@ -36,14 +36,3 @@ class Meter:
         if passed <= 0:
             return (0.0,) * len(taken)
         return tuple((new - old) / passed for new, old in zip(taken, before, strict=True))
-
-    def rates_over(self, now: float, values: Sequence[int], seconds: float) -> tuple[float, ...]:
-        """The rates since the last look that is at least so long ago (or the first one there is); changes nothing."""
-        looks, taken = self._looks, tuple(values)
-        if not looks:
-            return (0.0,) * len(taken)
-        then, before = next((one for one in reversed(looks) if now - one[0] >= seconds), looks[0])
-        passed = now - then
-        if passed <= 0 or any(new < old for new, old in zip(taken, before, strict=True)):
-            return (0.0,) * len(taken)
-        return tuple((new - old) / passed for new, old in zip(taken, before, strict=True))

@@ -6,8 +6,6 @@ what the leader does. Everything may be asked again: operations have ids, and wh
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,25 +13,20 @@ from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
 from anabranch.broker.fleet import ErrandRefused
 from anabranch.broker.placement import Address, ServedElsewhere
 from anabranch.broker.reach import Reach
-from anabranch.broker.segment_figures import segment_figures
 from anabranch.broker.services import Services
-from anabranch.broker.topic import Topic
 from anabranch.controller.face import (
     LedElsewhere,
     ScalableTopics,
     Start,
     SubscriptionKind,
-    TopicRecord,
     record_json,
     topic_exists,
 )
-from anabranch.model.errors import BadRequest, Error, NotAllowed
+from anabranch.controller.host import SegmentStats
+from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import Domain, TopicName, check_subscription_name
-from anabranch.model.segment import Segment, backing_topic
+from anabranch.model.segment import backing_topic
 
-log = logging.getLogger(__name__)
-
-FIGURES_TOGETHER = 64
 T = TypeVar("T")
 
 
@@ -49,7 +42,6 @@ class ScalableAdmin:
             "unsubscribe_here",
             "move_here",
             "state_here",
-            "figures_here",
         }
     )
 
@@ -126,7 +118,7 @@ class ScalableAdmin:
         state: dict[str, Any] = await self.reach.at_owner(name, "state_here")
         record = await self._topics().record(name)
         placement = self._services().placement
-        figures = await self.figures(name, record)
+        figures = await self._topics().figures(name, record)
         segments: dict[str, Any] = {}
         for one in sorted(record.segments.values(), key=lambda it: it.segment_id):
             backing = backing_topic(name, one)
@@ -140,7 +132,7 @@ class ScalableAdmin:
                 "childIds": list(one.child_ids),
                 "createdAtMs": one.created_at_ms,
                 "sealedAtMs": one.sealed_at_ms,
-                **figures.get(one.segment_id, {}),
+                **segment_figures(figures.get(one.segment_id)),
             }
         leader = placement.whereabouts(name)
         last = record.last_operation
@@ -168,32 +160,14 @@ class ScalableAdmin:
             "properties": dict(record.properties),
         }
 
-    async def figures(self, topic: TopicName, record: TopicRecord) -> dict[int, dict[str, Any]]:
-        """Of each segment, from its owner; those whose owner cannot say are missing."""
-
-        async def ask(segment: Segment) -> dict[str, Any]:
-            try:
-                found: dict[str, Any] = await self.reach.at_owner(backing_topic(topic, segment), "figures_here")
-            except Error as error:
-                log.info("no figures of a segment", extra={"segment": str(segment), "reason": error.reason})
-                return {}
-            return found
-
-        ordered, found = list(record.segments.values()), dict[int, dict[str, Any]]()
-        for start in range(0, len(ordered), FIGURES_TOGETHER):
-            some = ordered[start : start + FIGURES_TOGETHER]
-            for segment, one in zip(some, await asyncio.gather(*map(ask, some)), strict=True):
-                found[segment.segment_id] = one
-        return found
-
     async def subscription(self, topic: str, name: str) -> dict[str, Any]:
         scalable = scalable_name(topic)
         state: dict[str, Any] = await self.reach.at_owner(scalable, "state_here")
         found = state["subscriptions"].get(name)
         if found is None:
             raise SubscriptionNotFound(f"no subscription {name} on {topic}")
-        figures = await self.figures(scalable, await self._topics().record(scalable))
-        backlog = {str(one): it["backlog"][name] for one, it in figures.items() if name in it.get("backlog", {})}
+        figures = await self._topics().figures(scalable, await self._topics().record(scalable))
+        backlog = {str(one): it.subscriptions[name].backlog for one, it in figures.items() if name in it.subscriptions}
         return {
             "backlog": backlog,
             "msgBacklog": sum(backlog.values()),
@@ -244,15 +218,6 @@ class ScalableAdmin:
     async def move_here(self, topic: str, name: str, publish_ms: int | None) -> None:
         await self._here(topic, lambda found: self._topics().move(found, name, publish_ms))
 
-    async def figures_here(self, topic: str) -> dict[str, Any]:
-        """Of a segment that this broker serves."""
-        services, name = self._services(), TopicName.parse(topic)
-        found = await services.topics.get(name, create=False)
-        if not isinstance(found, Topic):
-            raise TopicNotFound(f"{name} is no segment")
-        book = services.topics.sampler.look(found)
-        return await segment_figures(found, book, services.clock.monotonic())
-
     async def state_here(self, topic: str) -> dict[str, Any]:
         return await self._here(topic, lambda name: self._topics().state(name))
 
@@ -283,3 +248,27 @@ def scalable_name(topic: str) -> TopicName:
     if name.domain is Domain.NON_PERSISTENT:
         raise TopicNotFound(f"{name} is not a scalable topic")
     return name.scalable
+
+
+def segment_figures(stats: SegmentStats | None) -> dict[str, Any]:
+    """How a segment is used, under the names that the face promises; empty when its owner did not say."""
+    if stats is None:
+        return {}
+    windows = {"10": stats.rates_10s, "60": stats.rates_60s}
+    return {
+        "rates": {
+            "in": {
+                "msg": {seconds: rates.messages_in for seconds, rates in windows.items()},
+                "bytes": {seconds: rates.bytes_in for seconds, rates in windows.items()},
+            },
+            "out": {
+                "msg": {seconds: rates.messages_out for seconds, rates in windows.items()},
+                "bytes": {seconds: rates.bytes_out for seconds, rates in windows.items()},
+            },
+        },
+        "messages": stats.messages,
+        "bytes": stats.bytes,
+        "backlog": {name: one.backlog for name, one in sorted(stats.subscriptions.items())},
+        "consumers": sum(one.consumers for one in stats.subscriptions.values()),
+        "producers": stats.producers,
+    }

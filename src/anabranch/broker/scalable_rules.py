@@ -11,7 +11,6 @@ from typing import Any
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.broker.services import Services
-from anabranch.controller.face import TopicRecord
 from anabranch.model.errors import AlreadyExists
 from anabranch.model.names import Domain, TopicName
 
@@ -40,10 +39,6 @@ class ScalableRules:
         if not isinstance(found, Mapping):
             return None
         return int(found.get("retentionTimeInMinutes", 0)), int(found.get("retentionSizeInMB", 0))
-
-    async def sizes(self, topic: TopicName, record: TopicRecord) -> Mapping[int, int]:
-        found = await self._admin.figures(topic, record)
-        return {segment_id: int(figures["bytes"]) for segment_id, figures in found.items() if "bytes" in figures}
 
     # -- `controller.watches.Births`
 

@@ -19,7 +19,7 @@ from anabranch.controller import subscriptions as registering
 from anabranch.controller.collecting import collect
 from anabranch.controller.face import AssignedSegments, ConsumerLink, LedElsewhere, Registration
 from anabranch.controller.gc import Retention
-from anabranch.controller.host import SegmentHost, Start
+from anabranch.controller.host import SegmentHost, SegmentRef, SegmentStats, Start
 from anabranch.controller.leader import Leader, Step, no_step
 from anabranch.controller.members import Members, new_link
 from anabranch.controller.offices import Offices
@@ -36,6 +36,7 @@ from anabranch.metadata.port import MetadataStore, StoreUnavailable
 from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
+from anabranch.model.segment import backing_topic
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -62,9 +63,6 @@ class Rules(Protocol):
 
     async def retention(self, namespace: str) -> tuple[int, int] | None:
         """Minutes and megabytes that the namespace says; None: it says nothing."""
-
-    async def sizes(self, topic: TopicName, record: TopicRecord) -> Mapping[int, int]:
-        """Bytes that the segments hold, as far as is known."""
 
 
 class Controllers:
@@ -302,9 +300,10 @@ class Controllers:
         said = await self._rules.retention(topic.namespace_path)
         minutes, mib = said or (self.settings.retention_minutes, self.settings.retention_mb)
         retention = Retention(minutes * MINUTE_MS if minutes >= 0 else -1, mib * MIB if mib >= 0 else -1)
-        sizes: Mapping[int, int] = {}
+        sizes: dict[int, int] = {}
         if retention.size_bytes >= 0 and leader.record is not None:
-            sizes = await self._rules.sizes(topic, leader.record)
+            figures = await self.figures(topic, leader.record)
+            sizes = {segment_id: stats.bytes for segment_id, stats in figures.items()}
         verdict = await collect(leader, self.records, retention=retention, sizes=sizes, operation_id=self.new_id())
         soon_ms = self._clock.now_ms() + int(LOOK_AGAIN * self.settings.sweep_seconds * 1000)
         if verdict is None or verdict.look_again_at_ms is None:
@@ -384,6 +383,12 @@ class Controllers:
         if found is None:
             raise TopicGone(f"{topic} does not exist")
         return found
+
+    async def figures(self, topic: TopicName, record: TopicRecord) -> dict[int, SegmentStats]:
+        ordered = list(record.segments.values())
+        refs = [SegmentRef(backing_topic(topic, one), record.incarnation, one.segment_id) for one in ordered]
+        found = zip(ordered, await self._host.measure(refs), strict=True)
+        return {segment.segment_id: stats for segment, stats in found if stats is not None}
 
     async def names(self, namespace: str, filters: Mapping[str, str]) -> list[str]:
         found = await self.records.all_of(namespace)

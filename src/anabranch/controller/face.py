@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from anabranch.controller.host import Start
+from anabranch.controller.host import SegmentStats, Start
 from anabranch.controller.place import Reachable
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.record_codec import record_json
@@ -161,6 +161,9 @@ class ScalableTopics(Protocol):
 
     async def record(self, topic: TopicName) -> TopicRecord:
         """On any broker. Raises TopicGone."""
+
+    async def figures(self, topic: TopicName, record: TopicRecord) -> Mapping[int, SegmentStats]:
+        """On any broker: how the segments are used; those whose owner does not answer are missing."""
 
     async def names(self, namespace: str, filters: Mapping[str, str]) -> list[str]:
         """On any broker: the topics that have all these properties."""
