@@ -141,6 +141,68 @@ async def consume(url: str, topic: str, count: int) -> None:
         work.end()
 
 
+async def bulk_publish(url: str, topic: str, count: int) -> None:
+    await _bulk_publish(url, topic, count, is_arrow=False)
+
+
+async def bulk_publish_arrow(url: str, topic: str, count: int) -> None:
+    await _bulk_publish(url, topic, count, is_arrow=True)
+
+
+async def _bulk_publish(url: str, topic: str, count: int, *, is_arrow: bool) -> None:
+    work = Work()
+    values: Any = [VALUE] * BULK_ROWS
+    keys: Any = [NAMES[number % KEYS] for number in range(BULK_ROWS)]
+    if is_arrow:
+        import pyarrow as pa
+
+        values, keys = pa.array(values), pa.array(keys)
+    async with anabranch.connect(url) as client, client.producer(topic) as producer:
+        work.begin()
+        sent = []
+        for _ in range(count // BULK_ROWS):
+            sent.append(producer.send_batch_nowait(values, keys))
+            if len(sent) >= 16:
+                await sent[-16]
+            await asyncio.sleep(0)
+        await producer.flush()
+        assert sum(len(one.result()) for one in sent) == count // BULK_ROWS * BULK_ROWS
+        work.end()
+
+
+async def bulk_consume(url: str, topic: str, count: int) -> None:
+    await _bulk_consume(url, topic, count, is_arrow=False)
+
+
+async def bulk_consume_arrow(url: str, topic: str, count: int) -> None:
+    await _bulk_consume(url, topic, count, is_arrow=True)
+
+
+async def _bulk_consume(url: str, topic: str, count: int, *, is_arrow: bool) -> None:
+    work = Work()
+    if is_arrow:
+        import pyarrow as pa
+
+        assert pa.__version__
+    async with (
+        anabranch.connect(url) as client,
+        client.queue_consumer(topic, subscription="bench", start="earliest", prefetch=10 * PREFETCH) as consumer,
+    ):
+        work.begin()
+        left, size = count, 0
+        while left > 0:
+            batch = await consumer.receive_batch()
+            if is_arrow:
+                size += batch.to_arrow(("key", "value")).nbytes
+            else:
+                size += len(batch.values()) + len(batch.keys())
+            left -= len(batch)
+            await consumer.ack(batch)
+        work.end()
+        assert size > 0
+        assert left <= 0
+
+
 ROLES: dict[str, Callable[[str, str, int], Any]] = {
     "wheel-publish": wheel_publish,
     "wheel-publish-results": wheel_publish_results,
@@ -148,6 +210,10 @@ ROLES: dict[str, Callable[[str, str, int], Any]] = {
     "publish": publish,
     "publish-results": publish_results,
     "consume": consume,
+    "bulk-publish": bulk_publish,
+    "bulk-publish-arrow": bulk_publish_arrow,
+    "bulk-consume": bulk_consume,
+    "bulk-consume-arrow": bulk_consume_arrow,
 }
 
 

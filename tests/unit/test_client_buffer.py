@@ -41,7 +41,9 @@ def test_a_held_channel_waits_and_keeps_its_place() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "take", "drop", "hold", "release"]), st.integers(0, 3), st.integers(0, 40)),
+    st.tuples(
+        st.sampled_from(["add", "take", "parcel", "drop", "hold", "release"]), st.integers(0, 3), st.integers(0, 40)
+    ),
     max_size=80,
 )
 
@@ -64,6 +66,14 @@ def test_nothing_is_lost_reordered_or_counted_wrong(steps: list[tuple[str, int, 
             if found is not None:
                 assert found[0] not in held
                 assert model[found[0]].pop(0) == found[1].sequence_id
+        elif name == "parcel":
+            parcel = buffer.take_parcel()
+            assert (parcel is None) == (not any(model[one] for one in model if one not in held))
+            if parcel is not None:
+                numbers = [one.sequence_id for one in parcel[1]]
+                assert numbers and parcel[0] not in held
+                assert model[parcel[0]][: len(numbers)] == numbers
+                del model[parcel[0]][: len(numbers)]
         elif name == "drop":
             assert [one.sequence_id for one in buffer.drop(channel)] == model[channel]
             model[channel] = []

@@ -13,6 +13,7 @@
 | `topic_view` `topic_watch`      | the segments of a topic, and how they change                           |
 | `lanes` `track` `lineage`       | machine: all lanes of a producer, through splits and merges            |
 | `lane_runner` `room`            | one lane on the wire; how much may be under way                        |
+| `bulk` `contents` `message_batch` | many messages in one call: out, in, and as columns                   |
 | `client` `producer`             | what applications use                                                  |
 | `consumer` `queue_consumer` `stream_consumer` `checkpoint_consumer` | what consumers share, and their kinds |
 | `message` `checkpoint` `policies` `errors` | values                                                      |
@@ -26,6 +27,7 @@ from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.client import Client, connect
 from anabranch.client.compression import Compression
 from anabranch.client.message import Message, MessageId
+from anabranch.client.message_batch import MessageBatch
 from anabranch.client.policies import AccessMode, Backoff, Batching, Chunking, ConnectionPolicy
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
@@ -46,6 +48,7 @@ __all__ = [
     "ConnectionPolicy",
     "Credentials",
     "Message",
+    "MessageBatch",
     "MessageId",
     "Producer",
     "QueueConsumer",

@@ -16,13 +16,15 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from anabranch.client import client as asynchronous
+from anabranch.client.bulk import Sent
 from anabranch.client.checkpoint import Checkpoint
 from anabranch.client.checkpoint_consumer import CheckpointConsumer, Restore
 from anabranch.client.client import Start
 from anabranch.client.compression import Compression
-from anabranch.client.consumer import Consumer
+from anabranch.client.consumer import BATCH_ROWS, Consumer
 from anabranch.client.errors import ClientError, Closed
 from anabranch.client.message import Message, MessageId
+from anabranch.client.message_batch import MessageBatch
 from anabranch.client.policies import AccessMode, Batching, Chunking, ConnectionPolicy, Seconds
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
@@ -174,6 +176,34 @@ class BlockingProducer(_Face):
             )
         )
 
+    def send_batch(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str | bytes | None] | None = None,
+        *,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+        timeout: Seconds | None = None,
+    ) -> Sent:
+        return _PORTAL.call(
+            lambda: self._inner.send_batch(
+                values, keys, properties=properties, event_times=event_times, timeout=timeout
+            )
+        )
+
+    def send_batch_nowait(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str | bytes | None] | None = None,
+        *,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+    ) -> concurrent.futures.Future[Sent]:
+        """Order is fixed now. Like `send_nowait` it reports QueueFull and the like through the future."""
+        return _PORTAL.submit(
+            lambda: self._inner.send_batch_nowait(values, keys, properties=properties, event_times=event_times)
+        )
+
     def flush(self, timeout: Seconds | None = None) -> None:
         _PORTAL.call(lambda: self._inner.flush(timeout))
 
@@ -199,6 +229,9 @@ class _BlockingConsumer(_Face):
     def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
         return _PORTAL.call(lambda: self._inner.receive_many(count, timeout))
 
+    def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
+        return _PORTAL.call(lambda: self._inner.receive_batch(count, timeout))
+
     def __iter__(self) -> Self:
         return self
 
@@ -217,7 +250,7 @@ class BlockingQueueConsumer(_BlockingConsumer):
     def __init__(self, inner: QueueConsumer) -> None:
         self._inner: QueueConsumer = inner
 
-    def ack(self, message: Message | MessageId) -> None:
+    def ack(self, message: Message | MessageId | MessageBatch) -> None:
         _PORTAL.call(lambda: self._inner.ack(message))
 
     def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
@@ -230,7 +263,7 @@ class BlockingStreamConsumer(_BlockingConsumer):
     def __init__(self, inner: StreamConsumer) -> None:
         self._inner: StreamConsumer = inner
 
-    def ack_cumulative(self, message: Message | MessageId) -> None:
+    def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
         _PORTAL.call(lambda: self._inner.ack_cumulative(message))
 
     def position(self, message: Message) -> MessageId:

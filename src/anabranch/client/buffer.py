@@ -3,6 +3,8 @@
 Channels take turns, a few messages each, so that one with a long backlog does not starve the others. Within a channel
 the order of arrival stays. A channel that is held keeps its messages until it is let go: something else comes first. It
 may be held for several reasons, and is let go when the last one is gone.
+
+What arrived together stays together until somebody takes the first message of it; it can be taken as a whole.
 """
 
 from __future__ import annotations
@@ -18,9 +20,23 @@ K = TypeVar("K", bound=Hashable)
 TURN_MAX = 32
 
 
+class _Queue:
+    """What waits of one channel: messages of the parcel that was begun, then whole parcels."""
+
+    __slots__ = ("begun", "count", "parcels")
+
+    def __init__(self) -> None:
+        self.begun: deque[Message] = deque()
+        self.parcels: deque[Sequence[Message]] = deque()
+        self.count = 0
+
+    def messages(self) -> list[Message]:
+        return [*self.begun, *(message for parcel in self.parcels for message in parcel)]
+
+
 class Buffer(Generic[K]):
     def __init__(self) -> None:
-        self._waiting: dict[K, deque[Message]] = {}
+        self._waiting: dict[K, _Queue] = {}
         self._turns: deque[K] = deque()  # channels with messages that are not held, in the order of their turns
         self._held: dict[K, set[str]] = {}  # why
         self._left = TURN_MAX  # of the turn of the first one
@@ -35,11 +51,12 @@ class Buffer(Generic[K]):
             return
         queue = self._waiting.get(channel)
         if queue is None:
-            queue = self._waiting[channel] = deque()
-        before = len(queue)
-        queue.extend(messages)
+            queue = self._waiting[channel] = _Queue()
+        before = queue.count
+        queue.parcels.append(messages)
+        queue.count += len(messages)
         if channel not in self._held:
-            self._count += len(queue) - before
+            self._count += len(messages)
             if not before:
                 self._turns.append(channel)
 
@@ -49,17 +66,40 @@ class Buffer(Generic[K]):
             return None
         channel = turns[0]
         queue = self._waiting[channel]
-        message = queue.popleft()
+        begun = queue.begun
+        if not begun:
+            begun.extend(queue.parcels.popleft())
+        message = begun.popleft()
+        queue.count -= 1
         self._count -= 1
         self._left -= 1
-        if not queue:
-            turns.popleft()
-            del self._waiting[channel]
-            self._left = TURN_MAX
-        elif not self._left:
-            turns.rotate(-1)
-            self._left = TURN_MAX
+        if not self._left or not queue.count:
+            self._next_turn(channel, queue)
         return channel, message
+
+    def take_parcel(self) -> tuple[K, Sequence[Message]] | None:
+        """What arrived together and nobody has begun, or what is left of it. It counts as one turn."""
+        if not self._turns:
+            return None
+        channel = self._turns[0]
+        queue = self._waiting[channel]
+        parcel: Sequence[Message]
+        if queue.begun:
+            parcel, queue.begun = list(queue.begun), deque()
+        else:
+            parcel = queue.parcels.popleft()
+        queue.count -= len(parcel)
+        self._count -= len(parcel)
+        self._next_turn(channel, queue)
+        return channel, parcel
+
+    def _next_turn(self, channel: K, queue: _Queue) -> None:
+        self._left = TURN_MAX
+        if queue.count:
+            self._turns.rotate(-1)
+        else:
+            self._turns.popleft()
+            del self._waiting[channel]
 
     def drop(self, channel: K) -> list[Message]:
         """All that waits of this channel; nobody gets it."""
@@ -68,11 +108,11 @@ class Buffer(Generic[K]):
         queue = self._waiting.pop(channel, None)
         if queue is None:
             return []
-        self._count -= len(queue)
+        self._count -= queue.count
         if self._turns[0] == channel:
             self._left = TURN_MAX
         self._turns.remove(channel)
-        return list(queue)
+        return queue.messages()
 
     def hold(self, channel: K, reason: str = "order") -> None:
         if channel in self._held:
@@ -80,7 +120,7 @@ class Buffer(Generic[K]):
             return
         self._held[channel] = {reason}
         if channel in self._waiting:
-            self._count -= len(self._waiting[channel])
+            self._count -= self._waiting[channel].count
             if self._turns[0] == channel:
                 self._left = TURN_MAX
             self._turns.remove(channel)
@@ -96,6 +136,6 @@ class Buffer(Generic[K]):
         del self._held[channel]
         if channel not in self._waiting:
             return False
-        self._count += len(self._waiting[channel])
+        self._count += self._waiting[channel].count
         self._turns.append(channel)
         return True

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from anabranch.client.attachment import Attachment
 from anabranch.client.connection import Connection
+from anabranch.client.contents import Parcel
 from anabranch.client.errors import ClientError, NotReady, Refused, TimedOut, Unreachable
 from anabranch.client.intake import Ack, Deliver, Effect, Flow, Intake, Redeliver, Reject
 from anabranch.client.link import command
@@ -223,9 +224,9 @@ class Channel:
 
     # -- what the consumer does
 
-    def taken(self) -> None:
-        """A message of this channel went to the application."""
-        if flow := self.intake.taken():
+    def taken(self, count: int = 1) -> None:
+        """Messages of this channel went to the application."""
+        if flow := self.intake.taken(count):
             self.perform(flow)
 
     def resize(self, window: int) -> None:
@@ -233,6 +234,10 @@ class Channel:
 
     def ack(self, one: MessageId) -> None:
         if self.intake.ack(one):
+            self._acked()
+
+    def ack_parcel(self, parcel: Parcel) -> None:
+        if self.intake.ack_slots(parcel.place, parcel.contents.size, parcel.wanted):
             self._acked()
 
     def ack_cumulative(self, one: MessageId) -> None:

@@ -20,6 +20,7 @@ from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy
 from anabranch.client.holdings import Attach, Detach, Holdings, Release, Stop
 from anabranch.client.holdings import Effect as HoldingsEffect
 from anabranch.client.message import Message
+from anabranch.client.message_batch import last_id
 from anabranch.client.policies import Seconds, seconds
 from anabranch.client.reader import Reader
 from anabranch.client.topic_view import TopicView
@@ -112,8 +113,17 @@ class CheckpointConsumer(Consumer):
         if one is not None:
             one.reading.handed_out(channel.spec.segment_id, message.id)
         super()._hand_out(channel, message)
-        channel.handed_out(message)
+        channel.handed_out(message.id)
         return message
+
+    def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
+        assert isinstance(channel, Reader)
+        one, last = self._of(channel), last_id(parcel)
+        if one is not None:
+            one.reading.handed_out(channel.spec.segment_id, last)
+        number = super()._hand_out_parcel(channel, parcel)
+        channel.handed_out(last, len(parcel))
+        return number
 
     # -- what is read
 

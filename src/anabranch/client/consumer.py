@@ -17,6 +17,7 @@ from anabranch.client.channel import FAREWELL_SECONDS, Channel, ChannelSpec, Gro
 from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound
 from anabranch.client.inbox import Inbox
 from anabranch.client.message import Message, MessageId
+from anabranch.client.message_batch import MessageBatch
 from anabranch.client.policies import Seconds, seconds
 from anabranch.client.schema import Schema
 from anabranch.client.topic_view import TopicView
@@ -26,6 +27,8 @@ from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.runtime.tasks import TaskOwner
+
+BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +124,21 @@ class Consumer:
             found.append(self._hand_out(*more))
         return found
 
+    async def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
+        """Waits for the first message, then takes what is there, whole entries at a time, until it has `count` messages
+        or more. Empty when there was none in time. Much cheaper per message than the others, above all as columns."""
+        if count < 1:
+            raise BadOption("receive_batch takes at least 1")
+        await self._inbox.wait_filled(None if timeout is None else seconds(timeout))
+        parts: list[Sequence[Message]] = []
+        numbers = -1
+        while count > 0 and (found := self._inbox.take_parcel()):
+            channel, parcel = found
+            numbers = self._hand_out_parcel(channel, parcel)
+            parts.append(parcel)
+            count -= len(parcel)
+        return MessageBatch(parts, numbers)
+
     def __aiter__(self) -> Self:
         return self
 
@@ -195,6 +213,14 @@ class Consumer:
         if self._tutor is not None:
             self._tutor.finish(message)
         return message
+
+    def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
+        """Messages that came together leave for the application; a running number, if the kind has one."""
+        channel.taken(len(parcel))
+        if self._tutor is not None:
+            for message in parcel:
+                self._tutor.finish(message)
+        return -1
 
     def _spec(
         self, part: TopicPart, segment: Segment, sub_type: pb.CommandSubscribe.SubType, topic: str | None = None

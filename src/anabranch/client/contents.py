@@ -4,22 +4,29 @@ messages describe themselves; nothing of acks and connections.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import overload
+
 from anabranch.client.message import Message, MessageId
-from anabranch.codec import NO_SEQUENCE, Body, Columns, core
+from anabranch.codec import NO_SEQUENCE, Body, Columns, Run, core
+from anabranch.codec.reading import alone
 from anabranch.codec.run import key_of, keys_of, longs, pieces, properties_of
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import Bytes
 from anabranch.protocol.errors import BadEntry
+
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class Contents:
     """The messages of one entry, whose payload is opened already. Raises BadEntry for what does not keep to the
     layout."""
 
-    __slots__ = ("_body", "_columns", "_of", "compacted", "size")
+    __slots__ = ("_body", "_columns", "compacted", "of", "size")
 
     def __init__(self, of: pb.MessageMetadata, body: Bytes) -> None:
-        self._of = of
+        self.of = of
         self._body = body
         self._columns: Columns | None = None
         self.size = 0  # of the batch; 0: one message alone
@@ -35,9 +42,17 @@ class Contents:
             for index in memoryview(columns.index).cast("B").cast("i"):
                 self.compacted &= ~(1 << index)
 
+    def run(self) -> Run:
+        """All of it as columns, with what the entry says of itself."""
+        of, columns = self.of, self._columns
+        if columns is None:
+            columns = core.decode((Body(alone(of, self._body), 1),))
+        version = of.schema_version if of.HasField("schema_version") else None
+        return Run(columns, [0], [of.publish_time], [of.producer_name], [of.sequence_id], [self.size], [version], [])
+
     def messages(self, topic: str, lane: int, place: tuple[int, int], wanted: int, redeliveries: int) -> list[Message]:
         """Those whose bits are set in `wanted`, in order."""
-        of, columns = self._of, self._columns
+        of, columns = self.of, self._columns
         time, name, version = of.publish_time, of.producer_name, of.schema_version
         ledger, entry = place
         size = self.size
@@ -45,7 +60,7 @@ class Contents:
             if not wanted & 1:
                 return []
             key = key_of(of.partition_key, of.partition_key_b64_encoded) if of.HasField("partition_key") else None
-            properties = {pair.key: pair.value for pair in of.properties} if of.properties else {}
+            properties = {pair.key: pair.value for pair in of.properties} if of.properties else NO_PROPERTIES
             return [
                 Message(
                     MessageId(topic, ledger, entry, -1, 0, lane), bytes(self._body), key, properties, time,
@@ -57,10 +72,10 @@ class Contents:
         if NO_SEQUENCE in sequences:
             own = of.sequence_id
             sequences = [own if one == NO_SEQUENCE else one for one in sequences]
-        if wanted == (1 << size) - 1 and columns.rows == size and columns.properties is None and not any(times):
+        if wanted == (1 << size) - 1 and columns.properties is None and not any(times):
             return [
                 Message(
-                    MessageId(topic, ledger, entry, index, size, lane), value or b"", key, {}, time,
+                    MessageId(topic, ledger, entry, index, size, lane), value or b"", key, NO_PROPERTIES, time,
                     None, sequence, name, redeliveries, -1, version,
                 )
                 for index, (value, key, sequence) in enumerate(zip(values, keys, sequences, strict=True))
@@ -75,3 +90,59 @@ class Contents:
             for row, index in enumerate(indexes)
             if wanted >> index & 1
         ]  # fmt: skip
+
+
+class Parcel(Sequence[Message]):
+    """Messages of one entry on their way to the application: `wanted` has their bits. They are made when the first one
+    is looked at; whoever takes columns never makes them."""
+
+    __slots__ = ("_length", "_made", "contents", "lane", "place", "redeliveries", "topic", "wanted")
+
+    def __init__(
+        self, contents: Contents, topic: str, lane: int, place: tuple[int, int], wanted: int, redeliveries: int
+    ) -> None:
+        self.contents = contents
+        self.topic = topic
+        self.lane = lane
+        self.place = place
+        self.wanted = wanted
+        self.redeliveries = redeliveries
+        self._length = wanted.bit_count()
+        self._made: list[Message] | None = None
+
+    @property
+    def made(self) -> list[Message]:
+        if self._made is None:
+            self._made = self.contents.messages(self.topic, self.lane, self.place, self.wanted, self.redeliveries)
+        return self._made
+
+    @property
+    def is_whole(self) -> bool:
+        """Is it everything that the entry holds?"""
+        size = self.contents.size or 1
+        return self.wanted == (1 << size) - 1 & ~self.contents.compacted
+
+    @property
+    def is_untouched(self) -> bool:
+        """The same, and nobody has made messages of it (which may have become more than their bytes)."""
+        return self._made is None and self.is_whole
+
+    @property
+    def last(self) -> MessageId:
+        """Of its last message, without making any."""
+        size = self.contents.size
+        index = self.wanted.bit_length() - 1 if size else -1
+        return MessageId(self.topic, *self.place, index, size, self.lane)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.made)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        return self.made[index]

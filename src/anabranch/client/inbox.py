@@ -51,6 +51,21 @@ class Inbox(Generic[K]):
             raise self._failure
         return self._buffer.take()
 
+    def take_parcel(self) -> tuple[K, Sequence[Message]] | None:
+        """The same with messages that arrived together."""
+        if self._failure is not None:
+            raise self._failure
+        return self._buffer.take_parcel()
+
+    async def wait_filled(self, timeout_s: float | None) -> None:
+        """Until there is something to take, or it has failed, or it is too late."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not self._buffer and self._failure is None:
+                    await self._wait_arrival()
+        except TimeoutError:
+            pass
+
     async def wait(self, timeout_s: float | None) -> tuple[K, Message] | None:
         """The next message; None when there was none in time."""
         if found := self.take():

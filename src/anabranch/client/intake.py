@@ -23,7 +23,7 @@ from typing import Any
 
 from anabranch.client.chunking import Assembly, is_chunk
 from anabranch.client.compression import unpacked
-from anabranch.client.contents import Contents
+from anabranch.client.contents import Contents, Parcel
 from anabranch.client.message import Message, MessageId
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
@@ -197,9 +197,9 @@ class Intake:
         sent = _bits(body.ack_set) & _all(size) if body.ack_set else _all(size)
         fresh = sent & entry.unacked & ~entry.held & ~self._below_floor(place, size)
         entry.unacked &= ~(fresh & held.compacted)  # compaction took them: nothing to hand out
-        messages: list[Message] = []
+        messages: Sequence[Message] = ()
         if wanted := fresh & ~held.compacted:
-            messages = held.messages(self._topic, self._lane, place, wanted, body.redelivery_count)
+            messages = Parcel(held, self._topic, self._lane, place, wanted, body.redelivery_count)
         effects: list[Effect] = []
         if messages:
             entry.held |= fresh & entry.unacked
@@ -226,6 +226,8 @@ class Intake:
     def taken(self, count: int = 1) -> list[Effect]:
         """Messages left the buffer; as many more may come."""
         self._waiting -= count
+        if (self._window - self._waiting - self._owed) * 2 < self._window:  # asked once per message
+            return []
         return self._flow()
 
     def resize(self, window: int) -> list[Effect]:
@@ -252,21 +254,27 @@ class Intake:
 
     def ack(self, one: MessageId) -> bool:
         """True when there is now something for `flush` to say."""
-        place = (one.ledger, one.entry)
-        if self._floor is not None and (*place, one.batch_index) <= self._floor:
-            return False
-        size = one.batch_size if one.batch_index >= 0 else 0
+        index = one.batch_index
+        size, bit = (one.batch_size, 1 << index) if index >= 0 else (0, 1)
+        return self.ack_slots((one.ledger, one.entry), size, bit)
+
+    def ack_slots(self, place: Place, size: int, bits: int) -> bool:
+        """The same for several messages of one entry; `size` of the batch, 0 for a message alone."""
+        if self._floor is not None:
+            bits &= ~self._below_floor(place, size)
         entry = self._entries.get(place)
+        if entry is not None:
+            bits &= entry.unacked
+        if not bits:
+            return False
         if entry is None:
             entry = self._entries[place] = _Held(size, _all(size))
-        bit = _bit(one)
-        if not entry.unacked & bit:
-            return False
-        entry.unacked &= ~bit
-        entry.held &= ~bit
-        for part in self._chunked.pop(place, ()):
-            self._entries[part] = _Held(0, 0)
-            self._dirty[part] = None
+        entry.unacked ^= bits
+        entry.held &= ~bits
+        if self._chunked:
+            for part in self._chunked.pop(place, ()):
+                self._entries[part] = _Held(0, 0)
+                self._dirty[part] = None
         self._dirty[place] = None
         return True
 

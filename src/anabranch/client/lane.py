@@ -121,6 +121,25 @@ class Lane:
         elif len(batch) == 1:
             effects.append(Arm(self._batch_number))
 
+    def append_entries(self, entries: Sequence[Entry]) -> Sequence[Effect]:
+        """Entries that are sealed already, behind what is there."""
+        if self._dead is not None:
+            raise self._dead
+        if self._batch:
+            self._seal()
+        self._waiting.extend(entries)
+        return self._transmit([])
+
+    @property
+    def message_bytes_max(self) -> int:
+        """What the broker takes in one entry."""
+        return self._message_bytes_max
+
+    @property
+    def dead(self) -> ClientError | None:
+        """Why nothing can be appended any more."""
+        return self._dead
+
     def due(self, batch: int) -> Sequence[Effect]:
         """The delay of this batch has passed; one that is sealed already is none of our business."""
         return self.flush() if batch == self._batch_number else NOTHING

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from anabranch.client.credits import Credits
 from anabranch.client.errors import ClientError, TimedOut
@@ -30,8 +31,24 @@ from anabranch.client.topic_view import TopicView
 from anabranch.client.track import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
 from anabranch.model.hashrange import FULL
 from anabranch.model.layout import Layout
-from anabranch.model.routing import RingHash, RoutingKind, keyless_position
+from anabranch.model.routing import (
+    MOD_N,
+    RANGE_HIGH16,
+    RANGE_LOW16,
+    RingHash,
+    Routing,
+    RoutingKind,
+    keyless_position,
+)
 from anabranch.model.segment import Segment
+
+
+class Ring(NamedTuple):
+    """The active lanes, and how rows find theirs."""
+
+    tracks: tuple[Track, ...]
+    routing: Routing
+    starts: tuple[int, ...]
 
 
 class Lanes:
@@ -93,6 +110,15 @@ class Lanes:
         if ancestry is not None and record.sequence_id <= ancestry.highest and ancestry.has(record):
             return track, (Stored((record,), -1, -1),)
         return track, track.lane.append(record)
+
+    def ring(self, first: int) -> Ring | None:
+        """For rows that are routed all at once, numbered from `first` on; None while each must be looked at on its own:
+        the lanes are changing, or some of the rows may be stored already."""
+        stored = max((track.ancestry.highest for track in self._ring if track.ancestry is not None), default=-1)
+        if self._next_view is not None or first <= stored:
+            return None
+        ranged = RANGE_LOW16 if self._is_low else RANGE_HIGH16
+        return Ring(tuple(self._ring), MOD_N if self._is_modulo else ranged, tuple(self._starts))
 
     def _route(self, record: Record) -> Track:
         ring = self._ring

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from anabranch.client.bulk import Bulk, Sent, Shipment
 from anabranch.client.channel import Ground
 from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
 from anabranch.client.lane import Lane
@@ -154,6 +155,42 @@ class Producer:
         self._room.check(record.size_bytes)
         return self._append(record)
 
+    async def send_batch(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str | bytes | None] | None = None,
+        *,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+        timeout: Seconds | None = None,
+    ) -> Sent:
+        """Many messages in one call, in their order; returns their ids when all are stored. Columns are lists, or Arrow
+        arrays where pyarrow is there. Waits for room first, as `send` does. When it raises, some may be stored."""
+        try:
+            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+                done: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
+                bulk = self._bulk(values, keys, properties, event_times, done)
+                await self._room.wait(bulk.about_bytes())
+                self._append_bulk(bulk)
+                return await done
+        except TimeoutError as error:
+            raise TimedOut("not all receipts in time; any of the messages may be stored or not") from error
+
+    def send_batch_nowait(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str | bytes | None] | None = None,
+        *,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+    ) -> asyncio.Future[Sent]:
+        """Order is fixed now; the future has the ids when all are stored. Raises QueueFull without room."""
+        done: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
+        bulk = self._bulk(values, keys, properties, event_times, done)
+        self._room.check(bulk.about_bytes())
+        self._append_bulk(bulk)
+        return done
+
     async def flush(self, timeout: Seconds | None = None) -> None:
         """Until every message sent before this call has its outcome."""
         self.perform(self._lanes.flush())
@@ -226,13 +263,59 @@ class Producer:
             hash=-1 if key is None else murmur3_32(key.encode() if isinstance(key, str) else key),
         )
 
+    def _bulk(self, values: Any, keys: Any, properties: Any, event_times: Any, done: asyncio.Future[Sent]) -> Bulk:
+        def settled(outcome: Sent | ClientError) -> None:
+            if done.done():
+                return
+            if isinstance(outcome, Sent):
+                done.set_result(outcome)
+            else:
+                done.set_exception(outcome)
+
+        if self._options.schema is not None:
+            values = [self._encode(value) for value in values]
+        return Bulk(values, keys, properties, event_times, self._topic, settled)
+
+    def _append_bulk(self, bulk: Bulk) -> None:
+        """Raises, and takes nothing, when it can never be sent."""
+        if self._is_closed:
+            raise Closed("the producer is closed")
+        if not bulk.rows:
+            bulk.settle()
+            return
+        first, order, now_ms = self._next_sequence, self._next_order, self._clock.now_ms()
+        timeout_s = self._options.send_timeout_s
+        deadline = self._clock.monotonic() + timeout_s if timeout_s else float("inf")
+        ring = self._lanes.ring(first)
+        loads = None
+        if ring is not None:
+            loads = bulk.loads(ring, self.style, self._options.batching, first, order, now_ms, deadline)
+        if loads is None:  # they may be stored already, or must be cut into chunks, or wait for new lanes
+            for row in range(bulk.rows):
+                record = bulk.record(row, first, order, now_ms, deadline)
+                try:
+                    self._enqueue(record)
+                except ClientError as error:
+                    record.ticket.set_exception(error)
+            return
+        self._next_sequence, self._next_order = first + bulk.rows, order + bulk.rows
+        self._room.take(sum(load.size_bytes for load in loads))
+        for load in loads:
+            self._runners[load.track].do(load.track.lane.append_entries(load.entries))
+        if self._deadline_timer is None and deadline != float("inf"):
+            self._arm_deadline()
+
     def _append(self, record: Record) -> asyncio.Future[MessageId]:
+        record.ticket = future = asyncio.get_running_loop().create_future()
+        self._enqueue(record)
+        return future
+
+    def _enqueue(self, record: Record) -> None:
         if self._is_closed:
             raise Closed("the producer is closed")
         if record.sequence_id < 0:
             record.sequence_id = self._next_sequence
         record.order = self._next_order
-        record.ticket = future = asyncio.get_running_loop().create_future()
         self._room.take(record.size_bytes)
         try:
             track, effects = self._lanes.append(record)
@@ -245,7 +328,6 @@ class Producer:
             self._runners[track].do(effects)
         if self._deadline_timer is None and record.deadline != float("inf"):
             self._arm_deadline()
-        return future
 
     # -- for the lanes
 
@@ -308,6 +390,9 @@ class Producer:
             self._ready.set_result(None)
 
     def stored(self, records: Sequence[Record], lane: int, ledger: int, position: int) -> None:
+        if isinstance(records, Shipment):
+            self._settle_shipment(records, lane, ledger, position)
+            return
         topic, size = self._topic, len(records)
         freed = 0
         for index, record in enumerate(records):
@@ -317,6 +402,12 @@ class Producer:
                 record.ticket.set_result(MessageId(topic, ledger, position, *batch, lane))
         self._last_stored = max(self._last_stored, records[-1].sequence_id)
         self._room.give(freed)
+        self._settle_flushes()
+
+    def _settle_shipment(self, shipment: Shipment, lane: int, ledger: int, position: int) -> None:
+        self._last_stored = max(self._last_stored, shipment.highest)
+        self._room.give(shipment.size_bytes)
+        shipment.stored(lane, ledger, position)
         self._settle_flushes()
 
     def failed(self, records: Sequence[Record], error: ClientError) -> None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from anabranch.client.channel import Channel, Ground
 from anabranch.client.consumer import Consumer, ConsumerOptions, TopicPart, id_of
+from anabranch.client.contents import Parcel
 from anabranch.client.message import Message, MessageId
+from anabranch.client.message_batch import MessageBatch
 from anabranch.client.policies import Seconds, seconds
 from anabranch.client.topic_view import TopicView
 from anabranch.model.names import TopicName
@@ -26,12 +28,25 @@ class QueueConsumer(Consumer):
         super().__init__(topics, options, ground)
         self._queue = options
 
-    async def ack(self, message: Message | MessageId) -> None:
+    async def ack(self, message: Message | MessageId | MessageBatch) -> None:
         """Done with it. Said to the broker within moments, at the latest by `close`; repeated until confirmed."""
+        if isinstance(message, MessageBatch):
+            self._ack_batch(message)
+            return
         one = id_of(message)
         channel = self._channel_of(one)
         if channel is not None:
             channel.ack(one)
+
+    def _ack_batch(self, batch: MessageBatch) -> None:
+        for part in batch.parts:
+            if isinstance(part, Parcel):
+                if (channel := self._channel_of(part.last)) is not None:
+                    channel.ack_parcel(part)
+                continue
+            for message in part:
+                if (channel := self._channel_of(message.id)) is not None:
+                    channel.ack(message.id)
 
     async def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
         """Deliver it again, to whomever, after `delay` (otherwise the consumer's `nack_delay`)."""

@@ -168,10 +168,10 @@ class Reader(Channel):
                 return messages[index:]
         return ()
 
-    def handed_out(self, message: Message) -> None:
-        one = message.id
+    def handed_out(self, one: MessageId, count: int = 1) -> None:
+        """`count` messages, of which this is the last."""
         self._mark = After(one)
-        self._waiting -= 1
+        self._waiting -= count
         self._passed = max(self._passed, Position(one.ledger, one.entry))
         self._is_mid_batch = 0 <= one.batch_index < one.batch_size - 1
         if self._reader_timer is None:

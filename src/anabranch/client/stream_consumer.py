@@ -19,6 +19,7 @@ from anabranch.client.delivery import DeliveryLog
 from anabranch.client.errors import ClientError
 from anabranch.client.holdings import Attach, Detach, Effect, Holdings, Release, Stop
 from anabranch.client.message import Message, MessageId
+from anabranch.client.message_batch import MessageBatch, last_id
 from anabranch.client.topic_view import TopicView
 from anabranch.model.hashrange import HashRange
 from anabranch.model.names import TopicName
@@ -71,12 +72,18 @@ class StreamConsumer(Consumer):
         self._last: dict[Channel, MessageId] = {}  # handed out
         self._seats: dict[TopicPart, StreamPart] = {}
 
-    async def ack_cumulative(self, message: Message | MessageId) -> None:
+    async def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
         """Everything this consumer handed out up to and including `message`, of all segments and topics. With a bare
-        id it covers that id's segment, and what the id carries along (see `position`)."""
-        one = id_of(message)
+        id it covers that id's segment, and what the id carries along (see `position`); so it does with one message of a
+        batch."""
+        if isinstance(message, MessageBatch):
+            if not message:
+                return
+            one = message.last
+        else:
+            one = id_of(message)
         channel = self._channel_of(one)
-        if isinstance(message, Message) and message.delivery > 0 and channel is not None:
+        if not isinstance(message, MessageId) and message.delivery > 0 and channel is not None:
             covered = self._log.covered(message.delivery, channel, one)
         else:
             covered = {}
@@ -102,6 +109,11 @@ class StreamConsumer(Consumer):
         message.delivery = self._log.handed_out(channel, message.id)
         self._last[channel] = message.id
         return super()._hand_out(channel, message)
+
+    def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
+        super()._hand_out_parcel(channel, parcel)
+        self._last[channel] = last = last_id(parcel)
+        return self._log.handed_out(channel, last)
 
     # -- where messages come from
 

@@ -53,11 +53,11 @@ def read(entries: Sequence[Bytes], *, opened: Opener = inflated, verify: bool = 
             raise OpaqueEntry("the entry is encrypted")
         body = opened(of.compression, of.uncompressed_size, payload) if of.compression else payload
         numbers.append(number)
-        bodies.append(Body(body, of.num_messages_in_batch) if is_batch else Body(_alone(of, body), 1))
+        bodies.append(Body(body, of.num_messages_in_batch) if is_batch else Body(alone(of, body), 1))
     return Run(core.decode(bodies), numbers, times, names, sequences, sizes, versions, chunked)
 
 
-def _alone(of: pb.MessageMetadata, value: Bytes) -> bytes:
+def alone(of: pb.MessageMetadata, value: Bytes) -> bytes:
     """A plain entry as a batch of one, so that there is one layout to read."""
     single = as_single(of, len(value)).SerializeToString()
     return b"".join((_PACK_U32(len(single)), single, value))

@@ -19,7 +19,8 @@ from anabranch.model.routing import RingHash, Routing, RoutingKind
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import CHECKSUM_MAGIC
 
-Compressor = Callable[[bytes | bytearray], bytes | bytearray]
+Compressor = Callable[[bytes | bytearray], tuple[int, bytes]]
+"""Body → the number of its compression on the wire, and the smaller body."""
 
 _HEAD = Struct(">HII").pack  # magic, checksum, size of the metadata
 _PACK_U32 = Struct(">I").pack
@@ -84,7 +85,6 @@ def write(
     segment_count: int = 1,
     messages_max: int = 1000,
     bytes_max: int = 128 * 1024,
-    compression: int = 0,
     compressed: Compressor | None = None,
     extra: bytes = b"",
 ) -> list[list[Packed]]:
@@ -94,7 +94,7 @@ def write(
     bytes. Sequence ids are `first`, `first` + 1 … in the order of the rows, or `sequence_ids`. An entry has at most
     `messages_max` messages and `bytes_max` bytes before compression, unless one message alone has more. A message alone
     in its entry is not in batch layout. `extra` is appended to each entry's metadata: fields that are already written,
-    like a schema version. `compressed` shrinks bodies; `compression` is its number on the wire.
+    like a schema version. `compressed` shrinks bodies.
     """
     loops = core.loops
     given = loops.given(values, "values")
@@ -120,8 +120,8 @@ def write(
             plain: bytes | bytearray = _plain(of, body) if count == 1 else _batch(of, body, count, highest)
             of.uncompressed_size = len(plain)
             if compressed is not None:
-                plain = compressed(plain)
-                of.compression = compression  # type: ignore[assignment]  # a number of the wire
+                kind, plain = compressed(plain)
+                of.compression = kind  # type: ignore[assignment]  # a number of the wire
             entries.append(Packed(_head(of, extra, plain), plain, lowest, highest, numbered[start : start + count]))
         packed.append(entries)
     return packed

@@ -192,8 +192,9 @@ class Outlet:
             segment_count=len(active),
             messages_max=self._options.entry_rows,
             bytes_max=self._options.entry_bytes,
-            compression=int(kind.number),
-            compressed=None if kind is Compression.NONE else partial(compressed, kind=kind),
+            compressed=None
+            if kind is Compression.NONE
+            else lambda body: (int(kind.number), compressed(bytes(body), kind=kind)),
         )
         for lane, batch in zip(lanes, entries, strict=True):
             for entry in batch:
