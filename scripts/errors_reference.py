@@ -5,12 +5,13 @@ python -m scripts.errors_reference > docs/errors.md       # a test holds the pag
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Iterator
+import pkgutil
+from types import ModuleType
 
-import anabranch.admin.errors
-import anabranch.client.blocking
-import anabranch.client.errors
+import anabranch.admin
+import anabranch.client
 import anabranch.model.errors
 import anabranch.model.names
 from anabranch.model.errors import Error
@@ -33,8 +34,8 @@ the last reason was. `scripts/errors_reference.py` makes this page from the clas
 CLIENT = """
 ## Of the client
 
-In `anabranch.client.errors`. Subclasses of `Refused` are answers of the broker; they have `server_error`, its number on
-the wire.
+In `anabranch.client.errors`, a few beside what raises them. Subclasses of `Refused` are answers of the broker and have
+`server_error`, its number on the wire.
 """
 ADMIN = """
 ## Of the admin client
@@ -70,16 +71,19 @@ ADVICE = (
 )
 
 
-def errors_of(module: object) -> Iterator[type[Error]]:
-    for _, cls in inspect.getmembers(module, inspect.isclass):
-        if issubclass(cls, Error) and cls is not Error and cls.__module__ == getattr(module, "__name__", ""):
-            yield cls
+def errors_of(*modules: ModuleType) -> list[type[Error]]:
+    """Those that these modules define; of a package, all its modules."""
+    found: set[type[Error]] = set()
+    for module in modules:
+        inside = pkgutil.iter_modules(module.__path__, f"{module.__name__}.") if hasattr(module, "__path__") else ()
+        for one in (module, *(importlib.import_module(info.name) for info in inside)):
+            classes = (cls for _, cls in inspect.getmembers(one, inspect.isclass) if issubclass(cls, Error))
+            found |= {cls for cls in classes if cls.__module__ == one.__name__ and cls is not Error}
+    return sorted(found, key=lambda cls: (cls.code, cls.__name__))
 
 
-def table(*modules: object) -> str:
-    rows = sorted(
-        {(cls.code, cls.__name__, cls.retryable, _first_line(cls)) for one in modules for cls in errors_of(one)}
-    )
+def table(*modules: ModuleType) -> str:
+    rows = [(cls.code, cls.__name__, cls.retryable, _first_line(cls)) for cls in errors_of(*modules)]
     lines = ["| code | error | retryable | when |", "|---|---|---|---|"]
     lines += [f"| `{code}` | `{name}` | {'yes' if again else 'no'} | {when} |" for code, name, again, when in rows]
     return "\n".join(lines) + "\n"
@@ -96,11 +100,9 @@ def advice() -> str:
 
 
 def page() -> str:
-    client = table(anabranch.client.errors, anabranch.client.blocking)
+    client = table(anabranch.client)
     names = table(anabranch.model.errors, anabranch.model.names)
-    return "".join(
-        (HEAD, CLIENT, "\n", client, ADMIN, "\n", table(anabranch.admin.errors), NAMES, "\n", names, advice())
-    )
+    return "".join((HEAD, CLIENT, "\n", client, ADMIN, "\n", table(anabranch.admin), NAMES, "\n", names, advice()))
 
 
 if __name__ == "__main__":

@@ -6,18 +6,23 @@ import base64
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
 from anabranch.cli.amounts import Time
+from anabranch.cli.layout_story import Change, changes
 from anabranch.cli.traffic import Access, TrafficError, access_of, run, wire_options
-from anabranch.client import Client, Message, QueueConsumer, StreamConsumer
+from anabranch.client import Checkpoint, CheckpointConsumer, Client, Message, QueueConsumer, StreamConsumer
 from anabranch.client.client import Start
+from anabranch.client.consumer import Consumer
 from anabranch.client.opening import Opening
+from anabranch.runtime.clock import Clock, SystemClock
 
-KINDS = {"stream": "stream", "queue": "queue", "failover": "stream", "shared": "queue"}
+KINDS = {"stream": "stream", "queue": "queue", "checkpoint": "checkpoint", "failover": "stream", "shared": "queue"}
 PREFETCH = 1_000
+LOOK_SECONDS = 0.25  # how long a change of the layout may go unmentioned while no messages come
 
 
 class TooFew(TrafficError):
@@ -29,10 +34,11 @@ class TooFew(TrafficError):
 class Plan:
     topic: str
     kind: str
-    subscription: str
+    subscription: str | None
     start: Start
     count: int  # 0: no end
     patience_seconds: float | None
+    checkpoint: Path | None = None
 
 
 def as_object(message: Message) -> dict[str, Any]:
@@ -79,16 +85,42 @@ def key_of(message: Message) -> str | None:
 def opening(client: Client, plan: Plan) -> Opening[Any]:
     # No more than wanted, so that a queue's other consumers get the rest.
     prefetch = min(plan.count, PREFETCH) if plan.count else PREFETCH
+    if plan.kind == "checkpoint":
+        return client.checkpoint_consumer(plan.topic, start=saved_at(plan), prefetch=prefetch)
+    assert plan.subscription is not None
     open_one = client.queue_consumer if plan.kind == "queue" else client.stream_consumer
     return open_one(plan.topic, subscription=plan.subscription, start=plan.start, prefetch=prefetch)
 
 
-async def take(access: Access, plan: Plan, print_one: Callable[[Message], None]) -> int:
+def saved_at(plan: Plan) -> Checkpoint:
+    if plan.checkpoint is not None and plan.checkpoint.exists():
+        return Checkpoint.from_bytes(plan.checkpoint.read_bytes())
+    return Checkpoint.earliest() if plan.start == "earliest" else Checkpoint.latest()
+
+
+async def next_one(
+    consumer: Consumer, patience_seconds: float | None, clock: Clock, tell: Callable[[Change], None]
+) -> Message | None:
+    """The next message, None when nothing comes for so long. Splits and merges are told when they happen."""
+    until = None if patience_seconds is None else clock.monotonic() + patience_seconds
+    while True:
+        before = consumer.layouts
+        left = LOOK_SECONDS if until is None else until - clock.monotonic()
+        message = await consumer.receive(timeout=max(0.0, min(left, LOOK_SECONDS)))
+        for change in changes(before, consumer.layouts):
+            tell(change)
+        if message is not None or (left <= LOOK_SECONDS and until is not None):
+            return message
+
+
+async def take(
+    access: Access, plan: Plan, clock: Clock, print_one: Callable[[Message], None], tell: Callable[[Change], None]
+) -> int:
     """How many were printed. Ends after `count` (0: never) or when nothing comes for so long."""
     printed = 0
     async with access.connect() as client, opening(client, plan) as consumer:
         while not plan.count or printed < plan.count:
-            message = await consumer.receive(timeout=plan.patience_seconds)
+            message = await next_one(consumer, plan.patience_seconds, clock, tell)
             if message is None:
                 break
             print_one(message)
@@ -97,12 +129,14 @@ async def take(access: Access, plan: Plan, print_one: Callable[[Message], None])
                 await consumer.ack(message)
             elif isinstance(consumer, StreamConsumer):
                 await consumer.ack_cumulative(message)
+        if plan.checkpoint is not None and isinstance(consumer, CheckpointConsumer):
+            plan.checkpoint.write_bytes(consumer.checkpoint().to_bytes())
     return printed
 
 
 @click.command()
 @click.argument("topic")
-@click.option("-s", "--subscription", required=True, metavar="NAME", help="Created when it is not there.")
+@click.option("-s", "--subscription", metavar="NAME", help="Created when it is not there. Not for --type checkpoint.")
 @click.option("-n", "--count", type=click.IntRange(min=0), default=0, metavar="N", help="Stop after N (0: never).")
 @click.option("--timeout", type=Time(), metavar="TIME", help="Stop when nothing comes for so long: 5s, 1m.")
 @click.option(
@@ -117,15 +151,22 @@ async def take(access: Access, plan: Plan, print_one: Callable[[Message], None])
     "kind",
     type=click.Choice(tuple(KINDS)),
     default="stream",
-    help="stream: keys in order (default); queue: shared with others.",
+    help="stream: keys in order (default); queue: shared with others; checkpoint: no subscription.",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="With --type checkpoint: go on where this file says, and write it at the end.",
 )
 def consume(
     topic: str,
-    subscription: str,
+    subscription: str | None,
     count: int,
     timeout: int | None,
     start: Start,
     kind: str,
+    checkpoint: Path | None,
     **reach: object,
 ) -> int:
     """Print the messages of TOPIC and acknowledge them.
@@ -135,17 +176,27 @@ def consume(
       anabranch consume my-topic --subscription me --from earliest
       anabranch consume my-topic -s me --count 10 --timeout 5s
       anabranch consume my-topic -s workers --type queue --json | jq .payload
+      anabranch consume my-topic --type checkpoint --from earliest --checkpoint here --timeout 2s
 
+    Splits and merges of a scalable topic are told on standard error when they happen.
     With --count and --timeout together, fewer messages than asked for are a failure (exit code 1).
     """
+    kind = KINDS[kind]
+    if (subscription is None) != (kind == "checkpoint"):
+        raise click.UsageError("--subscription is needed for streams and queues, and for them only")
+    if checkpoint is not None and kind != "checkpoint":
+        raise click.UsageError("--checkpoint goes with --type checkpoint")
     as_json = bool(reach["as_json"])
 
     def print_one(message: Message) -> None:
         click.echo(json.dumps(as_object(message), ensure_ascii=False) if as_json else as_line(message))
 
+    def tell(change: Change) -> None:
+        click.echo(json.dumps(change.as_object()) if as_json else str(change), err=True)
+
     access = access_of(click.get_current_context())
-    plan = Plan(topic, KINDS[kind], subscription, start, count, timeout)
-    printed = run(lambda: take(access, plan, print_one))
+    plan = Plan(topic, kind, subscription, start, count, timeout, checkpoint)
+    printed = run(lambda: take(access, plan, SystemClock(), print_one, tell))
     if printed < count:
         raise TooFew(f"{printed} of {count} messages came within {timeout} s of each other")
     return 0

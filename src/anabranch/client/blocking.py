@@ -31,6 +31,7 @@ from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.schema import Schema
 from anabranch.client.stream_consumer import StreamConsumer
 from anabranch.client.times import Moment
+from anabranch.model.layout import Layout
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.credentials import Credentials, Tls
@@ -222,6 +223,10 @@ class _BlockingConsumer(_Face):
     @property
     def name(self) -> str:
         return self._inner.name
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        return self._inner.layouts
 
     def receive(self, timeout: Seconds | None = None) -> Message | None:
         return _PORTAL.call(lambda: self._inner.receive(timeout))

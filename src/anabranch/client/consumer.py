@@ -23,6 +23,7 @@ from anabranch.client.schema import Schema
 from anabranch.client.topic_view import TopicView
 from anabranch.client.topic_watch import TopicWatch
 from anabranch.client.tutor import Tutor, on_wire
+from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb
@@ -108,6 +109,11 @@ class Consumer:
     @property
     def name(self) -> str:
         return self._options.name
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        """What is known of the topics now: their segments, or their partitions seen as such. Changes with a split."""
+        return {str(part.view.topic): part.view.layout for part in self._parts}
 
     async def receive(self, timeout: Seconds | None = None) -> Message | None:
         """The next message; None when there was none in time. Without `timeout` it waits as long as it takes."""
