@@ -12,6 +12,7 @@ import pytest
 
 from anabranch.admin.client import AdminClient
 from anabranch.admin.errors import Refused
+from anabranch.broker.segment_graves import SegmentGraves
 from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.controller.host import (
     Create,
@@ -22,6 +23,7 @@ from anabranch.controller.host import (
     Fence,
     HostEvent,
     Mandate,
+    Refilled,
     Seal,
     SealFacts,
     SegmentHost,
@@ -385,6 +387,38 @@ async def test_no_regular_topic_is_made_beside_a_scalable_one(node: Node) -> Non
     assert await asyncio.to_thread(attempt, "/admin/v2/persistent/public/default/orders", {}) == 409
     assert await asyncio.to_thread(attempt, "/admin/v2/persistent/public/default/orders/partitions", 3) == 409
     assert not await node.services.catalog.exists(TopicName.parse(name))
+
+
+async def test_graves_are_forgotten_after_a_while(node: Node) -> None:
+    services, host = node.services, host_of(node)
+    await host.ask(Mandate(1, 20), Delete("op", HIGH))
+    await host.ask(Mandate(1, 20), Fence("op", replace(HIGH, name=TopicName.parse(f"{HIGH.name}9"))))
+    store = services.catalog._store
+    logs = services.topics._segments
+    assert logs is not None
+    owner = services.segments._owner  # type: ignore[union-attr]  # host_of has looked
+    graves = SegmentGraves(services.catalog, logs, owner, services.clock)
+    assert await graves.sweep(services.clock.now_ms() - 60_000) == 0
+    assert await graves.sweep(services.clock.now_ms() + 60_000) == 2
+    left = await logs.names(TOPIC.namespace_path)
+    assert left == [LOW.name, PARENT.name]  # what is there stays
+    assert await store.get(services.catalog.topic_key(HIGH.name)) is None
+
+
+async def test_a_seek_of_a_consumer_takes_a_drain_back(node: Node) -> None:
+    host, events = host_of(node), list[HostEvent]()
+    host.listen(events.append)
+    async with client_of(node) as client:
+        await client.producer(str(PARENT.name), producer_name="p")
+        client.send(0)
+        await client.receipt()
+        await client.subscribe(str(PARENT.name), "s", permits=10)
+        await seal(node)
+        client.ack(position_of((await client.message()).message_id))
+        await until(lambda: events == [Drained(PARENT, "s", 0)])
+        answer = await client.ask(BaseCommand.SEEK, consumer_id=1, message_publish_time=0)
+        assert answer.kind == BaseCommand.SUCCESS
+        await until(lambda: events[1:] == [Refilled(PARENT, "s", 1)])
 
 
 def test_names_are_what_backing_topic_says() -> None:

@@ -12,6 +12,7 @@ from anabranch.broker.segment_facts import (
     CursorFacts,
     SealNote,
     SegmentFacts,
+    buried_at_ms,
     grave_text,
     mandate_on,
 )
@@ -86,5 +87,6 @@ def test_both_texts_together_bring_it_back(
 
 
 def test_graves_remember_mandates() -> None:
-    assert mandate_on(grave_text(Mandate(4, 2))) == Mandate(4, 2)
+    text = grave_text(Mandate(4, 2), 77)
+    assert (mandate_on(text), buried_at_ms(text)) == (Mandate(4, 2), 77)
     assert mandate_on({}) == NEVER

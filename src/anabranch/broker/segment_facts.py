@@ -155,9 +155,14 @@ class SegmentFacts:
         return facts
 
 
-def grave_text(mandate: Mandate) -> dict[str, str]:
+def grave_text(mandate: Mandate, now_ms: int) -> dict[str, str]:
     """Properties of the grave of a segment."""
-    return {PROPERTY: json.dumps({"mandate": [mandate.term, mandate.number]}, separators=(",", ":"))}
+    value = {"mandate": [mandate.term, mandate.number], "buriedAtMs": now_ms}
+    return {PROPERTY: json.dumps(value, separators=(",", ":"))}
+
+
+def buried_at_ms(properties: Mapping[str, str]) -> int:
+    return int(json.loads(properties[PROPERTY])["buriedAtMs"])
 
 
 def mandate_on(properties: Mapping[str, str]) -> Mandate:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from anabranch.broker.errors import TopicFenced
 from anabranch.broker.fleet import ErrandRefused, Fleet, NoAnswer, NotConnected
 from anabranch.broker.placement import Placement, ServedElsewhere
 from anabranch.broker.producer import Producer
@@ -48,6 +49,7 @@ from anabranch.controller.host import (
 from anabranch.model.errors import Error, NotFound, NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
+from anabranch.storage.port import Fenced, Superseded
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,14 @@ GROUP = "segments"  # of errands
 CAPABILITIES = HostCapabilities(
     "embedded", has_drain_events=True, has_fencing=True, has_dedup_handover=True, tells_children=True
 )
+
+
+MOVING = frozenset({NotReady.code, TopicFenced.code, Fenced.code, Superseded.code})
+"""The segment is just being closed, opened or taken over: it is asked again, here or elsewhere."""
+
+
+class Unsettled(NotReady):
+    """One of these: it may have been done."""
 
 
 class EmbeddedHost:
@@ -107,7 +117,7 @@ class EmbeddedHost:
                         return await self._ask(mandate, request)
                     except (ServedElsewhere, NotConnected) as missed:
                         error = missed
-                    except NoAnswer as missed:
+                    except (NoAnswer, Unsettled) as missed:
                         error, is_sent = missed, True
                     await self._clock.sleep(AGAIN_SECONDS)
         except TimeoutError:
@@ -131,6 +141,8 @@ class EmbeddedHost:
         except ErrandRefused as refused:
             if refused.code == ServedElsewhere.code:
                 raise ServedElsewhere(name, None) from refused
+            if refused.code in MOVING:
+                raise Unsettled(refused.reason) from refused
             raise ERRORS.get(refused.code, HostOutcomeUnknown)(refused.reason) from refused
 
     # -- figures
@@ -255,4 +267,4 @@ def _translated(error: Error) -> Error:
     """What is not of the port: storage or metadata could not say whether it was done."""
     if isinstance(error, ServedElsewhere) or type(error) in ERRORS.values():
         return error
-    return HostOutcomeUnknown(error.reason)
+    return (Unsettled if error.code in MOVING else HostOutcomeUnknown)(error.reason)

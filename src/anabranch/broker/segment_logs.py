@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from anabranch.broker.policies import Retention
@@ -23,6 +23,12 @@ class SegmentLogs(Protocol):
 
     async def peek(self, name: TopicName) -> Peek:
         """What is there, without opening it."""
+
+    async def names(self, namespace: str) -> list[TopicName]:
+        """Everything that has a record: segments, and graves."""
+
+    async def clear(self, name: TopicName, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
+        """Forget a grave that is old; True when that was done."""
 
     async def bury(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """A grave for what is not there; durable when it returns. AlreadyExists for what is."""

@@ -11,7 +11,14 @@ from collections.abc import Awaitable, Callable
 from typing import assert_never
 from weakref import WeakValueDictionary
 
-from anabranch.broker.segment_facts import NEVER, SegmentFacts, check_mandate, grave_text, mandate_on
+from anabranch.broker.segment_facts import (
+    NEVER,
+    SegmentFacts,
+    buried_at_ms,
+    check_mandate,
+    grave_text,
+    mandate_on,
+)
 from anabranch.broker.segment_lineage import LastSequence
 from anabranch.broker.segment_logs import SegmentLogs
 from anabranch.broker.segment_rates import SegmentRates
@@ -46,13 +53,14 @@ MADE_SECONDS = 5.0
 
 
 class SegmentOwner:
-    def __init__(self, topics: Topics, logs: SegmentLogs) -> None:
+    def __init__(self, topics: Topics, logs: SegmentLogs, clock: Clock) -> None:
         self._topics = topics
+        self._clock = clock
         self._logs = logs
         self._locks: WeakValueDictionary[TopicName, asyncio.Lock] = WeakValueDictionary()
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._tasks = TaskOwner("segments")
-        self._rates: SegmentRates | None = None
+        self._rates = SegmentRates(topics.sampler, clock)
         self._awaited: dict[TopicName, asyncio.Event] = {}  # planned segments that clients wait for
         self.tell_sealed: TellSealed | None = None  # what producers of our own kind are told
         self.before_seal: Callable[[Seal], Awaitable[None]] | None = None
@@ -67,9 +75,8 @@ class SegmentOwner:
         topic.on_event = self._tell
         topic.tell_sealed = self.tell_sealed
 
-    def start(self, clock: Clock) -> None:
+    def start(self) -> None:
         """Rates are looked at from now on."""
-        self._rates = SegmentRates(self._topics.sampler, clock)
         self._tasks.spawn(self._rates.run(self._loaded), "rates")
 
     def _loaded(self) -> list[SegmentTopic]:
@@ -81,7 +88,7 @@ class SegmentOwner:
             topic = await self._topics.segment(ref.name)
         except NotFound:
             return None
-        if topic.facts.ref.incarnation != ref.incarnation or self._rates is None:
+        if topic.facts.ref.incarnation != ref.incarnation:
             return None
         return await self._rates.stats(topic)
 
@@ -131,6 +138,14 @@ class SegmentOwner:
             self._topics.check_here(name)
             return answer
 
+    async def forget(self, name: TopicName, before_ms: int) -> bool:
+        """The grave of a segment of ours that was buried before that; True when it is gone."""
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            self._topics.check_here(name)
+            if self._topics.loaded(name) is not None:
+                return False
+            return await self._logs.clear(name, lambda text: buried_at_ms(text) < before_ms)
+
     async def _find(self, name: TopicName) -> SegmentTopic | None:
         loaded = self._topics.loaded(name)
         if not isinstance(loaded, SegmentTopic) and not (await self._logs.peek(name)).exists:
@@ -162,7 +177,7 @@ class SegmentOwner:
                 awaited.set()
             return Done()
         if mandate > known or known == NEVER:
-            await self._logs.bury(ref.name, grave_text(mandate))
+            await self._logs.bury(ref.name, grave_text(mandate, self._clock.now_ms()))
         match request:
             case Fence():
                 return Status(exists=False)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from anabranch.broker.consumer import Consumer
 from anabranch.broker.errors import SubscriptionNotFound
 from anabranch.broker.farewell import Farewell, tell_consumer
 from anabranch.broker.policies import Policies, Retention
@@ -326,6 +327,11 @@ class SegmentTopic(Topic):
             self._new_cursors.pop(request.name, None)
             raise SubscriptionNotFound(f"subscription {request.name!r} is not registered with {self.name.scalable}")
 
+    async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
+        self.facts.cursors.pop(name, None)
+        self.save_facts()
+        await super().unsubscribe(name, force=force, by=by)
+
     # -- ending
 
     async def terminate(self) -> Position:
@@ -337,7 +343,7 @@ class SegmentTopic(Topic):
 
     async def _delete_log(self) -> None:
         self._let_go()
-        await self.log.delete(grave_text(self.facts.mandate))
+        await self.log.delete(grave_text(self.facts.mandate, self._clock.now_ms()))
 
     def _let_go(self) -> None:
         """Those who wait for a cursor find the topic closed."""

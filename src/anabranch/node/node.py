@@ -23,6 +23,7 @@ from anabranch.broker.placement import EverythingHere, Placement
 from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.broker.scalable_rules import ScalableRules
 from anabranch.broker.schemas import SchemaRegistry
+from anabranch.broker.segment_graves import SegmentGraves
 from anabranch.broker.segment_guard import SegmentGuard
 from anabranch.broker.segment_host import GROUP, EmbeddedHost
 from anabranch.broker.segment_owner import SegmentOwner
@@ -170,6 +171,7 @@ class Node:
             settings=settings.topics,
             retention=scalable.retention,
             tenure_of=lambda name: None if place is None else place.tenure_of(name),
+            children=metadata.children,
         )
         topics = Topics(
             catalog,
@@ -234,9 +236,12 @@ class Node:
         )
         segments = None
         if scalable.enabled:
-            owner = SegmentOwner(topics, segment_logs)
+            owner = SegmentOwner(topics, segment_logs, clock)
             stack.push_async_callback(owner.close)
-            owner.start(clock)
+            owner.start()
+            graves = SegmentGraves(catalog, segment_logs, owner, clock)
+            stack.push_async_callback(graves.close)
+            graves.start()
             scalable_records = StoredScalableRecords(metadata)
             where = EverythingHere(address) if place is None else place
             segments = EmbeddedHost(owner, where, fleet, clock, scalable_records)

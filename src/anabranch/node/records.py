@@ -22,8 +22,10 @@ class MetadataRecords:
         except VersionMismatch as raced:
             raise RecordRaced(raced.reason) from raced
 
-    async def remove(self, key: str) -> None:
+    async def remove(self, key: str, *, version: int | None = None) -> None:
         try:
-            await self._store.delete(key, expected=ANY)
+            await self._store.delete(key, expected=ANY if version is None else version)
         except KeyMissing:
             return  # absent is fine, says the port
+        except VersionMismatch as raced:
+            raise RecordRaced(raced.reason) from raced

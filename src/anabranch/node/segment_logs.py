@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.policies import Retention
 from anabranch.model.errors import NotFound
-from anabranch.model.names import TopicName
+from anabranch.model.names import TopicName, parse_namespace
 from anabranch.runtime.clock import Clock
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.port import LedgerStore
 from anabranch.storage.records import RecordStore
-from anabranch.storage.topicgrave import Peek, bury_topic, peek_topic
+from anabranch.storage.topicgrave import Peek, bury_topic, clear_grave, peek_topic
 from anabranch.storage.topiclog import TopicLog, TopicLogSettings
 
 
@@ -29,7 +29,10 @@ class NodeSegmentLogs:
         settings: TopicLogSettings,
         retention: Retention,
         tenure_of: Callable[[TopicName], int | None],
+        children: Callable[[str], Awaitable[Iterable[str]]],
     ) -> None:
+        """`children`: names of keys one step below a key of the metadata store."""
+        self._children = children
         self._ledgers, self._records, self._ids, self._clock = ledgers, records, ids, clock
         self._settings = settings
         self._retention = retention
@@ -61,6 +64,17 @@ class NodeSegmentLogs:
         except NotFound:
             pass
         return await peek_topic(Catalog.topic_key(name), self._records)
+
+    async def names(self, namespace: str) -> list[TopicName]:
+        tenant, name = parse_namespace(namespace)
+        found: list[TopicName] = []
+        for topic in sorted(await self._children(f"/managed/{namespace}/segment")):
+            below = await self._children(f"/managed/{namespace}/segment/{topic}")
+            found += [TopicName.from_rest("segment", tenant, name, f"{topic}/{one}") for one in sorted(below)]
+        return found
+
+    async def clear(self, name: TopicName, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
+        return await clear_grave(Catalog.topic_key(name), self._records, is_old)
 
     async def bury(self, name: TopicName, properties: Mapping[str, str]) -> None:
         await bury_topic(Catalog.topic_key(name), self._records, properties, tenure=self._tenure_of(name))

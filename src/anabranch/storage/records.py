@@ -27,5 +27,5 @@ class RecordStore(Protocol):
     async def save(self, key: str, value: bytes, *, version: int | None) -> int:
         """Write durably; `version` is the one last seen, None when there must be none. Raises RecordRaced."""
 
-    async def remove(self, key: str) -> None:
-        """Absent is fine."""
+    async def remove(self, key: str, *, version: int | None = None) -> None:
+        """Absent is fine. With `version` only if it is still that one; RecordRaced otherwise."""

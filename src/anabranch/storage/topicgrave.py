@@ -6,7 +6,7 @@ over it nor make the topic again behind its back. Knows records only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.model.errors import AlreadyExists
@@ -31,6 +31,20 @@ async def peek_topic(name: str, metadata: RecordStore) -> Peek:
         return Peek(exists=False)
     record = decode_record(found.value)
     return Peek(not record.is_deleted, record.is_deleted and not record.is_grave, record.properties)
+
+
+async def clear_grave(name: str, metadata: RecordStore, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
+    """Forget a grave whose inscription is old; True when that was done. A topic that is there stays."""
+    key = record_key(name)
+    found = await metadata.load(key)
+    record = None if found is None else decode_record(found.value)
+    if found is None or record is None or not record.is_grave or not is_old(record.properties):
+        return False
+    try:
+        await metadata.remove(key, version=found.version)
+    except RecordRaced:
+        return False  # somebody has just made it again
+    return True
 
 
 async def bury_topic(
