@@ -4,7 +4,7 @@
 |---------------------------------|------------------------------------------------------------------------|
 | `link` `lane` `intake`          | machines: one connection, one producing lane, one consuming intake     |
 | `record` `delivery` `buffer`    | what an entry is made of; what a cumulative ack covers; fair turns     |
-| `holdings` `traversal`          | machines: which segments are held; which are read, in the DAG's order  |
+| `holdings` `traversal` `redelivery` | machines: which segments are held; which are read, in the DAG's order  |
 | `compression` `chunking`        | bodies packed; messages cut and put together                           |
 | `credits`                       | what the broker still takes from a producer                            |
 | `connection` `pool`             | sockets, lookups, redirects                                            |
@@ -28,7 +28,15 @@ from anabranch.client.client import Client, connect
 from anabranch.client.compression import Compression
 from anabranch.client.message import Message, MessageId
 from anabranch.client.message_batch import MessageBatch
-from anabranch.client.policies import AccessMode, Backoff, Batching, Chunking, ConnectionPolicy
+from anabranch.client.policies import (
+    AccessMode,
+    Backoff,
+    Batching,
+    Chunking,
+    ConnectionPolicy,
+    DeadLetter,
+    ProcessingTimeout,
+)
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.stream_consumer import StreamConsumer
@@ -46,10 +54,12 @@ __all__ = [
     "Client",
     "Compression",
     "ConnectionPolicy",
+    "DeadLetter",
     "Credentials",
     "Message",
     "MessageBatch",
     "MessageId",
+    "ProcessingTimeout",
     "Producer",
     "QueueConsumer",
     "StreamConsumer",

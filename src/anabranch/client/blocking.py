@@ -25,7 +25,16 @@ from anabranch.client.consumer import BATCH_ROWS, Consumer
 from anabranch.client.errors import ClientError, Closed
 from anabranch.client.message import Message, MessageId
 from anabranch.client.message_batch import MessageBatch
-from anabranch.client.policies import AccessMode, Batching, Chunking, ConnectionPolicy, Seconds
+from anabranch.client.policies import (
+    AccessMode,
+    Backoff,
+    Batching,
+    Chunking,
+    ConnectionPolicy,
+    DeadLetter,
+    ProcessingTimeout,
+    Seconds,
+)
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.schema import Schema
@@ -346,6 +355,11 @@ class BlockingClient(_Face):
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
         nack_delay: Seconds = 60.0,
+        nack_backoff: Backoff | None = None,
+        processing_timeout: ProcessingTimeout | Seconds | None = None,
+        dead_letter: DeadLetter | None = None,
+        priority: int = 0,
+        subscription_properties: Mapping[str, str] | None = None,
         schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
@@ -358,6 +372,11 @@ class BlockingClient(_Face):
             prefetch=prefetch,
             ack_group_time=ack_group_time,
             nack_delay=nack_delay,
+            nack_backoff=nack_backoff,
+            processing_timeout=processing_timeout,
+            dead_letter=dead_letter,
+            priority=priority,
+            subscription_properties=subscription_properties,
             schema=schema,
             properties=properties,
             timeout=timeout,

@@ -265,12 +265,18 @@ class Channel:
     async def leave(self, timeout_s: float) -> None:
         """Closed while the consumer goes on: says its acks, then stays detached for good."""
         await self.close(timeout_s)
-        if self.task is not None:
-            self.task.cancel()
         self.lost()
 
     async def close(self, timeout_s: float) -> None:
         """Says the acks that are due. The broker has handled them before it answers the farewell."""
+        if self.attachment is not None and not self.intake.is_clean and timeout_s > 0:
+            try:
+                await self.attachment.wait_first(timeout_s)  # there are acks, and it was not attached yet
+            except ClientError as error:
+                log.info("acks were not said", extra={"topic": self.topic, "reason": error.reason})
+        if self.task is not None:
+            self.task.cancel()  # or it would attach while we are leaving
+            await asyncio.wait([self.task])
         self.flush()
         connection = self._connection
         if connection is not None and connection.is_usable and timeout_s > 0:

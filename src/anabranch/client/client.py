@@ -14,9 +14,21 @@ from anabranch.client.checkpoint import Checkpoint
 from anabranch.client.checkpoint_consumer import CheckpointConsumer, CheckpointOptions, Restore, check_start
 from anabranch.client.compression import Compression
 from anabranch.client.consumer import Consumer
+from anabranch.client.dead_letters import DeadLetters
 from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
 from anabranch.client.opening import Opening
-from anabranch.client.policies import NO_BATCHING, AccessMode, Batching, Chunking, ConnectionPolicy, Seconds, seconds
+from anabranch.client.policies import (
+    NO_BATCHING,
+    AccessMode,
+    Backoff,
+    Batching,
+    Chunking,
+    ConnectionPolicy,
+    DeadLetter,
+    ProcessingTimeout,
+    Seconds,
+    seconds,
+)
 from anabranch.client.pool import Pool
 from anabranch.client.producer import Producer
 from anabranch.client.producer_options import ProducerOptions
@@ -167,19 +179,38 @@ class Client:
         prefetch: int = 1000,
         ack_group_time: Seconds = 0.01,
         nack_delay: Seconds = 60.0,
+        nack_backoff: Backoff | None = None,
+        processing_timeout: ProcessingTimeout | Seconds | None = None,
+        dead_letter: DeadLetter | None = None,
+        priority: int = 0,
+        subscription_properties: Mapping[str, str] | None = None,
         schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> Opening[QueueConsumer]:
-        """`start` says where a subscription begins that does not exist yet."""
+        """`start` says where a subscription begins that does not exist yet.
+
+        A nacked message comes again after `nack_delay`, or as `nack_backoff` says by how often it came already; one
+        that is forgotten after `processing_timeout`. With `dead_letter`, what came back too often goes to another
+        topic. Of several consumers those with the lowest `priority` are served first, as long as they take messages.
+        """
         topics = _topics(topic)
         shared = self._consumer_options(
             subscription, start, name, prefetch, ack_group_time, properties, timeout, schema
         )
-        options = QueueOptions(**shared, nack_delay_s=seconds(nack_delay))
+        if processing_timeout is not None and not isinstance(processing_timeout, ProcessingTimeout):
+            processing_timeout = ProcessingTimeout(timeout=processing_timeout)
+        shared |= {"priority": priority, "subscription_properties": subscription_properties or {}}
+        options = QueueOptions(
+            **shared,
+            nack_delay_s=seconds(nack_delay),
+            nack_backoff=nack_backoff,
+            processing_timeout=processing_timeout,
+        )
+        graves = None if dead_letter is None else self._graves(dead_letter, options.subscription)
 
         async def opened() -> QueueConsumer:
-            made = QueueConsumer(topics, options, self._ground)
+            made = QueueConsumer(topics, options, self._ground, graves)
             await made.open()
             return await self._keep(made)
 
@@ -270,6 +301,15 @@ class Client:
                 raise outcome
 
     # -- inside
+
+    def _graves(self, policy: DeadLetter, subscription: str) -> DeadLetters:
+        async def sender(topic: str) -> Producer:
+            if policy.initial_subscription is not None:
+                async with self.queue_consumer(topic, subscription=policy.initial_subscription, start="earliest"):
+                    pass  # it is there now, and keeps what comes
+            return await self.producer(topic)
+
+        return DeadLetters(policy, subscription, sender)
 
     def _consumer_options(
         self,

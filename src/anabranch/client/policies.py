@@ -86,6 +86,30 @@ class Backoff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessingTimeout:
+    """A message that is neither acknowledged nor refused for so long comes again; `backoff` adds to that each time."""
+
+    timeout: Seconds
+    backoff: Backoff | None = None
+
+    def __post_init__(self) -> None:
+        _require(seconds(self.timeout) > 0, "ProcessingTimeout.timeout must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A message that came back more than `max_redeliveries` times goes to `topic` (otherwise one beside its own) and
+    leaves the subscription. `initial_subscription` is made there first, so that nothing is dropped unread."""
+
+    max_redeliveries: int
+    topic: str | None = None
+    initial_subscription: str | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.max_redeliveries >= 0, "DeadLetter.max_redeliveries must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionPolicy:
     connect_timeout: Seconds = 10.0
     keepalive: Seconds = 30.0
