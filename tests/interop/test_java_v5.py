@@ -6,6 +6,7 @@ order around a split (its retries are independent of each other), so order is ch
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
@@ -137,6 +138,44 @@ def test_pipelined_sends_survive_splits_without_loss(admin: AdminClient, java: V
     assert set(found) == set(messages(0, 1501))
     java.end("q2")
     java.end("p4")
+
+
+def test_two_stream_consumers_share_and_hand_over(admin: AdminClient, java: V5Client) -> None:
+    topic = Topic(admin, 4)
+    java.producer("p5", topic.name)
+    java.stream("s2", topic.name, "shared", "two")
+    java.stream("s3", topic.name, "shared", "three")
+    java.send("p5", messages(0, 200))
+    # Both consumers' Java receive() run in one thread here: take what each has, until all has come.
+    shares = {"s2": list[Keyed](), "s3": list[Keyed]()}
+    until = time.monotonic() + 30
+    while sum(map(len, shares.values())) < 200:
+        assert time.monotonic() < until, {name: len(found) for name, found in shares.items()}
+        for name, found in shares.items():
+            found += java.take(name, 50, patience_ms=200)
+    assert all(shares.values()), "both have segments"
+    found = shares["s2"] + shares["s3"]
+    assert by_key(found) == by_key(messages(0, 200))
+    java.end("s3")
+    java.send("p5", messages(200, 100))
+    assert by_key(java.take("s2", 100, patience_ms=30_000)) == by_key(messages(200, 100))
+    java.end("s2")
+    java.end("p5")
+
+
+def test_a_stream_begins_where_its_client_says(admin: AdminClient, java: V5Client) -> None:
+    """Its registration has no start; its first subscribe on a segment has."""
+    topic = Topic(admin, 2)
+    java.producer("p7", topic.name)
+    java.send("p7", messages(0, 40))
+    topic.split(topic.active()[0])
+    java.stream("s7", topic.name, "from-the-start", "seven")
+    assert by_key(java.take("s7", 40)) == by_key(messages(0, 40))
+    java("stream", "s8", topic.name, "from-now-on", "eight", "latest")
+    java.send("p7", messages(40, 40))
+    assert by_key(java.take("s8", 40)) == by_key(messages(40, 40))
+    for name in ("s7", "s8", "p7"):
+        java.end(name)
 
 
 def test_a_topic_that_is_not_there(java: V5Client, admin: AdminClient) -> None:

@@ -14,6 +14,7 @@ from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, S
 from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, ConsumerNotFound
 from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
 from anabranch.broker.schema_commands import wire_schema
+from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.broker.services import Services
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import SubscribeRequest
@@ -301,6 +302,8 @@ class ConsumerCommands(CommandSet):
         attached = self._attached.pop(body.consumer_id, None)
         if attached is not None:
             attached.detach()
+            if isinstance(attached.topic, SegmentTopic) and not self._connection.extensions:
+                attached.topic.reader_left(attached.subscription.name, attached.consumer.name)
         self._connection.send(replies.success(body.request_id))
 
     def consumer_closed(self, consumer_id: int) -> None:

@@ -92,6 +92,10 @@ class Member:
         self._unsent: AssignedSegments | None = None
         self.is_over = False
 
+    @property
+    def says_released(self) -> bool:
+        return self._connection.extensions
+
     def assigned(self, assignment: AssignedSegments) -> None:
         if self.is_over:
             return
@@ -239,12 +243,14 @@ class ScalableCommands(CommandSet):
         subscription = check_subscription_name(body.subscription)
         await self._authorize_member(topic, subscription)
         controllers = self._controllers()
-        is_earliest = body.initial_position == pb.CommandSubscribe.Earliest and body.HasField("initial_position")
+        start = Start.LATEST if self._connection.extensions else Start.FIRST
+        if body.HasField("initial_position") and body.initial_position == pb.CommandSubscribe.Earliest:
+            start = Start.EARLIEST
         wish = Registration(
             subscription,
             SubscriptionKind.STREAM if body.consumer_type == pb.STREAM else SubscriptionKind.CHECKPOINT,
             check_subscription_name(body.consumer_name),
-            Start.EARLIEST if is_earliest else Start.LATEST,
+            start,
             tuple(body.held_segments),
             body.generation if body.HasField("generation") else None,
         )

@@ -15,6 +15,7 @@ from anabranch.controller.host import (
     HostEvent,
     Mandate,
     Rates,
+    ReaderLeft,
     Refilled,
     Request,
     SealFacts,
@@ -156,6 +157,8 @@ def event_json(event: HostEvent) -> Json:
             value["rewinds"] = event.rewinds
         case SubscriptionSeen():
             value["shared"], value["start"] = event.is_shared, event.start.value
+        case ReaderLeft():
+            value["reader"] = event.reader
         case _:
             assert_never(event)
     return value
@@ -172,6 +175,8 @@ def read_event(value: Mapping[str, Any]) -> HostEvent:
                 return Refilled(segment, subscription, int(value["rewinds"]))
             case "SubscriptionSeen":
                 return SubscriptionSeen(segment, subscription, bool(value["shared"]), Start(value["start"]))
+            case "ReaderLeft":
+                return ReaderLeft(segment, subscription, str(value["reader"]))
             case other:
                 raise BadRequest(f"no event {other!r} is known here")
     except (KeyError, TypeError, ValueError) as error:

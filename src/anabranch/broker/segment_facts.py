@@ -59,6 +59,7 @@ class CursorFacts:
     moves: list[str] = field(default_factory=list)  # operations that have moved it, the last ones
     is_drained: bool = False
     rewinds: int = 0  # how often it was taken back out of a drained segment
+    is_undecided: bool = False  # its first consumer says where it begins (`Start.FIRST`)
 
 
 @dataclass(slots=True)
@@ -126,7 +127,9 @@ class SegmentFacts:
 
     def dump(self) -> bytes:
         """Blob of the topic's state."""
-        cursors = {name: [one.moves, one.is_drained, one.rewinds] for name, one in self.cursors.items()}
+        cursors = {
+            name: [one.moves, one.is_drained, one.rewinds, one.is_undecided] for name, one in self.cursors.items()
+        }
         value = {"mandate": [self.mandate.term, self.mandate.number], "cursors": cursors}
         return json.dumps(value, separators=(",", ":")).encode()
 
@@ -150,8 +153,10 @@ class SegmentFacts:
         if blob:
             state = json.loads(blob)
             facts.mandate = max(facts.mandate, Mandate(*state["mandate"]))
-            for subscription, (moves, is_drained, rewinds) in state["cursors"].items():
-                facts.cursors[str(subscription)] = CursorFacts(list(moves), bool(is_drained), int(rewinds))
+            for subscription, (moves, is_drained, rewinds, *more) in state["cursors"].items():
+                facts.cursors[str(subscription)] = CursorFacts(
+                    list(moves), bool(is_drained), int(rewinds), bool(more and more[0])
+                )
         return facts
 
 

@@ -26,6 +26,7 @@ from anabranch.controller.host import (
     CursorSpec,
     Drained,
     HostEvent,
+    ReaderLeft,
     Refilled,
     SealFacts,
     SegmentRef,
@@ -190,11 +191,13 @@ class SegmentTopic(Topic):
         """All with one durable write; cursors that exist stay where they are."""
         async with self._creating:
             self._check_open()
+            wanted = [spec for spec in specs if spec.subscription not in self.subscriptions]
             starts = {
-                spec.subscription: self.resolve(EARLIEST if spec.start is Start.EARLIEST else LATEST)
-                for spec in specs
-                if spec.subscription not in self.subscriptions
+                spec.subscription: self.resolve(LATEST if spec.start is Start.LATEST else EARLIEST) for spec in wanted
             }
+            for spec in wanted:
+                if spec.start is Start.FIRST:
+                    self.facts.of(spec.subscription).is_undecided = True
             self.save_facts()
             await self.log.create_cursors(starts)
             for name in starts:
@@ -298,12 +301,29 @@ class SegmentTopic(Topic):
         if self.on_event is not None:
             self.on_event(event)
 
+    def reader_left(self, subscription: str, reader: str) -> None:
+        """A consumer was closed by its client, one that does not speak with the controller itself."""
+        self._emit(ReaderLeft(self.facts.ref, subscription, reader))
+
     # -- subscribing
 
     async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
         if request.durable and request.name not in self.subscriptions:
             await self._registered(request)
+        if request.durable:
+            await self._decide_start(request)
         return await super()._open_subscription(request)
+
+    async def _decide_start(self, request: SubscribeRequest) -> None:
+        """Clients of Pulsar register without a start and say it here; everything was kept for them until now."""
+        subscription, facts = self.subscriptions[request.name], self.facts.cursors.get(request.name)
+        if facts is None or not facts.is_undecided:
+            return
+        facts.is_undecided = False
+        if not request.from_earliest:
+            subscription.pass_over(self.log.last_position)
+            self._moved(subscription)
+        await self.flush_facts()
 
     async def _registered(self, request: SubscribeRequest) -> None:
         """The topic's registry decides, and makes the cursor on all segments; SubscriptionNotFound when it does not."""

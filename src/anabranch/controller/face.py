@@ -75,6 +75,10 @@ def topic_exists(error: Error) -> TopicExists | None:
 class ConsumerLink(Protocol):
     """The connection of one consumer of an ordered subscription."""
 
+    @property
+    def says_released(self) -> bool:
+        """Does it tell when it has let go of a segment? Clients of Pulsar have no word for it."""
+
     def assigned(self, assignment: AssignedSegments) -> None:
         """It has another assignment now."""
 

@@ -110,6 +110,7 @@ class Start(StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
+    FIRST = "first"  # where the first consumer of it says; until then nothing is passed over
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +294,16 @@ class SubscriptionSeen:
     start: Start
 
 
-HostEvent = Drained | Refilled | SubscriptionSeen
+@dataclass(frozen=True, slots=True)
+class ReaderLeft:
+    """A client that has no word for leaving closed its reader of the segment. Only a hint: it may come again."""
+
+    segment: SegmentRef
+    subscription: str
+    reader: str  # the consumer's name there
+
+
+HostEvent = Drained | Refilled | SubscriptionSeen | ReaderLeft
 
 
 @dataclass(frozen=True, slots=True)

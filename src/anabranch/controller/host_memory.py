@@ -161,7 +161,7 @@ class Shelf:
 
     def _add_cursor(self, segment: StoredSegment, spec: CursorSpec) -> None:
         if spec.subscription not in segment.cursors:
-            at = 0 if spec.start is Start.EARLIEST else len(segment.entries)
+            at = len(segment.entries) if spec.start is Start.LATEST else 0
             segment.cursors[spec.subscription] = Cursor(at)
             self._tell_drained(segment, spec.subscription)
 

@@ -405,7 +405,7 @@ class Leader:
         if record is not None:
             await self._records.forget_group(self.topic, record.incarnation, name)
 
-    def heard(self, event: host.Drained | host.Refilled) -> None:
+    def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
         members = self.members.get(event.subscription)
         if members is not None:
             members.heard(event)

@@ -54,6 +54,7 @@ class Members:
         self._links: dict[int, ConsumerLink] = {}
         self._names: dict[int, str] = {}
         self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
+        self._left: dict[int, set[int]] = {}  # readers that clients without a word for leaving have closed
         self._joining: dict[int, asyncio.Future[AssignedSegments]] = {}
         self._saves = 0  # group records that are durable
         self._saved = asyncio.Event()
@@ -149,9 +150,28 @@ class Members:
         self.record = record
         self._deliver(grouping.LayoutTold(record.layout))
 
-    def heard(self, event: host.Drained | host.Refilled) -> None:
+    def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
+        if isinstance(event, host.ReaderLeft):
+            self._reader_left(event.segment.segment_id, event.reader)
+            return
         kind = draining.Drained if isinstance(event, host.Drained) else draining.Refilled
         self._deliver(kind(event.segment.segment_id, event.rewinds))
+
+    def _reader_left(self, segment_id: int, reader: str) -> None:
+        """Clients of Pulsar have no word for leaving: one that has closed its readers of all its segments is gone."""
+        member = reader.removesuffix(f"-seg-{segment_id}")
+        for number, name in tuple(self._names.items()):
+            told = self._pushed.get(number)
+            if name != member or told is None or self._links[number].says_released:
+                continue
+            mine = {one.segment_id for one in told.segments}
+            if segment_id not in mine:
+                continue  # it was taken from it
+            left = self._left.setdefault(number, set())
+            left.add(segment_id)
+            if mine <= left:
+                self._forget(number)
+                self._deliver(seating.LeftCleanly(name, number))
 
     def _deliver(self, event: grouping.Event) -> None:
         if not self.is_over and not self._leader.is_over:
@@ -175,8 +195,11 @@ class Members:
                     leader.spawn(self._ask_drained(segment_ids), "ask drained")
             case grouping.Push(connection, _, generation, segment_ids):
                 self._push(connection, self._assigned(generation, segment_ids))
-            case AwaitRelease(segment_id, _, generation):
-                self._later(leader.settings.drain_seconds, grouping.ReleaseOverdue(segment_id, generation))
+            case AwaitRelease(segment_id, holder, generation):
+                if self._hands_over_by_closing(holder):
+                    self._later(0, assigning.Released(holder, segment_id, generation))
+                else:
+                    self._later(leader.settings.drain_seconds, grouping.ReleaseOverdue(segment_id, generation))
             case grouping.CloseConsumer():
                 leader.spawn(self._close(effect), "close consumer")
             case seating.WakeAt(at_ms):
@@ -191,6 +214,12 @@ class Members:
                 leader.depose(reason)
             case _:
                 assert_never(effect)
+
+    def _hands_over_by_closing(self, holder: str) -> bool:
+        """Clients of Pulsar never say that they have let go: they close their exclusive reader, and until then the
+        segment's owner lets nobody else in. So the next one may be told at once; it knocks until the door is open."""
+        links = [self._links[number] for number, name in self._names.items() if name == holder]
+        return self.subscription.kind.has_cursors and bool(links) and not any(link.says_released for link in links)
 
     def _later(self, seconds: float, event: grouping.Event) -> None:
         async def wait() -> None:
@@ -303,6 +332,7 @@ class Members:
     def _forget(self, number: int) -> ConsumerLink | None:
         self._names.pop(number, None)
         self._pushed.pop(number, None)
+        self._left.pop(number, None)
         return self._links.pop(number, None)
 
     def _refuse(self, number: int, error: Error) -> None:

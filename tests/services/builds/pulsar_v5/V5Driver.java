@@ -75,7 +75,8 @@ public class V5Driver {
             case "stream":
                 streams.put(name, client.newStreamConsumer(Schema.bytes()).topic(words[2]).subscriptionName(words[3])
                         .consumerName(words[4]).acknowledgmentGroupTime(Duration.ZERO)
-                        .subscriptionInitialPosition(SubscriptionInitialPosition.EARLIEST).subscribe());
+                        .subscriptionInitialPosition(words.length < 6 ? SubscriptionInitialPosition.EARLIEST
+                                : SubscriptionInitialPosition.valueOf(words[5].toUpperCase())).subscribe());
                 return List.of();
             case "queue":
                 queues.put(name, client.newQueueConsumer(Schema.bytes()).topic(words[2]).subscriptionName(words[3])
