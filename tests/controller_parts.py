@@ -156,6 +156,8 @@ class NoRules:
 class Link:
     """A consumer's connection that remembers what it was told."""
 
+    says_released = True
+
     def __init__(self) -> None:
         self.told: list[AssignedSegments] = []
         self.error: Error | None = None

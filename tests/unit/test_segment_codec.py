@@ -40,6 +40,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "cursor": specs,
     "subscription": texts,
     "consumer": texts,
+    "reader": texts,
     "publish_ms": numbers,
     "rewinds": numbers,
     "is_shared": st.booleans(),
