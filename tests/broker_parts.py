@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from anabranch.broker.chunk_owners import Chunk
 from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscriptionType
 from anabranch.broker.delayed import DelayedEntries
 from anabranch.broker.dispatch import Dispatcher, ReadForward, Want
@@ -211,13 +212,18 @@ def numbers(found: Sequence[Position]) -> list[int]:
 
 
 def shared(
-    log: ListLog, *, unacked_max: int = 0, delay: Callable[[StoredEntry], int] | None = None
+    log: ListLog,
+    *,
+    unacked_max: int = 0,
+    delay: Callable[[StoredEntry], int] | None = None,
+    chunk_of: Callable[[StoredEntry], Chunk | None] = lambda entry: None,
 ) -> SharedDispatcher:
     return SharedDispatcher(
         log.cursor,
         unacked_max=unacked_max,
         delayed=DelayedEntries(1_000),
         deliver_at_of=delay or (lambda entry: 0),
+        chunk_of=chunk_of,
         now_ms=lambda: 1_000,
     )
 

@@ -130,3 +130,34 @@ async def test_without_chunking_a_large_message_is_refused_and_the_producer_live
         with pytest.raises(MessageTooLarge):
             await producer.send(os.urandom(LARGE), timeout=PATIENCE)
         await producer.send(b"small", timeout=PATIENCE)
+
+
+async def test_many_consumers_of_a_queue_share_messages_in_chunks(sdk: Client, topic: str) -> None:
+    """Every message goes to one of them, whole; nobody waits for what another one has."""
+    values = [os.urandom(6_000_000 + n) for n in range(12)]
+    async with (
+        sdk.queue_consumer(topic, subscription="s", prefetch=8) as one,
+        sdk.queue_consumer(topic, subscription="s", prefetch=8) as two,
+        sdk.queue_consumer(topic, subscription="s", prefetch=8) as three,
+        sdk.producer(topic, chunking=Chunking(chunk_bytes=1 << 20), batching=None) as producer,
+    ):
+        found: list[bytes] = []
+        counts = [0, 0, 0]
+        done = asyncio.Event()
+
+        async def work(index: int, consumer: anabranch.QueueConsumer) -> None:
+            async for message in consumer:
+                found.append(message.value)
+                counts[index] += 1
+                await consumer.ack(message)
+                if len(found) == len(values):
+                    done.set()
+
+        workers = [asyncio.create_task(work(n, consumer)) for n, consumer in enumerate((one, two, three))]
+        await asyncio.gather(*(producer.send(value, timeout=PATIENCE) for value in values))
+        await asyncio.wait_for(done.wait(), PATIENCE)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        assert sorted(found) == sorted(values)
+        assert all(counts), "everybody had a share"

@@ -1,10 +1,12 @@
-"""Shared: every entry to whoever has room, in turn; what comes back is delivered again. Pure: see `dispatch`."""
+"""Shared: every entry to whoever has room, in turn; what comes back is delivered again. The chunks of one message go to
+one consumer, and wait for it. Pure: see `dispatch`."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
+from anabranch.broker.chunk_owners import Chunk, ChunkOwners
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.delayed import DelayedEntries
 from anabranch.broker.dispatch import Acks, EntryBuffer, ReadForward, ReadThese, Want, after, room_left
@@ -30,6 +32,10 @@ class Replay:
             self._known.add(position)
             heapq.heappush(self._heap, position)
 
+    def is_before(self, position: Position) -> bool:
+        """Something earlier is to be delivered again."""
+        return bool(self._heap) and self._heap[0] < position
+
     def take(self, count: int) -> tuple[Position, ...]:
         taken = tuple(heapq.heappop(self._heap) for _ in range(min(count, len(self._heap))))
         self._known.difference_update(taken)
@@ -48,6 +54,7 @@ class SharedDispatcher:
         unacked_max: int,
         delayed: DelayedEntries,
         deliver_at_of: Callable[[StoredEntry], int],
+        chunk_of: Callable[[StoredEntry], Chunk | None],
         now_ms: Callable[[], int],
     ) -> None:
         self.consumers: list[Consumer] = []
@@ -58,6 +65,8 @@ class SharedDispatcher:
         self._acks = acks
         self.unacked_max = unacked_max
         self._deliver_at_of = deliver_at_of
+        self._chunk_of = chunk_of
+        self._collectors: ChunkOwners[Consumer] = ChunkOwners()
         self._now_ms = now_ms
         self._turns: RoundRobin[Consumer] = RoundRobin(lambda consumer: consumer.spec.priority)
         self._replay = Replay()
@@ -70,6 +79,7 @@ class SharedDispatcher:
     def leave(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         self._turns.reset(self.consumers)
+        self._collectors.left(consumer)
         self.redeliver(consumer, None)
         if not self.consumers:
             self.rewind()
@@ -124,9 +134,19 @@ class SharedDispatcher:
                 self.delayed.add(deliver_at, position)
                 buffer.pop()
                 continue
-            consumer = None if room <= 0 else self._turns.pick(lambda candidate: candidate.is_ready)
+            chunk = self._chunk_of(entry)
+            collector = None if chunk is None else self._collectors.owner(chunk)
+            if chunk is not None and chunk.number and collector is None and self._replay.is_before(position):
+                self._replay.add(position)  # its beginning comes again first: whoever gets that gets this
+                buffer.pop()
+                continue
+            if room <= 0 or (collector is not None and not collector.is_ready):
+                return
+            consumer = collector or self._turns.pick(lambda candidate: candidate.is_ready)
             if consumer is None:
                 return
+            if chunk is not None:
+                self._collectors.delivered(chunk, consumer)
             buffer.pop()
             held = consumer.unacked_messages
             consumer.deliver(entry, self.redeliveries.get(position, 0), acks.ack_set(position))
@@ -138,6 +158,7 @@ class SharedDispatcher:
         self._replay.clear()
         self.delayed.clear()
         self.redeliveries.clear()
+        self._collectors.clear()
         self.read_position = self._acks.first_unacked()
         for consumer in self.consumers:
             consumer.pending.clear()

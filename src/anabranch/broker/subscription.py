@@ -17,7 +17,7 @@ from anabranch.broker.dispatch import Dispatcher, ReadForward, Want
 from anabranch.broker.dispatch_keyed import KeyedDispatcher
 from anabranch.broker.dispatch_shared import SharedDispatcher
 from anabranch.broker.dispatch_single import SingleDispatcher
-from anabranch.broker.entryfacts import deliver_at_of, slot_of
+from anabranch.broker.entryfacts import chunk_of, deliver_at_of, slot_of
 from anabranch.broker.errors import ConsumerBusy, TopicFenced
 from anabranch.broker.farewell import Farewell, tell_consumer
 from anabranch.broker.policies import Policies
@@ -196,6 +196,7 @@ class Subscription:
                     unacked_max=self._unacked_max,
                     delayed=self._delayed,
                     deliver_at_of=self._deliver_at,
+                    chunk_of=chunk_of,
                     now_ms=self._clock.now_ms,
                 )
             case SubscriptionType.KEY_SHARED:

@@ -83,6 +83,14 @@ class Whole:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A message that was not completed in time."""
+
+    places: Sequence[Place]
+    tries: int
+
+
 class _State(Enum):
     COLLECTING = "collecting"
     BROKEN = "broken"  # chunks are missing: it can never be complete
@@ -97,6 +105,7 @@ class _Pending:
     parts: list[bytes] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     size: int = 0
+    tries: int = 0  # how often its chunks were delivered before
 
 
 class Assembly:
@@ -113,13 +122,14 @@ class Assembly:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def add(self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float) -> Whole | None:
-        """A chunk; the message when this completes it."""
+    def add(self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int = 0) -> Whole | None:
+        """A chunk; the message when this completes it. `tries`: how often it was delivered before."""
         before, self.last_seen = self.last_seen, place
         pending = self._pending.get(of.uuid)
         if pending is None or of.chunk_id == 0:
             pending = self._begun(of, before, now)
         pending.places.append(place)
+        pending.tries = max(pending.tries, tries)
         if of.chunk_id < len(pending.parts) or pending.state is not _State.COLLECTING:
             return None
         is_last = of.chunk_id == of.num_chunks_from_msg - 1
@@ -137,8 +147,8 @@ class Assembly:
         self._bound()
         return None
 
-    def expired(self, now: float) -> list[Place]:
-        """Places of messages that began too long ago to be completed. They are forgotten; displaced ones are kept."""
+    def expired(self, now: float) -> list[Late]:
+        """Messages that began too long ago to be completed. They are forgotten; displaced ones are kept."""
         late = [
             (uuid, pending)
             for uuid, pending in self._pending.items()
@@ -146,7 +156,7 @@ class Assembly:
         ]
         for uuid, _ in late:
             self._forget(uuid)
-        return [place for _, pending in late for place in pending.places]
+        return [Late(pending.places, pending.tries) for _, pending in late]
 
     def clear(self) -> None:
         """Detached: the broker sends again whatever was not acknowledged."""

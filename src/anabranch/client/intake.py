@@ -32,6 +32,7 @@ from anabranch.protocol.entry import checksum_ok, parts
 from anabranch.protocol.errors import BadEntry
 
 Place = tuple[int, int]
+CHUNK_TRIES_MAX = 10  # deliveries after which nobody will complete a message in chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class Intake:
                 self._entries[place] = _Held(0, 0)
                 self._dirty[place] = None
             return self._skipped(1)
-        whole = self._chunks.add(of, data, place, now)
+        whole = self._chunks.add(of, data, place, now, body.redelivery_count)
         if whole is None:
             return self._skipped(1)
         for part in whole.places[:-1]:
@@ -180,16 +181,19 @@ class Intake:
 
     def expire(self, now: float) -> list[Effect]:
         """Messages in chunks that stayed incomplete for too long would hold up the acks for ever: they are given up."""
-        places = self._chunks.expired(now)
-        if not places:
+        late = self._chunks.expired(now)
+        if not late:
             return []
-        ids = [_wire(place, self._partition) for place in places]
-        if self._is_shared:
-            return [Redeliver(ids)]
+        effects: list[Effect] = []
+        for one in late:
+            ids = [_wire(place, self._partition) for place in one.places]
+            if self._is_shared and one.tries < CHUNK_TRIES_MAX:
+                effects.append(Redeliver(ids))  # the rest may have gone to somebody else
+            else:
+                effects += [Reject(identity, "a chunk of a message that was never completed") for identity in ids]
         if self._withheld is not None:
             self._say_up_to(self._withheld)
-        rejected = [Reject(identity, "a chunk of a message that was never completed") for identity in ids]
-        return [*rejected, *self.flush()]
+        return [*effects, *self.flush()]
 
     def _entry(self, body: Any, held: Contents, place: Place) -> list[Effect]:
         size = held.size
