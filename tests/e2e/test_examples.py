@@ -23,6 +23,7 @@ def test_there_are_examples() -> None:
         "sdk_fan_in",
         "sdk_fastapi",
         "sdk_migration",
+        "sdk_orders",
         "work_queue_dlq",
     }
 
