@@ -32,6 +32,7 @@ class ClusterProcesses:
         metadata_urls: Mapping[str, str] | None = None,
         session_ms: int | None = None,
         arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """`metadata_urls`: for brokers that reach the store by another way than the rest (through a proxy)."""
         self.folder = folder
@@ -45,7 +46,9 @@ class ClusterProcesses:
                 options += ["--set", f"metadata.url={url}"]
             if session_ms is not None:
                 options += ["--set", f"cluster.session_ms={session_ms}"]
-            self.brokers[name] = BrokerProcess(self.data, arguments=[*options, *arguments], name=name)
+            self.brokers[name] = BrokerProcess(
+                self.data, arguments=[*options, *arguments], name=name, environment=environment
+            )
 
     @property
     def alive(self) -> list[BrokerProcess]:

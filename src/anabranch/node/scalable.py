@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
+from pathlib import Path
 
 from anabranch.cluster.cluster import Cluster
 from anabranch.controller.leader import Step, no_step
@@ -13,7 +14,8 @@ from anabranch.controller.service import ScalableService
 from anabranch.model.names import TopicName
 
 DIE_AT = "ANABRANCH_TEST_DIE_AT"
-"""For tests: `step` or `step:n`; the process is killed, as by kill -9, when it reaches that step the n-th time."""
+"""For tests: the path of a file. When it names a step (`before-commit`, `after-create:2` for the second one from then
+on), the process that reaches it takes the file away and ends as by kill -9."""
 
 LOOK_SECONDS = 0.5
 
@@ -32,17 +34,22 @@ async def follow_placement(cluster: Cluster, service: ScalableService) -> None:
 
 
 def step_of(environment: Mapping[str, str]) -> Step:
-    """What is told of the controllers' steps: nobody, unless a test has named one."""
-    wanted, _, number = environment.get(DIE_AT, "").partition(":")
-    if not wanted:
+    """What is told of the controllers' steps: nobody, unless a test wants to know."""
+    where = environment.get(DIE_AT, "")
+    if not where:
         return no_step
-    remaining = int(number or 1)
+    wanted, counted = Path(where), dict[str, int]()
 
     def step(name: str, topic: TopicName) -> None:
-        nonlocal remaining
-        if name == wanted:
-            remaining -= 1
-            if not remaining:
-                os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            text = wanted.read_text()
+        except FileNotFoundError:
+            counted.clear()
+            return
+        counted[name] = counted.get(name, 0) + 1
+        step_name, _, number = text.strip().partition(":")
+        if name == step_name and counted[name] == int(number or 1):
+            wanted.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     return step
