@@ -1,6 +1,6 @@
-"""The one part of the build that pyproject.toml cannot say: the codec's inner loops in C, for whoever has a compiler.
+"""The one part of the build that pyproject.toml cannot say: a few inner loops in C, for whoever has a compiler.
 
-Optional: without one the installation goes on, and `anabranch.codec` takes its Python twin. One binary serves Python
+Optional: without one the installation goes on, and their Python twins are taken. One binary serves Python
 3.11 and later (the stable ABI).
 """
 
@@ -10,7 +10,8 @@ from setuptools import Extension, setup
 
 setup(
     ext_modules=[
-        Extension("anabranch.codec._native", ["src/anabranch/codec/_native.c"], py_limited_api=True, optional=True)
+        Extension(f"anabranch.{part}._native", [f"src/anabranch/{part}/_native.c"], py_limited_api=True, optional=True)
+        for part in ("codec", "protocol")
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -21,7 +21,7 @@ from anabranch.model.errors import Error
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, read_command
 from anabranch.protocol.errors import BadCommand, ProtocolError
-from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, Frame, FrameDecoder
+from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, Frame, FrameDecoder, TakeRun
 from anabranch.protocol.handshake import Beat, Handshake, Keepalive, broker_features
 from anabranch.protocol.handshake import Peer as ClientFacts
 from anabranch.protocol.server_errors import server_error
@@ -76,6 +76,8 @@ class Connection:
         self._handlers: dict[BaseType, Handler] = {}
         self._parts: list[CommandSet] = []
         self._gatherers: list[CommandSet] = []  # those that want to know when a step has ended
+        self._run_taker: TakeRun | None = None
+        self._taken = 0  # frames that it took in this step
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flushing = False
@@ -97,6 +99,7 @@ class Connection:
             self._parts.append(part)
             if type(part).step_ended is not CommandSet.step_ended:
                 self._gatherers.append(part)
+            self._run_taker = part.run_taker() or self._run_taker
             for kind, handler in part.handlers().items():
                 is_decided = kind in COMMAND_NEEDS or not self._services.guard.authorizes
                 self._handlers[kind] = handler if is_decided else self._undecided
@@ -125,7 +128,7 @@ class Connection:
         self._keepalive.heard()
         if self._probes:
             self._answer_probes()
-        frames = 0
+        frames = self._taken = 0
         try:
             try:
                 for frame in found:
@@ -148,6 +151,7 @@ class Connection:
         except Exception:  # a fault of ours, which nobody else should pay for
             log.exception("command failed, connection closed", extra={"peer": self.address})
             self._stream.abort()
+        frames += self._taken
         if frames > STEP_FRAMES:
             self._read_bytes = max(self._read_bytes // 2, READ_BYTES_MIN)
         elif frames * 2 < STEP_FRAMES and count == self._read_bytes:
@@ -217,6 +221,15 @@ class Connection:
         self.protocol_version = max(1, client.protocol_version)
         self.knows_end_of_topic = client.understands(BaseCommand.REACHED_END_OF_TOPIC)
         self.extensions = client.extensions
+        if self._run_taker is not None:
+            self._decoder.take_run = self._take_run
+
+    def _take_run(self, view: memoryview, start: int, end: int, owned: bool, limit: int) -> tuple[int, int]:
+        """SENDs that come one behind the other need not come here one by one."""
+        assert self._run_taker is not None
+        rest, taken = self._run_taker(view, start, end, owned, limit)
+        self._taken += taken
+        return rest, taken
 
     def start_request(self, request_id: int, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[Any] | None:
         """Run the waiting part of a request; errors it raises are answered by `fail`."""
@@ -383,6 +396,10 @@ class CommandSet:
 
     def handlers(self) -> dict[BaseType, Handler]:
         return {}
+
+    def run_taker(self) -> TakeRun | None:
+        """Who takes several SENDs at once, if anybody here can."""
+        return None
 
     def step_ended(self) -> None:
         """All commands that came with one read of the socket have been handled."""

@@ -15,6 +15,7 @@ from anabranch.broker.peer import Peer
 from anabranch.broker.window import Window
 from anabranch.protocol import commands, replies
 from anabranch.protocol.pulsar_pb2 import AncestorSequence
+from anabranch.protocol.sends import NATIVE
 from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.port import Payload
 
@@ -175,6 +176,8 @@ class Producer:
     def _receipts(self, publishes: Sequence[Publish], ledger: int, entry: int) -> list[bytes]:
         if self.grants_credits:
             return [self._receipt(publish, ledger, number) for number, publish in enumerate(publishes, entry)]
+        if NATIVE is not None:
+            return [NATIVE.receipts(self.producer_id, ledger, entry, self.partition, publishes)]
         receipt, producer_id, partition = commands.receipt_frame, self.producer_id, self.partition
         return [
             receipt(producer_id, sequence, ledger, number, partition, highest)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any
+
+from crc32c import crc32c as _crc32c
 
 from anabranch.broker.access import AccessMode
 from anabranch.broker.authorization import Resource
@@ -23,12 +26,14 @@ from anabranch.model.position import EARLIEST
 from anabranch.protocol import entry, replies
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.errors import BadCommand, BadEntry
-from anabranch.protocol.frames import Frame
+from anabranch.protocol.frames import Frame, TakeRun
+from anabranch.protocol.sends import NATIVE
 from anabranch.protocol.server_errors import ServerError
 
 PRODUCER_NAME_MAX = 1_024
 
 _checksum_ok = entry.checksum_ok
+_unpack_checksum = Struct(">I").unpack_from
 _new = tuple.__new__
 
 
@@ -55,6 +60,9 @@ class ProducerCommands(CommandSet):
             int(BaseCommand.SEND): self._send,
             int(BaseCommand.CLOSE_PRODUCER): self._close,
         }
+
+    def run_taker(self) -> TakeRun | None:
+        return None if NATIVE is None else self.take_sends
 
     # -- PRODUCER
 
@@ -192,6 +200,33 @@ class ProducerCommands(CommandSet):
             self.step_ended()
             self._run_of = attached
         self._run.append(publish)
+
+    def take_sends(self, view: memoryview, start: int, end: int, owned: bool, frame_bytes_max: int) -> tuple[int, int]:
+        """`_send` for the plain SENDs that stand here one behind the other, for less. Stops before the first that has
+        to be refused or says anything unusual: `_send` knows what to do with it. Where the rest begins, and how many
+        were taken."""
+        assert NATIVE is not None
+        attached, known, producer = None, -1, None
+        taken, add = 0, self._run.append
+        for producer_id, sequence, highest, messages, body, after in NATIVE.sends(view, start, end, frame_bytes_max):
+            if producer_id != known:
+                attached = self._attached.get(producer_id)
+                if attached is None or attached.producer.closed or not attached.producer.is_ready:
+                    break
+                known, producer = producer_id, attached.producer
+            if _crc32c(view[body + 6 : after]) != _unpack_checksum(view, body + 2)[0]:
+                break
+            if self._run_of is not attached:
+                self.step_ended()
+                self._run_of, add = attached, self._run.append
+            payload = view[body:after] if owned else bytes(view[body:after])
+            last = signed(sequence) if sequence >> 63 else sequence
+            if highest:
+                last = highest_of(last, signed(highest))
+            add(_new(Publish, (producer, sequence, highest, last, messages if messages > 0 else 1, payload, True)))
+            start = after
+            taken += 1
+        return start, taken
 
     def step_ended(self) -> None:
         """What one read of the socket brought for one producer goes to its topic at once: that is a lot cheaper."""

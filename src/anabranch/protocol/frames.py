@@ -11,13 +11,15 @@ While large frames come in quickly, `block_bytes` asks for reads as fresh `bytes
 needs to copy frames out of those. Only blocks that are nearly full are given away, so that few bytes never hold much
 memory.
 
+Whoever can take many SENDs at once says so by `take_run`: then it has the first look at each of them.
+
 Ownership: command and payload are views. With `owned` they may be kept; otherwise they are views of the scratch and die
 with the next `buffer()` of any connection that shares it: copy what must live longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple, NoReturn
 
@@ -31,6 +33,7 @@ BLOCK_BYTES = 256 * 1024
 LARGE_FRAME_BYTES = 4 * 1024  # copying smaller ones costs less than keeping blocks
 GROWTH = 4  # an own buffer is at most this many times what has really arrived: a mere promise of bytes costs little
 
+SEND_TYPE = 6  # second byte of a SEND command as everybody writes it
 _U32 = Struct(">I")
 _SIZES = Struct(">II")
 
@@ -43,12 +46,16 @@ class Frame(NamedTuple):
     owned: bool
 
 
+TakeRun = Callable[[memoryview, int, int, bool, int], tuple[int, int]]
+"""(view, start, end, owned, frame_bytes_max) to (start of what is left, number of frames taken), which may be none."""
+
+
 class FrameDecoder:
     """Any chunking of the same bytes gives the same frames, then the same error. After an error it is dead."""
 
     __slots__ = (
         "_carry", "_error", "_frame_bytes_max", "_is_rapid", "_own", "_own_above", "_own_filled", "_own_total",
-        "_scratch",
+        "_scratch", "take_run",
     )  # fmt: skip
 
     def __init__(self, frame_bytes_max: int, scratch: bytearray | None = None) -> None:
@@ -63,6 +70,7 @@ class FrameDecoder:
         self._own_filled = 0  # … of which so much has arrived …
         self._own_total = 0  # … and which will be this long
         self._error: ProtocolError | None = None
+        self.take_run: TakeRun | None = None
 
     def buffer(self) -> memoryview:
         """Where the next bytes belong; never empty. Ends the life of views that are not `owned`."""
@@ -139,8 +147,13 @@ class FrameDecoder:
         limit = self._frame_bytes_max
         unpack = _SIZES.unpack_from
         new_frame = tuple.__new__  # what Frame(…) does, for half its price
-        first, count = start, 0
+        first, count, take = start, 0, self.take_run
         while end - start >= 8:
+            if take is not None and end - start > 10 and view[start + 9] == SEND_TYPE:
+                start, taken = take(view, start, end, owned, limit)
+                if taken:
+                    count += taken
+                    continue
             total, command_bytes = unpack(view, start)
             after = start + 4 + total
             if total + 4 > limit:

@@ -1,0 +1,184 @@
+"""The C loops of publishing against their plain twins: any frames, any chunks, any damage give the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.broker.producer_commands import Attached, ProducerCommands
+from anabranch.protocol import entry
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand, frame, frame_with_payload, read_command, receipt_frame
+from anabranch.protocol.errors import ProtocolError
+from anabranch.protocol.frames import Frame, FrameDecoder
+from anabranch.protocol.sends import NATIVE
+
+pytestmark = pytest.mark.skipif(NATIVE is None, reason="the extension was not built here")
+
+FRAME_BYTES_MAX = 2_000
+U64 = st.integers(0, 127) | st.integers(0, (1 << 64) - 1)
+
+
+@st.composite
+def send_frames(draw: st.DrawFn) -> bytes:
+    """Mostly plain ones; every optional field and every kind of entry now and then."""
+    send = pb.CommandSend(producer_id=draw(st.integers(0, 3)), sequence_id=draw(U64))
+    if draw(st.booleans()):
+        send.num_messages = draw(st.integers(0, 300) | st.integers(-(1 << 31), (1 << 31) - 1))
+    if draw(st.booleans()):
+        send.highest_sequence_id = draw(U64)
+    unusual = draw(st.integers(0, 30))
+    if unusual == 1:
+        send.txnid_least_bits = draw(U64)
+    elif unusual == 2:
+        send.is_chunk = True
+    elif unusual == 3:
+        send.marker = False
+    elif unusual == 4:
+        send.message_id.ledgerId = send.message_id.entryId = 1
+    payload = bytearray(entry.build_entry(draw(st.binary(max_size=60)), publish_time=1))
+    if unusual == 5:
+        payload[-1] ^= 1
+    elif unusual == 6:
+        payload = payload[6:]  # without a checksum
+    elif unusual == 7:
+        payload = payload[: draw(st.integers(1, 8))]
+    command = BaseCommand(type=BaseCommand.SEND, send=send)
+    return frame(command) if unusual == 8 else frame_with_payload(command, bytes(payload))
+
+
+OTHERS = [
+    frame(BaseCommand(type=BaseCommand.PING, ping=pb.CommandPing())),
+    frame(BaseCommand(type=BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=6, messagePermits=6))),
+]
+streams = st.lists(send_frames() | st.sampled_from(OTHERS), max_size=12).map(b"".join)
+
+
+class Told:
+    """What reached the topics and what was answered, in order; a connection and its topics as far as that goes."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def send(self, *buffers: bytes) -> None:
+        self.events.append(("said", b"".join(buffers)))
+
+
+class Topic:
+    def __init__(self, told: Told) -> None:
+        self._told = told
+
+    def publish_run(self, producer: FakeProducer, run: Sequence[Any]) -> None:
+        self._told.events += [(*publish[1:5], bytes(publish.payload), publish.is_last_chunk) for publish in run]
+        self._told.events.append(("run of", producer.number))
+
+
+class FakeProducer:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.closed = number == 2
+        self.is_ready = True
+
+
+def published(data: bytes, cuts: Sequence[int], *, native: bool, blocks: bool) -> list[Any]:
+    told = Told()
+    connection: Any = told
+    commands = ProducerCommands(connection, None)  # type: ignore[arg-type]  # SENDs of known producers need no more
+    for number in range(3):
+        producer: Any = FakeProducer(number)
+        commands._attached[number] = Attached(producer, Topic(told))  # type: ignore[arg-type]
+    decoder = FrameDecoder(FRAME_BYTES_MAX)
+    if native:
+        decoder.take_run = commands.run_taker()
+        assert decoder.take_run is not None
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    try:
+        for low, high in pairwise(edges):
+            while low < high:
+                if blocks:
+                    size = high - low
+                    found = decoder.received_block(data[low:high]) if decoder._own is None else None
+                if not blocks or found is None:
+                    room = decoder.buffer()
+                    size = min(room.nbytes, high - low)
+                    room[:size] = data[low : low + size]
+                    found = decoder.received(size)
+                low += size
+                for one in found:
+                    handle(commands, one, told)
+                commands.step_ended()
+    except ProtocolError as error:
+        commands.step_ended()
+        told.events.append((type(error).__name__, error.reason))
+    return told.events
+
+
+def handle(commands: ProducerCommands, found: Frame, told: Told) -> None:
+    kind, body = read_command(found.command)
+    if kind == BaseCommand.SEND:
+        commands._send(body, found)
+    else:
+        told.events.append(kind)
+
+
+@settings(deadline=None)
+@given(streams, st.lists(st.integers(0, 3_000), max_size=6), st.booleans())
+def test_any_frames_in_any_chunks(data: bytes, cuts: list[int], blocks: bool) -> None:
+    assert published(data, cuts, native=True, blocks=blocks) == published(data, cuts, native=False, blocks=blocks)
+
+
+@settings(deadline=None)
+@given(streams.filter(bool), st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 255)), min_size=1, max_size=4))
+def test_damaged_frames(data: bytes, flips: list[tuple[int, int]]) -> None:
+    damaged = bytearray(data)
+    for place, value in flips:
+        damaged[place % len(damaged)] = value
+    given_bytes = bytes(damaged)
+    assert published(given_bytes, [], native=True, blocks=True) == published(given_bytes, [], native=False, blocks=True)
+
+
+@given(st.binary(max_size=300), st.integers(0, 300))
+def test_any_bytes_are_read_within_their_bounds(data: bytes, start: int) -> None:
+    assert NATIVE is not None
+    start = min(start, len(data))
+    for _, _, _, _, body, after in NATIVE.sends(memoryview(data), start, len(data), 1 << 20):
+        assert start + 8 < body <= after - 6 <= len(data) - 6
+        start = after
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 4), (5, 4), (0, 11)])
+def test_places_outside_of_the_buffer_are_refused(start: int, end: int) -> None:
+    assert NATIVE is not None
+    with pytest.raises(ValueError, match="outside"):
+        NATIVE.sends(memoryview(bytes(10)), start, end, 100)
+
+
+@given(
+    producer=U64,
+    ledger=U64,
+    entry_id=st.integers(0, (1 << 64) - 100),
+    partition=st.integers(-1, (1 << 31) - 1),
+    sequences=st.lists(st.tuples(U64, U64), max_size=30),
+)
+def test_receipts_are_those_of_one_at_a_time(
+    producer: int, ledger: int, entry_id: int, partition: int, sequences: list[tuple[int, int]]
+) -> None:
+    assert NATIVE is not None
+    plain = [
+        receipt_frame(producer, sequence, ledger, number, partition, highest)
+        for number, (sequence, highest) in enumerate(sequences, entry_id)
+    ]
+    publishes = [(None, sequence, highest) for sequence, highest in sequences]
+    assert NATIVE.receipts(producer, ledger, entry_id, partition, publishes) == b"".join(plain)
+
+
+def test_what_is_no_publish_is_refused() -> None:
+    assert NATIVE is not None
+    for bad in ([(1, 2)], [[0, 1, 2]], [(0, "1", 2)], [(0, -1, 2)]):
+        with pytest.raises((TypeError, IndexError, SystemError, OverflowError)):
+            NATIVE.receipts(1, 1, 1, -1, bad)  # type: ignore[arg-type]  # that is the point
