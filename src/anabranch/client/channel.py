@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from anabranch.client.address import Address
 from anabranch.client.attachment import Attachment
 from anabranch.client.connection import Connection
 from anabranch.client.contents import Parcel
@@ -19,6 +20,7 @@ from anabranch.client.link import command
 from anabranch.client.message import Message, MessageId
 from anabranch.client.policies import Backoff
 from anabranch.client.pool import Pool
+from anabranch.client.topic_view import Served
 from anabranch.client.topic_watch import TopicWatches
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
@@ -61,6 +63,7 @@ class ChannelSpec:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     ack_group_s: float = 0.01
+    hint: Served | None = None  # who is said to serve it
     schema: pb.Schema | None = None
 
 
@@ -87,6 +90,8 @@ class Channel:
         self.attachment: Attachment | None = None
         self.task: asyncio.Task[Any] | None = None  # of the attachment
         self.is_at_end = False
+        self.is_hasty = False  # somebody waits for its last ack: acks are said at once
+        self._hint = spec.hint
         self._outlet = outlet
         self._pool = ground.pool
         self._clock = ground.clock
@@ -102,6 +107,12 @@ class Channel:
         return self.spec.topic
 
     # -- attached by an Attachment
+
+    async def serving(self, topic: str) -> Connection:
+        """The broker that was named with the segment is asked first, and once."""
+        hint, self._hint = self._hint, None
+        url = "" if hint is None else self._pool.address_of(hint.url, hint.url_tls)
+        return await (self._pool.connection(Address.parse(url)) if url else self._pool.serving(topic))
 
     async def attach(self, connection: Connection) -> None:
         self._id, self._connection = connection.new_id(), connection
@@ -254,7 +265,8 @@ class Channel:
     def _acked(self) -> None:
         """Something is to be said; acks of one moment travel together."""
         if self._ack_timer is None:
-            self._ack_timer = self._clock.call_later(self.spec.ack_group_s, self.flush)
+            delay_s = 0.0 if self.is_hasty else self.spec.ack_group_s
+            self._ack_timer = self._clock.call_later(delay_s, self.flush)
 
     def flush(self) -> None:
         if self._ack_timer is not None:

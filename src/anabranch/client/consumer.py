@@ -20,7 +20,7 @@ from anabranch.client.message import Message, MessageId
 from anabranch.client.message_batch import MessageBatch
 from anabranch.client.policies import Seconds, seconds
 from anabranch.client.schema import Schema
-from anabranch.client.topic_view import TopicView
+from anabranch.client.topic_view import Served, TopicView
 from anabranch.client.topic_watch import TopicWatch
 from anabranch.client.tutor import Tutor, on_wire
 from anabranch.model.layout import Layout
@@ -252,6 +252,7 @@ class Consumer:
             properties=options.properties,
             subscription_properties=options.subscription_properties,
             ack_group_s=options.ack_group_s,
+            hint=_hint(view, segment.segment_id),
             schema=None if options.schema is None else on_wire(options.schema),
         )
 
@@ -262,7 +263,7 @@ class Consumer:
             # Of scalable topics the layout says what is there: a segment that is not yet, or not yet free, will be.
             forgives = () if part.view.is_synthetic else (TopicNotFound, ConsumerBusy)
         channel.attachment = Attachment(
-            channel, ground.pool, ground.backoff, ground.clock, ground.chance, forgives=forgives
+            channel, channel, ground.backoff, ground.clock, ground.chance, forgives=forgives
         )
         part.channels[spec.segment_id] = channel
         self._channels[spec.identity, spec.lane] = channel
@@ -295,6 +296,12 @@ class Consumer:
         ):
             raise BadOption(f"{one} is not a message of {self.topic}")
         return channel
+
+
+def _hint(view: TopicView, segment_id: int) -> Served | None:
+    """Who is said to serve it: in the layout, or in the plan of the change that makes it."""
+    planned = None if view.plan is None else view.plan.brokers.get(segment_id)
+    return view.brokers.get(segment_id) or planned
 
 
 def id_of(message: Message | MessageId) -> MessageId:

@@ -132,6 +132,10 @@ class StreamConsumer(Consumer):
             self._sit_down(part)
         else:
             self._reorder(self._seats[part])
+        going = () if view.plan is None else view.plan.parent_ids
+        for segment_id, channel in part.channels.items():
+            is_sealed = segment_id in view.layout and not view.layout[segment_id].is_active
+            channel.is_hasty = is_sealed or segment_id in going
 
     def _sit_down(self, part: TopicPart) -> None:
         options = self._options
