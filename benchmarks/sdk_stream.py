@@ -1,0 +1,137 @@
+"""A split seen by a stream consumer that keeps up: how long until the first message of a child is in its hands.
+
+Expected before measuring. The controller plans, creates two children with their cursors, seals the parent, commits
+(some fdatasync and metadata writes, 5-10 ms); the consumer's last ack of the parent, the word that it is drained, the
+new assignment and two attachments are one round trip each (5-10 ms with the group commits behind them): 10-20 ms on an
+idle machine. Pulsar 5.0.0-M1 with its own V5 client, measured here: 2,000-2,300 ms (it polls). Beside every split,
+publish → receive is measured in a calm window: what the machine itself does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import anabranch
+import anabranch.admin
+from anabranch import Producer, StreamConsumer
+from benchmarks import report
+from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
+from tests.broker_process import BrokerProcess
+
+TOPIC = "topic://public/default/bench-stream"
+KEYS = 100
+RATE = 1_000
+WINDOW_SECONDS = 0.3
+
+
+@dataclass
+class Reader:
+    """Takes and acknowledges everything; notes when it first saw each segment, how long messages took, and disorder."""
+
+    consumer: StreamConsumer
+    first_at: dict[int, float] = field(default_factory=dict)
+    took_ms: list[float] = field(default_factory=list)
+    last: dict[str | bytes | None, int] = field(default_factory=dict)
+    count: int = 0
+    disorder: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not done():
+                self.news.clear()
+                await self.news.wait()
+
+    async def run(self) -> None:
+        async for message in self.consumer:
+            now = time.perf_counter()
+            number, sent_at = message.data.split()
+            self.first_at.setdefault(message.id.lane, now)
+            self.took_ms.append((now - float(sent_at)) * 1000)
+            self.disorder += int(number) != self.last.get(message.key, -1) + 1
+            self.last[message.key] = int(number)
+            self.count += 1
+            self.news.set()
+            await self.consumer.ack_cumulative(message)
+
+
+@dataclass
+class Writer:
+    producer: Producer
+    sent: int = 0
+    is_over: bool = False
+
+    async def run(self) -> None:
+        began = time.perf_counter()
+        while not self.is_over:
+            while self.sent < int((time.perf_counter() - began) * RATE):
+                value = b"%d %.6f" % (self.sent // KEYS, time.perf_counter())
+                self.producer.send_nowait(value, key=f"key-{self.sent % KEYS}")
+                self.sent += 1
+            await asyncio.sleep(0.001)
+        await self.producer.flush(timeout=30)
+
+
+async def measured(broker: BrokerProcess, splits: int) -> tuple[list[float], list[float], list[float], Reader]:
+    """Per split, ms from asking for it to the first message of a child, and from its answer; calm publish → receive."""
+    asked, answered, calm = [], [], []
+    async with (
+        anabranch.admin.connect(broker.http_url) as admin,
+        anabranch.connect(broker.service_url) as client,
+        client.producer(TOPIC, name="bench") as producer,
+        client.stream_consumer(TOPIC, subscription="bench", start="earliest") as consumer,
+    ):
+        reader, writer = Reader(consumer), Writer(producer)
+        tasks = [asyncio.ensure_future(reader.run()), asyncio.ensure_future(writer.run())]
+        await asyncio.sleep(1.0)
+        whole, following = 0, 1
+        for _ in range(splits):
+            before = len(reader.took_ms)
+            await asyncio.sleep(WINDOW_SECONDS)
+            calm.append(percentile(reader.took_ms[before:] or [0.0], 0.5))
+            began = time.perf_counter()
+            await admin.scalable_topics.split(TOPIC, whole)
+            done = time.perf_counter()
+            children = (following, following + 1)
+            await reader.until(lambda: any(child in reader.first_at for child in children))  # noqa: B023  awaited here
+            first = min(reader.first_at[child] for child in children if child in reader.first_at)
+            asked.append((first - began) * 1000)
+            answered.append((first - done) * 1000)
+            await asyncio.sleep(WINDOW_SECONDS)
+            await admin.scalable_topics.merge(TOPIC, list(children))
+            whole, following = following + 2, following + 3
+        writer.is_over = True
+        await tasks[1]
+        await reader.until(lambda: reader.count >= writer.sent)
+        tasks[0].cancel()
+        if reader.disorder or reader.count != writer.sent:
+            raise RuntimeError(f"{reader.disorder} out of order, {reader.count} of {writer.sent} received")
+    return asked, answered, calm, reader
+
+
+def run(scene: Scene) -> list[Outcome]:
+    with BrokerProcess(scene.place("sdk-stream")) as broker:
+        asked, answered, calm, reader = asyncio.run(measured(broker, scene.size(50, 2)))
+    notes = {
+        "messages": reader.count,
+        "lost, duplicated, reordered": 0,
+        "after the answer to the split, median ms": percentile(answered, 0.5),
+        "publish → receive in calm windows, median ms": percentile(calm, 0.5),
+        "worst ms": max(asked),
+    }
+    title = "split → first message of a child at a stream consumer"
+    return [Outcome("split-to-child", title, Series("median", "ms", tuple(asked)), None, at_most(30), notes)]
+
+
+MEASURES: dict[str, Run] = {"sdk-stream": run}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return report.run("benchmarks.sdk_stream", MEASURES, (), arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
