@@ -31,6 +31,7 @@ from anabranch.controller.record_codec import decode_record
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import Expected, OutcomeUnknown, Session, Version
+from anabranch.metadata.writegate import GatedStore, WriteGate
 from anabranch.model.errors import Error
 from anabranch.model.names import TopicName
 from tests.simulated_time import LoopClock
@@ -179,7 +180,9 @@ class Brokers:
         self.placing = Placing()
         self.rules = NoRules()
         self.settings = ScalableTopicsSettings(**settings)
-        self.store = FaultyStore(self.clock, self.faults)
+        self.bare = FaultyStore(self.clock, self.faults)
+        self.gate = WriteGate()
+        self.store = GatedStore(self.bare, self.gate)
         self.places: dict[str, PlaceOf] = {}
         self.controllers: dict[str, Controllers] = {}
         self._names = names
@@ -210,6 +213,7 @@ class Brokers:
             settings=self.settings,
             clock=self.clock,
             chance=random.Random(self._lives * 7919),
+            gate=self.gate,
         )
         return await made.__aenter__()
 
@@ -240,5 +244,5 @@ class Brokers:
 
     def record(self) -> TopicRecord | None:
         """As it is in the store."""
-        found = self.store.data.get(record_key(TOPIC))
+        found = self.bare.data.get(record_key(TOPIC))
         return None if found is None else decode_record(found.value)

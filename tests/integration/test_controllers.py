@@ -324,3 +324,34 @@ def test_sessions_survive_their_leader_and_a_silent_member_is_replaced_after_its
             assert "one" in closed
 
     run_simulated(story())
+
+
+def test_an_operation_passes_the_gate_of_metadata_once_as_a_whole() -> None:
+    async def story() -> None:
+        async with Brokers("a") as brokers:
+            a, gate = brokers.controllers["a"], brokers.gate
+            await a.create(TOPIC, 1, {})
+            reached = asyncio.Event()
+
+            def before(what: str) -> None:
+                if what.startswith("Seal"):
+                    reached.set()
+
+            brokers.faults.before = before
+            asking = asyncio.ensure_future(a.split(TOPIC, 0))
+            await reached.wait()
+            closing = asyncio.ensure_future(gate.close())  # in the middle of it
+            await asyncio.sleep(0)
+            assert not gate.is_open
+            assert await asking == 1  # what was begun is finished
+            await closing
+            late = asyncio.ensure_future(a.split(TOPIC, 1))
+            await asyncio.sleep(1)
+            record = brokers.record()
+            assert record is not None
+            assert record.operation is None  # not begun
+            gate.open()
+            assert await late == 2
+            assert gate.writes == 0
+
+    run_simulated(story())

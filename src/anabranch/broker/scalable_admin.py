@@ -23,7 +23,7 @@ from anabranch.controller.face import (
     topic_exists,
 )
 from anabranch.controller.host import SegmentStats
-from anabranch.model.errors import BadRequest, NotAllowed
+from anabranch.model.errors import BadRequest, Busy, NotAllowed
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.model.segment import backing_topic
 
@@ -185,7 +185,22 @@ class ScalableAdmin:
         await self._here(topic, lambda name: self._topics().create(name, segments, properties))
 
     async def delete_here(self, topic: str, force: bool) -> None:
+        if not force:
+            await self._check_unused(scalable_name(topic), None)
         await self._here(topic, lambda name: self._topics().delete(name))
+
+    async def _check_unused(self, topic: TopicName, subscription: str | None) -> None:
+        """Raises Busy while somebody is attached: to the subscription, or (None) to the topic at all."""
+        figures = (await self._topics().figures(topic, await self._topics().record(topic))).values()
+        if subscription is None:
+            producers = sum(one.producers for one in figures)
+            consumers = sum(it.consumers for one in figures for it in one.subscriptions.values())
+        else:
+            found = [one.subscriptions[subscription] for one in figures if subscription in one.subscriptions]
+            producers, consumers = 0, sum(it.consumers for it in found)
+        if producers or consumers:
+            what = topic if subscription is None else f"subscription {subscription} of {topic}"
+            raise Busy(f"{what} is used by {producers} producers and {consumers} consumers (force deletes it anyway)")
 
     async def wake_here(self, topic: str) -> None:
         await self._here(topic, lambda name: self._topics().wake(name))
@@ -213,6 +228,8 @@ class ScalableAdmin:
         await self._here(topic, lambda found: self._topics().subscribe(found, name, wanted, begin))
 
     async def unsubscribe_here(self, topic: str, name: str, force: bool) -> None:
+        if not force:
+            await self._check_unused(scalable_name(topic), name)
         await self._here(topic, lambda found: self._topics().unsubscribe(found, name))
 
     async def move_here(self, topic: str, name: str, publish_ms: int | None) -> None:

@@ -33,6 +33,7 @@ from anabranch.controller.steps import NotLeading, TopicGone
 from anabranch.controller.telling import state_of
 from anabranch.metadata.patience import PATIENCE
 from anabranch.metadata.port import MetadataStore, StoreUnavailable
+from anabranch.metadata.writegate import WriteGate
 from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
@@ -80,12 +81,13 @@ class Controllers:
         clock: Clock,
         chance: Chance,
         step: Step = no_step,
+        gate: WriteGate | None = None,
     ) -> None:
         self.settings = settings
         self.records = Records(store, offices := Offices(store, broker))
         self.told: Callable[[TopicName, TopicRecord | None], None] = _nobody
         self._offices, self._place, self._host, self._rules = offices, place, segments, rules
-        self._clock, self._chance, self._step = clock, chance, step
+        self._clock, self._chance, self._step, self._gate = clock, chance, step, gate
         self._leaders: dict[TopicName, Leader] = {}
         self._loading: dict[TopicName, asyncio.Task[Leader | Error]] = {}
         self._due: dict[TopicName, int] = {}  # unloaded topics of ours that will be wanted, and when
@@ -190,6 +192,7 @@ class Controllers:
             chance=self._chance,
             told=self._told,
             step=self._step,
+            gate=self._gate,
         )
         leader.is_wanted = self._due.pop(topic, None) == NOW
         if self._is_closed:

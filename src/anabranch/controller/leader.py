@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextvars import Context
 from itertools import count
 from typing import Any, assert_never
 
@@ -28,6 +29,7 @@ from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.subscriptions import Subscriptions
 from anabranch.metadata.patience import PATIENCE
 from anabranch.metadata.port import VALUE_BYTES_MAX
+from anabranch.metadata.writegate import Permit, WriteGate
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.layout import LayoutLimits
 from anabranch.model.names import TopicName, encode_component
@@ -70,7 +72,9 @@ class Leader:
         chance: Chance,
         told: Callable[[TopicName, TopicRecord | None], None],
         step: Step = no_step,
+        gate: WriteGate | None = None,
     ) -> None:
+        """`gate`: an operation passes it once, as a whole: it is done or not begun when metadata is moved."""
         self.topic, self.term = topic, term
         self.settings, self.clock = settings, clock
         self.is_over = False
@@ -79,6 +83,8 @@ class Leader:
         self.idle_since_ms = clock.now_ms()
         self._records, self._host, self._chance = records, segments, chance
         self._told, self._step = told, step
+        self._gate = gate
+        self._permit: tuple[Permit, Context] | None = None  # while an operation runs
         self._numbers = count(1)
         self._waiting: dict[str, asyncio.Future[int]] = {}
         self._in_office: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -137,6 +143,7 @@ class Leader:
         for one in self.members.values():
             one.end(error)
         self._tasks.cancel()
+        self._leave_gate()
 
     @property
     def record(self) -> TopicRecord | None:
@@ -205,6 +212,25 @@ class Leader:
             self._in_office.set_result(None)
         if not self.is_idle:
             self.idle_since_ms = self.clock.now_ms()
+        if record is not None and record.operation is None and not record.is_deleting and self.ops.is_idle:
+            self._leave_gate()
+
+    async def _enter_gate(self, record: TopicRecord) -> bool:
+        """Before an operation begins; False when metadata is read-only for too long."""
+        if self._gate is None or self._permit is not None or not (record.operation is not None or record.is_deleting):
+            return True
+        try:
+            permit = await self._gate.enter()
+        except Error as error:
+            log.warning("operation waits", extra={"topic": str(self.topic), "reason": error.reason})
+            return False
+        self._permit = permit, permit.adopt()
+        return True
+
+    def _leave_gate(self) -> None:
+        if self._permit is not None and self._gate is not None:
+            self._gate.leave(self._permit[0])
+        self._permit = None
 
     def _do(self, machine: Any, effect: Any) -> None:
         match effect:
@@ -247,7 +273,7 @@ class Leader:
         async def done() -> None:
             self.deliver(machine, await work)
 
-        task = self._tasks.spawn(done(), name)
+        task = self._spawn(done(), name)
         if task is None:
             work.close()
 
@@ -256,16 +282,24 @@ class Leader:
             await self.clock.sleep(seconds)
             self.deliver(machine, event)
 
-        self._tasks.spawn(wait(), "wait")
+        self._spawn(wait(), "wait")
 
     def spawn(self, work: Any, name: str) -> None:
-        self._tasks.spawn(work, name)
+        self._spawn(work, name)
+
+    def _spawn(self, work: Any, name: str) -> asyncio.Task[Any] | None:
+        """Under the running operation's permit, if there is one."""
+        if self._permit is None:
+            return self._tasks.spawn(work, name)
+        return self._permit[1].copy().run(self._tasks.spawn, work, name)
 
     def _pause(self, failures: int) -> float:
         return PATIENCE.retry_after(failures, self._chance.random())
 
     # effects ----------------------------------------------------------------------------------------------------------
     async def _save(self, effect: steps.SaveRecord) -> steps.RecordSaved | steps.RecordDoubtful:
+        if not await self._enter_gate(effect.record):
+            return steps.RecordDoubtful()
         if is_unfinished(effect.record) and not await self.want():
             return steps.RecordDoubtful()
         word = self._word(effect.record)

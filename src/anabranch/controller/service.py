@@ -16,6 +16,7 @@ from anabranch.controller.place import Place
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.watches import Births, Watcher, Watches, check_watchable
 from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.writegate import WriteGate
 from anabranch.model.names import TopicName
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
@@ -37,9 +38,19 @@ class ScalableService(Controllers):
         clock: Clock,
         chance: Chance,
         step: Step = no_step,
+        gate: WriteGate | None = None,
     ) -> None:
         super().__init__(
-            store, place, segments, rules, broker=broker, settings=settings, clock=clock, chance=chance, step=step
+            store,
+            place,
+            segments,
+            rules,
+            broker=broker,
+            settings=settings,
+            clock=clock,
+            chance=chance,
+            step=step,
+            gate=gate,
         )
         self.watches = Watches(store, self.records, place, births, clock)
         self.told = self.watches.said

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextvars import ContextVar, Token
+from contextvars import Context, ContextVar, Token, copy_context
 from types import TracebackType
 from typing import Self
 
@@ -113,6 +113,12 @@ class Permit:
         self.gate = gate
         self.uses: int = 1
         self.outer = outer if outer is not None and outer.uses else None
+
+    def adopt(self) -> Context:
+        """What the running task writes from now on belongs to this permit, and so does what is started in the answer:
+        for work of many tasks. Whoever entered the gate leaves it."""
+        _current.set(self)
+        return copy_context()
 
 
 _current: ContextVar[Permit | None] = ContextVar("metadata_write_permit", default=None)

@@ -39,6 +39,7 @@ from anabranch.controller.host import SegmentHost
 from anabranch.controller.service import ScalableService
 from anabranch.metadata.open import open_store, without_credentials
 from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.writegate import GatedStore
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
 from anabranch.node.fleet import ClusterFleet
@@ -281,7 +282,7 @@ class Node:
             await place.cluster.wait_serving(CLUSTER_SECONDS)
 
     def _controllers(
-        self, metadata: MetadataStore, admin: ScalableAdmin, placement: Placement, own: SegmentHost | None
+        self, metadata: GatedStore, admin: ScalableAdmin, placement: Placement, own: SegmentHost | None
     ) -> ScalableService | None:
         settings, segments = self.settings.scalable_topics, self._segments or own
         if segments is None:
@@ -298,6 +299,7 @@ class Node:
             clock=self._clock,
             chance=SystemChance(),
             step=step_of(os.environ),
+            gate=metadata.gate,
         )
 
     async def _lead(self, scalable: ScalableService, place: ClusterPlace | None) -> None:
