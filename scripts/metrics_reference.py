@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from anabranch.broker.exposition import Family
 from anabranch.broker.metrics import BROKER, NAMESPACE, OWN, SCHEMAS, SUBSCRIPTION, TOPIC, VERSION, WRITE_LATENCY
+from anabranch.broker.scalable_metrics import GROUPS, TOPICS, TOTALS
 
 HEAD = """\
 # Reference: metrics
@@ -22,21 +23,25 @@ HEAD = """\
   topics have series of their own. The others are summed up in one series per namespace, without the label `topic`, so
   sums over all series stay right; `anabranch_metrics_topics_left_out` says how many there are.
 * Only loaded topics count. An unused one is unloaded after `broker.idle_topic_seconds`.
+* A segment of a scalable topic is a topic with the name `segment://…`; what its controller knows is at the end.
 
 [grafana-dashboard.json](grafana-dashboard.json) is a dashboard to import.
 """
-GROUPS: tuple[tuple[str, str, tuple[Family, ...]], ...] = (
+PARTS: tuple[tuple[str, str, tuple[Family, ...]], ...] = (
     ("The broker", "`cluster`", (VERSION, *BROKER)),
     ("The broker, under our own names", "none", tuple(OWN.values())),
     ("Namespaces", "`cluster`, `namespace`", (*NAMESPACE, *SCHEMAS)),
     ("Topics", "`cluster`, `namespace`, `topic`", (*TOPIC, *WRITE_LATENCY)),
     ("Subscriptions", "`cluster`, `namespace`, `topic`, `subscription`", SUBSCRIPTION),
+    ("Controllers of scalable topics", "`cluster`", TOTALS),
+    ("Scalable topics", "`cluster`, `namespace`, `topic`", TOPICS),
+    ("Ordered subscriptions of scalable topics", "`cluster`, `namespace`, `topic`, `subscription`", GROUPS),
 )
 
 
 def page() -> str:
     parts = [HEAD]
-    for title, where, families in GROUPS:
+    for title, where, families in PARTS:
         rows = "\n".join(f"| `{family.name}` | {family.kind} | {family.help} |" for family in families)
         parts.append(f"\n## {title}\n\nLabels: {where}.\n\n| name | type | what |\n|---|---|---|\n{rows}\n")
     return "".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -162,11 +163,32 @@ class TestSubscriptions:
         for method, call in (("GET", ""), ("POST", "/skip-all"), ("POST", "/seek?timestamp=1"), ("DELETE", "")):
             refused(rest.call(method, f"{one}{call}"), 404, "subscription-not-found")
 
+    def test_backlog_of_a_segment(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
+        rest.expect("PUT", of("/subscriptions/work?type=QUEUE"))
+        segment = f"/admin/v2/segments/public/default/{name}/0000-3fff-0"
+        assert rest.call("GET", f"{segment}/subscription/work/backlog") == (200, 0)
+        assert rest.call("GET", f"{segment}/subscription/none/backlog")[0] == 404
+
     def test_segments_are_the_controllers(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
         segment = f"/admin/v2/segments/public/default/{name}/0000-3fff-0"
         for method, call in (("PUT", ""), ("POST", "/terminate"), ("DELETE", "")):
             refused(rest.call(method, segment + call), 412, "not-allowed")
         assert rest.expect("GET", of(""))["segments"]["0"]["state"] == "ACTIVE"
+
+
+def test_metrics(rest: Rest, of: Callable[[str], str], name: str, broker: BrokerProcess) -> None:
+    rest.expect("PUT", of("/subscriptions/audit"))
+    rest.expect("POST", of("/split/0"))
+    with urllib.request.urlopen(f"{broker.http_url}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    mine = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if f'default/{name}"' in line}
+    assert mine["anabranch_scalable_active_segments"] == 5
+    assert mine["anabranch_scalable_sealed_segments"] == 1
+    assert mine["anabranch_scalable_epoch"] == 1
+    totals = {line.split("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("anabranch_scal")}
+    assert totals["anabranch_scalable_splits_total"] >= 1
+    assert totals["anabranch_scalable_segments_sealed_total"] >= 1
+    assert f'topic="segment://public/default/{name}/0000-1fff-4"' in "\n".join(lines)
 
 
 class TestWatch:

@@ -359,7 +359,7 @@ class BrokerAdmin:
                 topics_max=settings.metrics_topics_max,
                 version=SERVER_VERSION,
             )
-        return self._metrics.page(list(services.topics), self._figures)
+        return self._metrics.page(list(services.topics), self._figures, services.scalable)
 
     def _figures(self) -> dict[str, float]:
         guard = self._services().guard

@@ -14,10 +14,12 @@ from anabranch.broker.exposition import Family, Row, counter, escaped, gauge, la
 from anabranch.broker.memorytopic import MemorySubscription
 from anabranch.broker.policies import LOCAL_CLUSTER
 from anabranch.broker.sampling import Breath, Sampler
+from anabranch.broker.scalable_metrics import GROUPS, TOPICS, TOTALS, scalable_groups
 from anabranch.broker.schema_counts import SchemaCounts
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.broker.topics import AnyTopic
+from anabranch.controller.face import ScalableTopics
 from anabranch.runtime.clock import Clock
 
 ROWS_PER_PIECE = 500
@@ -109,6 +111,9 @@ FAMILIES: tuple[Family, ...] = (
     *TOPIC,
     *WRITE_LATENCY,
     *SUBSCRIPTION,
+    *TOTALS,
+    *TOPICS,
+    *GROUPS,
 )
 
 _MESSAGES, _BYTES, _AVERAGE, _BACKLOG, _STORED = 7, 8, 9, 10, 11  # places in TOPIC
@@ -125,7 +130,9 @@ class Metrics:
         self._topics_max = topics_max if per_topic else 0
         self._version = version
 
-    async def page(self, topics: Sequence[AnyTopic], own: Callable[[], dict[str, float]]) -> AsyncIterator[bytes]:
+    async def page(
+        self, topics: Sequence[AnyTopic], own: Callable[[], dict[str, float]], scalable: ScalableTopics | None = None
+    ) -> AsyncIterator[bytes]:
         """The page in pieces; `own` tells the figures that only the caller knows."""
         breath = Breath(self._clock)
         gathered = _Gathered()
@@ -139,6 +146,7 @@ class Metrics:
             (TOPIC, [*gathered.topics, *_rest_rows(gathered.rest)]),
             (WRITE_LATENCY, gathered.latencies),
             (SUBSCRIPTION, gathered.subscriptions),
+            *(() if scalable is None else scalable_groups(scalable.totals, scalable.led(), self._topics_max)),
         ):
             for column, family in enumerate(group):
                 for text in _family(family, rows, column):

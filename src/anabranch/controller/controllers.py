@@ -103,6 +103,11 @@ class Controllers:
     def __len__(self) -> int:
         return len(self._leaders)
 
+    @property
+    def leaders(self) -> Mapping[TopicName, Leader]:
+        """What is led here now."""
+        return self._leaders
+
     async def __aenter__(self) -> Self:
         self._unlisten = self._host.listen(self._heard)
         self._tasks.spawn(self._resume(), "resume")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from anabranch.controller.counts import Totals
 from anabranch.controller.host import SegmentStats, Start
 from anabranch.controller.place import Reachable
 from anabranch.controller.record import TopicRecord
@@ -27,11 +28,14 @@ __all__ = [
     "LayoutView",
     "LayoutWatch",
     "LedElsewhere",
+    "LedGroup",
+    "LedTopic",
     "Registration",
     "ScalableTopics",
     "Seat",
     "Start",
     "SubscriptionKind",
+    "Totals",
     "TopicExists",
     "TopicRecord",
     "record_json",
@@ -140,8 +144,36 @@ class Seat(Protocol):
         """Its grace period begins. Safe to repeat."""
 
 
+@dataclass(frozen=True, slots=True)
+class LedGroup:
+    """An ordered subscription of a topic that is led here."""
+
+    subscription: str
+    consumers: int
+    generation: int  # one more with every assignment
+    drained: int  # segments it is through with
+
+
+@dataclass(frozen=True, slots=True)
+class LedTopic:
+    """Figures of a topic that is led here."""
+
+    topic: TopicName
+    epoch: int
+    active: int
+    sealed: int
+    is_changing: bool  # a split, merge or deletion runs
+    groups: tuple[LedGroup, ...]
+
+
 class ScalableTopics(Protocol):
     """The controllers of one broker. Calls that need the leader raise LedElsewhere where another broker is."""
+
+    @property
+    def totals(self) -> Totals: ...
+
+    def led(self) -> list[LedTopic]:
+        """What is led here now."""
 
     @property
     def is_enabled(self) -> bool: ...

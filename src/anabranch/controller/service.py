@@ -9,11 +9,14 @@ from types import TracebackType
 from typing import Self
 
 from anabranch.controller.controllers import Controllers, Rules
-from anabranch.controller.face import LayoutListener
+from anabranch.controller.counts import OperationCounts, Totals
+from anabranch.controller.face import LayoutListener, LedTopic
 from anabranch.controller.host import SegmentHost
 from anabranch.controller.leader import Step, no_step
 from anabranch.controller.place import Place
+from anabranch.controller.record import TopicRecord
 from anabranch.controller.settings import ScalableTopicsSettings
+from anabranch.controller.telling import led_topic
 from anabranch.controller.watches import Births, Watcher, Watches, check_watchable
 from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.writegate import WriteGate
@@ -53,7 +56,21 @@ class ScalableService(Controllers):
             gate=gate,
         )
         self.watches = Watches(store, self.records, place, births, clock)
-        self.told = self.watches.said
+        self.counts = OperationCounts()
+        self.told = self._said
+
+    def _said(self, topic: TopicName, record: TopicRecord | None) -> None:
+        self.counts.saw(topic, record)
+        self.watches.said(topic, record)
+
+    @property
+    def totals(self) -> Totals:
+        return self.counts.totals
+
+    def led(self) -> list[LedTopic]:
+        leaders = self.leaders
+        self.counts.keep(leaders)
+        return [found for leader in leaders.values() if (found := led_topic(leader)) is not None]
 
     def watch(self, topic: TopicName, listener: LayoutListener, *, create: bool) -> Watcher:
         """Raises NotAllowed, TopicGone for names that can have no layout."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.controller.face import LedGroup, LedTopic
 from anabranch.controller.leader import Leader
 from anabranch.controller.members import Members
 from anabranch.controller.registry import SubscriptionKind
@@ -65,3 +66,22 @@ def _group_of(members: Members) -> dict[str, Any]:
         "leaving": leaving,
         "drained": sorted(group.drain.drained),
     }
+
+
+def led_topic(leader: Leader) -> LedTopic | None:
+    """Its figures; None before it is in office."""
+    record = leader.record
+    if record is None:
+        return None
+    active = len(record.layout.active)
+    groups = tuple(
+        LedGroup(
+            name,
+            len(members.group.sessions.names),
+            members.group.assignment.generation,
+            len(members.group.drain.drained),
+        )
+        for name, members in sorted(leader.members.items())
+    )
+    is_changing = record.operation is not None or record.is_deleting
+    return LedTopic(leader.topic, record.epoch, active, len(record.segments) - active, is_changing, groups)

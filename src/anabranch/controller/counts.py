@@ -1,0 +1,81 @@
+"""What the leaders of this broker have done so far, read off the records that they tell. Never awaits.
+
+A leader tells every plan and every layout (`Controllers.told`); whatever is counted here is the difference to what was
+told before, so counting costs the operations themselves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from anabranch.controller.record import Outcome, TopicRecord
+from anabranch.model.names import TopicName
+from anabranch.model.replacement import OperationKind
+
+
+@dataclass(slots=True)
+class Totals:
+    """Since the process began."""
+
+    leaderships: int = 0  # terms of office that were taken
+    splits: int = 0
+    merges: int = 0
+    aborted: int = 0
+    sealed: int = 0  # parents of splits and merges
+    collected: int = 0  # segments that retention let go
+    operation_ms: int = 0  # from plan to commit, of all splits and merges
+
+
+@dataclass(slots=True)
+class _Known:
+    term: int
+    incarnation: int
+    finished: str | None  # the operation that ended last
+    segments: frozenset[int]
+    started_ms: dict[str, int]
+
+
+class OperationCounts:
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self._known: dict[TopicName, _Known] = {}
+
+    def saw(self, topic: TopicName, record: TopicRecord | None) -> None:
+        """Every time a leader here tells its record; None: the topic was deleted."""
+        if record is None:
+            self._known.pop(topic, None)
+            return
+        last, segments = record.last_operation, frozenset(record.segments)
+        known = self._known.get(topic)
+        if known is None or known.term != record.leader_term or known.incarnation != record.incarnation:
+            self.totals.leaderships += 1
+            started = {} if known is None else known.started_ms
+            finished = None if last is None else last.operation_id
+            if record.operation is None and finished in started:
+                finished = None  # it ended under the new term: counted below
+            known = _Known(record.leader_term, record.incarnation, finished, segments, started)
+            self._known[topic] = known
+        if record.operation is not None:
+            known.started_ms = {record.operation.operation_id: record.operation.started_at_ms}
+        elif last is not None and last.operation_id != known.finished:
+            known.finished = last.operation_id
+            started_ms = known.started_ms.pop(last.operation_id, last.finished_at_ms)
+            self._count(last.kind, last.outcome, max(0, last.finished_at_ms - started_ms), record)
+        self.totals.collected += len(known.segments - segments)
+        known.segments = segments
+
+    def keep(self, led: Container[TopicName]) -> None:
+        """Of all others nothing is remembered."""
+        self._known = {topic: known for topic, known in self._known.items() if topic in led}
+
+    def _count(self, kind: OperationKind, outcome: Outcome, took_ms: int, record: TopicRecord) -> None:
+        if outcome is Outcome.ABORTED:
+            self.totals.aborted += 1
+            return
+        if kind is OperationKind.SPLIT:
+            self.totals.splits += 1
+        elif kind is OperationKind.MERGE:
+            self.totals.merges += 1
+        self.totals.operation_ms += took_ms
+        self.totals.sealed += sum(one.sealed_at_epoch == record.epoch for one in record.segments.values())

@@ -1,0 +1,87 @@
+"""What is counted of the operations of led topics: only what ended here, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anabranch.controller.counts import OperationCounts, Totals
+from anabranch.controller.record import TopicRecord, aborted, committed, planned, pruned, with_term
+from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.names import TopicName
+from anabranch.model.position import EARLIEST
+from anabranch.model.replacement import plan_merge, plan_split
+from anabranch.model.segment import Seal
+
+TOPIC = TopicName.parse("topic://public/default/t")
+FIRST = with_term(TopicRecord(Layout.initial(2, now_ms=1), incarnation=5), 1)
+
+
+def splitting(record: TopicRecord, segment: int, operation: str, at_ms: int) -> TopicRecord:
+    return planned(record, operation, plan_split(record.layout, segment, now_ms=at_ms, limits=NO_LIMITS), now_ms=at_ms)
+
+
+def merging(record: TopicRecord, segments: Iterable[int], operation: str, at_ms: int) -> TopicRecord:
+    return planned(record, operation, plan_merge(record.layout, segments, now_ms=at_ms, limits=NO_LIMITS), now_ms=at_ms)
+
+
+def done(record: TopicRecord, at_ms: int) -> TopicRecord:
+    assert record.operation is not None
+    seals = {one: Seal(at_ms, EARLIEST) for one in record.operation.plan.parent_ids}
+    return committed(record, record.operation.operation_id, seals, now_ms=at_ms)
+
+
+def totals(*told: TopicRecord | None) -> Totals:
+    counts = OperationCounts()
+    for record in told:
+        counts.saw(TOPIC, record)
+    return counts.totals
+
+
+def test_a_split_and_a_merge_with_their_times() -> None:
+    plan = splitting(FIRST, 0, "a", 100)
+    split = done(plan, 130)
+    plan_two = merging(split, [2, 3], "b", 200)
+    merged = done(plan_two, 250)
+    found = totals(FIRST, plan, split, split, plan_two, merged)
+    assert found == Totals(leaderships=1, splits=1, merges=1, sealed=3, operation_ms=80)
+
+
+def test_what_was_given_up() -> None:
+    plan = splitting(FIRST, 0, "a", 100)
+    assert totals(FIRST, plan, aborted(plan, "a", now_ms=120, reason="no")) == Totals(leaderships=1, aborted=1)
+
+
+def test_a_former_leaders_work_is_not_ours() -> None:
+    split = done(splitting(FIRST, 0, "a", 100), 130)
+    assert totals(with_term(split, 2)) == Totals(leaderships=1)
+
+
+def test_an_operation_that_we_found_running_is_ours() -> None:
+    plan = with_term(splitting(FIRST, 0, "a", 100), 2)
+    assert totals(plan, done(plan, 900)) == Totals(leaderships=1, splits=1, sealed=1, operation_ms=800)
+
+
+def test_an_operation_that_ended_while_we_took_the_next_term() -> None:
+    plan = splitting(FIRST, 0, "a", 100)
+    found = totals(FIRST, plan, with_term(done(plan, 130), 3))
+    assert found == Totals(leaderships=2, splits=1, sealed=1, operation_ms=30)
+
+
+def test_collected_segments() -> None:
+    split = done(splitting(FIRST, 0, "a", 100), 130)
+    assert totals(split, pruned(split, [0])).collected == 1
+
+
+def test_another_life_of_the_name_is_another_leadership() -> None:
+    assert totals(FIRST, None, FIRST).leaderships == 2
+
+
+def test_what_is_not_led_is_forgotten() -> None:
+    counts = OperationCounts()
+    counts.saw(TOPIC, FIRST)
+    counts.keep({TOPIC})
+    counts.saw(TOPIC, FIRST)
+    assert counts.totals.leaderships == 1
+    counts.keep(())
+    counts.saw(TOPIC, FIRST)
+    assert counts.totals.leaderships == 2
