@@ -76,12 +76,12 @@ class Publisher:
         producer.peer.held(size)
         window = producer.window
         is_plain = (
-            self.sequences is None
-            and not producer.held
+            not producer.held
             and not self.is_paused
             and window.bytes + size < window.bytes_max
             and window.messages + messages < window.messages_max
             and not self._log.is_terminated
+            and (self.sequences is None or _pushed_whole(self.sequences, producer.name, publishes))
         )
         if not is_plain:
             for publish in publishes:
@@ -162,23 +162,23 @@ class Publisher:
 
     def _settle(self, ledger: int, entry: int, publishes: Sequence[Publish]) -> None:
         self._settled += len(publishes)
-        if self.sequences is not None:
-            self._note_sequences(self.sequences, publishes, Position(ledger, entry + len(publishes) - 1))
+        sequences, last = self.sequences, Position(ledger, entry + len(publishes) - 1)
         for producer, run in groupby(publishes, _PRODUCER_OF):
             own = list(run)
+            if sequences is not None:
+                _persist_run(sequences, producer.name, own)
             size, messages = producer.completed(own, ledger, entry)
             entry += len(own)
             self.bytes_in += size
             self.messages_in += messages
             if producer.held:
                 self.release(producer)
+        if sequences is not None:
+            self._note_sequences(sequences, len(publishes), last)
 
-    def _note_sequences(self, sequences: Sequences, publishes: Sequence[Publish], last: Position) -> None:
-        for publish in publishes:
-            if publish.is_last_chunk:
-                sequences.persist(publish.producer.name, publish.last_sequence)
+    def _note_sequences(self, sequences: Sequences, count: int, last: Position) -> None:
         self._noted = last
-        self._since_snapshot += len(publishes)
+        self._since_snapshot += count
         if self._since_snapshot >= self._snapshot_entries:
             self._since_snapshot = 0
             self._log.save_state_nowait("dedup", sequences.dump(last))
@@ -225,3 +225,21 @@ class Publisher:
         """Before a clean close, so that opening reads nothing back."""
         if self.sequences is not None and self.sequences.persisted:
             self._log.save_state_nowait("dedup", self.sequences.dump(self._log.last_position))
+
+
+def _pushed_whole(sequences: Sequences, name: str, publishes: Sequence[Publish]) -> bool:
+    """The usual case, for less: all of it is new, in order, and not a part of a message. Noted then, all or none."""
+    last = sequences.pushed.get(name, -1)
+    for _, _, _, sequence, _, _, is_last_chunk in publishes:
+        if sequence <= last or not is_last_chunk:
+            return False
+        last = sequence
+    sequences.push(name, last)
+    return True
+
+
+def _persist_run(sequences: Sequences, name: str, publishes: Sequence[Publish]) -> None:
+    """Of one producer, durable one behind the other: the highest counts."""
+    ends = [publish.last_sequence for publish in publishes if publish.is_last_chunk]
+    if ends:
+        sequences.persist(name, max(ends))
