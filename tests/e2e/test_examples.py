@@ -20,10 +20,12 @@ def test_there_are_examples() -> None:
         "keyed_partitions",
         "produce_consume",
         "reader",
+        "sdk_checkpoint",
         "sdk_fan_in",
         "sdk_fastapi",
         "sdk_migration",
         "sdk_orders",
+        "sdk_work_queue",
         "work_queue_dlq",
     }
 

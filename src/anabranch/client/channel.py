@@ -121,13 +121,17 @@ class Channel:
         try:
             await connection.ask(BaseCommand.SUBSCRIBE, self._pool.answer_timeout_s, **self._introduction())
             is_heard = True
-            await self._settle(connection)
         except Refused:
             is_heard = True
             raise
         finally:
             if not is_heard:  # the broker may have it all the same
                 self._say_goodbye()
+        try:
+            await self._settle(connection)
+        except BaseException:
+            self._say_goodbye()
+            raise
         if not connection.is_usable:
             raise Unreachable("the connection broke while the consumer was opened")
         self.perform(self.intake.opened())

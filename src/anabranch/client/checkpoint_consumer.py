@@ -267,10 +267,8 @@ class CheckpointConsumer(Consumer):
             self.moved(one, one.holdings.settled(segment_id))
 
     async def _hurry(self, one: CheckpointPart, segment_id: int) -> None:
-        generation = one.holdings.generation
         await self._ground.clock.sleep(self._reader.release_timeout_s)
-        if one.holdings.generation == generation or segment_id in one.holdings.leaving:
-            self.moved(one, one.holdings.overdue(segment_id))
+        self.moved(one, one.holdings.overdue(segment_id))
 
     def _closed(self, one: CheckpointPart, segment_id: int, task: asyncio.Task[None] | None = None) -> None:
         if not self._is_closed:
