@@ -10,8 +10,7 @@ import pytest
 
 import anabranch
 import anabranch.admin
-import anabranch.admin.blocking
-from anabranch.admin import Refused, Unreachable
+from anabranch.admin import AdminError, Refused, Unreachable
 from tests.admin_calls import requested
 from tests.broker_process import BrokerProcess
 
@@ -113,3 +112,62 @@ async def test_nobody_there_and_nobody_answering() -> None:
         async with anabranch.admin.connect(f"http://127.0.0.1:{port}", timeout=0.2) as admin:
             with pytest.raises(Unreachable, match="timed out"):
                 await admin.tenants.list()
+
+
+class Answering:
+    """An HTTP server that gives every request the same answer, and remembers what it was asked."""
+
+    def __init__(self, status: str, *headers: str, body: str = "") -> None:
+        lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers, "", body]
+        self._answer = "\r\n".join(lines).encode()
+        self.asked: list[tuple[str, bool]] = []
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            lines = head.decode().lower().split("\r\n")
+            length = next((int(one.split(":")[1]) for one in lines if one.startswith("content-length")), 0)
+            await reader.readexactly(length)
+            self.asked.append((head.decode().split("\r\n")[0], any(one.startswith("authorization") for one in lines)))
+            writer.write(self._answer)
+
+    async def _quietly(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._serve(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()  # the client is done
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._quietly, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+
+@pytest.mark.parametrize("is_blocking", [False, True])
+async def test_brokers_send_us_on_and_the_token_goes_along_to_the_family_only(is_blocking: bool) -> None:
+    async def create(url: str) -> None:
+        if is_blocking:
+            with anabranch.admin.blocking.connect(url, token="t") as blocking:
+                await asyncio.to_thread(blocking.topics.create, "orders", partitions=2)
+        else:
+            async with anabranch.admin.connect(url, token="t") as admin:
+                await admin.topics.create("orders", partitions=2)
+
+    there = Answering("204 No Content")
+    async with there as url:
+        path = "/admin/v2/persistent/public/default/orders/partitions"
+        here = Answering("307 Temporary Redirect", f"Location: {url}{path}")
+        async with here as first:
+            await create(first)
+    assert here.asked == there.asked == [(f"PUT {path} HTTP/1.1", True)]
+    async with Answering("307 Temporary Redirect", "Location: http://example.org/x") as url:
+        with pytest.raises(AdminError) as caught:
+            await create(url)
+        assert caught.value.code == "redirect-refused"
+    rounds = Answering("307 Temporary Redirect", "Location: http://localhost:1/x")
+    async with rounds as url:
+        rounds._answer = rounds._answer.replace(b"http://localhost:1/x", f"{url}/x".encode())
+        with pytest.raises(Unreachable, match="in circles"):
+            await create(url)

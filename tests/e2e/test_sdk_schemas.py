@@ -179,3 +179,19 @@ async def test_a_message_that_cannot_be_read_fails_where_it_is_looked_at(sdk: Cl
         assert first.data == b"not json"
         await consumer.ack(first)
         assert second.value == Order("Ann", 1)
+
+
+@pytest.mark.parametrize("schema", [Json(Order), Avro(Order)], ids=repr)
+async def test_bulk_calls_encode_and_decode_too(sdk: Client, topic: str, schema: Schema) -> None:
+    orders = [Order(f"c{n % 3}", n, ["t"] * (n % 4)) for n in range(500)]
+    async with (
+        sdk.stream_consumer(topic, subscription="s", schema=schema) as consumer,
+        sdk.producer(topic, schema=schema, compression="lz4") as producer,
+    ):
+        await producer.send_batch(orders, [one.customer for one in orders], timeout=PATIENCE)
+        found: list[Order] = []
+        while len(found) < len(orders):
+            batch = await consumer.receive_batch(timeout=PATIENCE)
+            assert len(batch)
+            found += [message.value for message in batch]
+        assert found == orders

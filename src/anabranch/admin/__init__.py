@@ -17,8 +17,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from anabranch.admin.admin import Admin, connect
 from anabranch.admin.client import AdminClient, Answer
 from anabranch.admin.errors import AdminError, Refused, Unreachable
 
-__all__ = ["Admin", "AdminClient", "AdminError", "Answer", "Refused", "Unreachable", "connect"]
+if TYPE_CHECKING:
+    from anabranch.admin import blocking
+
+__all__ = ["Admin", "AdminClient", "AdminError", "Answer", "Refused", "Unreachable", "blocking", "connect"]
+
+
+def __getattr__(name: str) -> Any:
+    """`anabranch.admin.blocking` without an import of its own; loaded when it is first used."""
+    if name != "blocking":
+        raise AttributeError(f"module 'anabranch.admin' has no attribute {name!r}")
+    import importlib
+
+    return importlib.import_module("anabranch.admin.blocking")
