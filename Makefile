@@ -12,7 +12,7 @@ FAULT_ROUNDS ?= 5
 SEEDS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster soak demo clean
+.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster bench-sdk soak demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ bench-metadata: $(STAMP)  ## the metadata stores against their peers, on real se
 
 bench-cluster: $(STAMP)  ## takeover, planned moves, two brokers against one, 10,000 topics: one table, JSON in bench-results/
 	$(PY) -m benchmarks.cluster
+
+bench-sdk: $(STAMP)  ## the SDK against the stock wheel, single calls and bulk: one table, JSON in bench-results/
+	$(PY) -m benchmarks.sdk_throughput
 
 soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the native codec under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5)
 	$(PY) -m tests.soak.crash_soak --kills $(KILLS)

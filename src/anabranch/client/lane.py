@@ -72,6 +72,7 @@ class Lane:
         self._batching = batching
         self._in_flight_bytes_max = in_flight_bytes_max
         self._message_bytes_max = MESSAGE_BYTES_MAX
+        self._batch_bytes_max = min(batching.max_bytes, MESSAGE_BYTES_MAX)
         self._is_open = False
         self.is_held = False
         self._dead: ClientError | None = None
@@ -104,7 +105,7 @@ class Lane:
             self._waiting.extend(entries)
             return
         if batch and (
-            self._batch_bytes + size > min(limits.max_bytes, self._message_bytes_max)
+            self._batch_bytes + size > self._batch_bytes_max
             or record.sequence_id <= batch[-1].sequence_id  # repeated by the application: for the broker to see
         ):
             self._seal()
@@ -156,6 +157,7 @@ class Lane:
         """The broker has our producer: everything without a receipt goes out, in order."""
         assert not self._in_flight
         self._message_bytes_max = message_bytes_max
+        self._batch_bytes_max = min(self._batching.max_bytes, message_bytes_max)
         self._credits = credits
         self._is_open = True
         return self._transmit([])

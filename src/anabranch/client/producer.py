@@ -59,11 +59,12 @@ class Producer:
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
         self._deadline_timer: Timer | None = None
         self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # from `open` on
 
     async def open(self) -> Producer:
         """Returns when every active segment has its lane and it is known which sequence ids the brokers have."""
         options = self._options
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         deadline = loop.time() + options.operation_timeout_s
         self._ready = loop.create_future()
         try:
@@ -306,7 +307,8 @@ class Producer:
             self._arm_deadline()
 
     def _append(self, record: Record) -> asyncio.Future[MessageId]:
-        record.ticket = future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[MessageId] = asyncio.Future(loop=self._loop)  # `create_future` without the call
+        record.ticket = future
         self._enqueue(record)
         return future
 

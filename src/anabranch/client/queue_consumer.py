@@ -50,14 +50,14 @@ class QueueConsumer(Consumer):
 
     async def ack(self, message: Message | MessageId | MessageBatch) -> None:
         """Done with it. Said to the broker within moments, at the latest by `close`; repeated until confirmed."""
-        if isinstance(message, MessageBatch):
+        if isinstance(message, Message | MessageId):  # asked first: it is once per message, and quick
+            one = id_of(message)
+            channel = self._channel_of(one)
+            if channel is not None:
+                self._redelivery.done(channel, one)
+                channel.ack(one)
+        else:
             self._ack_batch(message)
-            return
-        one = id_of(message)
-        channel = self._channel_of(one)
-        if channel is not None:
-            self._redelivery.done(channel, one)
-            channel.ack(one)
 
     def _ack_batch(self, batch: MessageBatch) -> None:
         for part in batch.parts:

@@ -7,18 +7,19 @@ How bodies are packed and which schema they name is the `Style` of the producer,
 from __future__ import annotations
 
 import base64
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from struct import Struct
 from typing import Any
 
 from anabranch.client.compression import Compression, packed
+from anabranch.codec import core
+from anabranch.codec.column import pairs
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand, frame_with_payload, varint
+from anabranch.protocol.commands import BaseCommand, frame_with_payload
 from anabranch.protocol.entry import seal_entry
 
 RECORD_OVERHEAD_BYTES = 64  # what a record adds to its payload on the wire, about
-_PACK_U32 = Struct(">I").pack
 
 
 @dataclass(slots=True, eq=False)
@@ -87,6 +88,7 @@ class Entry:
 def sealed(records: Sequence[Record], style: Style) -> Entry:
     """The entry with these messages, in this order; one message alone is not in batch layout."""
     first, last = records[0], records[-1]
+    body: bytes | bytearray
     if len(records) == 1:
         of, body = described(first, style), first.value
     else:
@@ -95,7 +97,7 @@ def sealed(records: Sequence[Record], style: Style) -> Entry:
         of.highest_sequence_id = last.sequence_id
     of.uncompressed_size = len(body)
     if style.compression is not Compression.NONE:
-        kind, body = packed(body, style.compression)
+        kind, body = packed(bytes(body), style.compression)
         of.compression = kind.number
     return Entry(records, seal_entry(of, body), first.sequence_id, last.sequence_id, first.deadline)
 
@@ -125,33 +127,29 @@ def described(record: Record, style: Style) -> pb.MessageMetadata:
     return of
 
 
-def batch_body(records: Sequence[Record]) -> bytes:
-    parts: list[bytes] = []
-    for record in records:
-        single = _single(record)
-        parts += (_PACK_U32(len(single)), single, record.value)
-    return b"".join(parts)
+def batch_body(records: Sequence[Record]) -> bytes | bytearray:
+    """In batch layout, by the codec: once per message, so it counts."""
+    loops, rows = core.loops, len(records)
+    times = [record.event_time_ms for record in records]
+    properties = [record.properties for record in records]
+    ((body, *_),) = loops.pack(
+        [record.value for record in records],
+        [record.key for record in records],
+        None,
+        array("q", times) if any(times) else None,
+        pairs(properties, rows, loops.given) if any(properties) else None,
+        0,
+        array("q", [record.sequence_id for record in records]),
+        None,
+        0,
+        rows,
+        core.UNLIMITED,
+        core.UNLIMITED,
+    )
+    return body
 
 
-def _single(record: Record) -> bytes:
-    """SingleMessageMetadata. The usual message is written by hand: a third of the price; a test compares the bytes."""
-    key = record.key
-    if record.properties or record.event_time_ms or isinstance(key, bytes):
-        single = pb.SingleMessageMetadata(payload_size=len(record.value), sequence_id=record.sequence_id)
-        if record.properties:
-            single.properties.extend(_pairs(record.properties))
-        if record.event_time_ms:
-            single.event_time = record.event_time_ms
-        _set_key(single, key)
-        return single.SerializeToString()
-    head = b""
-    if key is not None:
-        text = key.encode()
-        head = b"\x12" + varint(len(text)) + text
-    return head + b"\x18" + varint(len(record.value)) + b"\x40" + varint(record.sequence_id)
-
-
-def _set_key(of: pb.MessageMetadata | pb.SingleMessageMetadata, key: str | bytes | None) -> None:
+def _set_key(of: pb.MessageMetadata, key: str | bytes | None) -> None:
     if isinstance(key, bytes):
         of.partition_key = base64.b64encode(key).decode()
         of.partition_key_b64_encoded = True

@@ -254,10 +254,11 @@ def _parsed_metadata(data: memoryview) -> pb.MessageMetadata:
 def seal_entry(of: pb.MessageMetadata, payload: Bytes, *, checksum: bool = True) -> bytes:
     """Metadata and payload as an entry."""
     data = of.SerializeToString()
-    covered = b"".join((_PACK_U32(len(data)), data, payload))
+    head = _PACK_U32(len(data)) + data
     if not checksum:
-        return covered
-    return b"".join((_PACK_U16(CHECKSUM_MAGIC), _PACK_U32(crc32c.crc32c(covered)), covered))
+        return b"".join((head, payload))
+    found = crc32c.crc32c(payload, crc32c.crc32c(head))
+    return b"".join((_PACK_U16(CHECKSUM_MAGIC), _PACK_U32(found), head, payload))
 
 
 def build_entry(

@@ -1,0 +1,143 @@
+"""The SDK against the stock wheel, message for message, on our broker: `python -m benchmarks.sdk_throughput`.
+
+Expected before measuring: the wheel needs 5 µs of one core per message to send (half of it in Python, `_build_msg`), 20
+µs with a Python callback, because a thread of C++ takes the interpreter's lock each time, and 4 µs to receive and
+acknowledge. The SDK in Python needs about 4.5 µs to send, result included, and as much to receive and acknowledge: 1 ×,
+4 ×, 0.9 ×. Bulk calls have a fixed price per entry of 1,000 messages, some 30 µs, and per message that of the codec:
+1.5 µs in Python, 0.1 µs in C, so 3 × and 15 ×.
+
+Sides take turns; each works in a process of its own, the broker in another. CPU time per message stands in the notes:
+on a machine with other work it says more than messages per second.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+
+from anabranch.codec.core import NATIVE
+from benchmarks import report
+from benchmarks.measure import Outcome, Run, Scene, Series, at_least, side_by_side
+from benchmarks.peers import ROOT
+from benchmarks.sdk_clients import BULK_ROWS
+from tests.broker_process import BrokerProcess
+
+PATIENCE_S = 600
+WHEEL_MESSAGES, WHEEL_RESULTS = 300_000, 100_000
+
+
+@dataclass
+class Side:
+    """One role, measured again and again; every time on a topic of its own."""
+
+    broker: BrokerProcess
+    role: str
+    count: int
+    codec: str = "native"
+    cpu_us: list[float] = field(default_factory=list)
+    number: int = 0
+
+    def __call__(self) -> float:
+        """Messages per second."""
+        self.number += 1
+        topic = f"sdk-{self.role}-{self.codec}-{self.number}"
+        if "consume" in self.role:
+            worked(self.broker.service_url, "bulk-publish", topic, self.count, "native")
+        seconds, cpu = worked(self.broker.service_url, self.role, topic, self.count, self.codec)
+        self.cpu_us.append(cpu / self.count * 1e6)
+        return self.count / seconds
+
+
+def worked(url: str, role: str, topic: str, count: int, codec: str) -> tuple[float, float]:
+    """Seconds and CPU seconds of one client process."""
+    command = [sys.executable, "-m", "benchmarks.sdk_clients", role, url, topic, str(count)]
+    environment = {**os.environ, "ANABRANCH_CODEC": codec}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == "ready\n":
+                process.stdin.write("\n")
+                process.stdin.flush()
+            elif line.startswith("took "):
+                seconds, cpu = map(float, line.split()[1:])
+                process.wait(PATIENCE_S)
+                return seconds, cpu
+    raise RuntimeError(f"{role} ended with {process.returncode} before it had done its work")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the SDK does, what the wheel does for it, and how much more of it per second."""
+
+    title: str
+    role: str
+    wheel: str
+    goal: float
+    count: int
+    codec: str = "native"
+
+    @property
+    def is_possible(self) -> bool:
+        return self.codec == "python" or NATIVE is not None or not self.role.startswith("bulk")
+
+
+def measured(name: str, one: Comparison, scene: Scene) -> list[Outcome]:
+    if not one.is_possible:
+        return []  # built without a compiler
+    wheel_count = WHEEL_RESULTS if "results" in one.wheel else WHEEL_MESSAGES
+    with BrokerProcess(scene.place(name) / "data") as broker:
+        ours = Side(broker, one.role, scene.size(one.count, BULK_ROWS), one.codec)
+        wheel = Side(broker, one.wheel, scene.size(wheel_count, BULK_ROWS))
+        rates, floors = side_by_side(scene.size(5, 1), ours, wheel)
+    notes = {
+        "messages": ours.count,
+        "cpu_us_per_message": ours.cpu_us,
+        "wheel_cpu_us_per_message": wheel.cpu_us,
+        "codec": one.codec if NATIVE is not None else "python",
+    }
+    return [
+        Outcome(
+            name,
+            one.title,
+            Series("SDK", "msg/s", rates),
+            Series("wheel", "msg/s", floors),
+            at_least(one.goal),
+            notes,
+        )
+    ]
+
+
+MILLION = 1_000_000
+COMPARISONS = {
+    "publish": Comparison("publish 100 B keyed", "publish", "wheel-publish", 1, 300_000, "python"),
+    "publish-results": Comparison(
+        "the same, a result for every message", "publish-results", "wheel-publish-results", 3, 200_000, "python"
+    ),
+    "consume": Comparison("receive and acknowledge 100 B", "consume", "wheel-consume", 1, 300_000),
+    "consume-python": Comparison("the same, codec in Python", "consume", "wheel-consume", 1, 300_000, "python"),
+    "bulk-publish": Comparison("send_batch of lists", "bulk-publish", "wheel-publish", 10, 2 * MILLION),
+    "bulk-publish-arrow": Comparison("send_batch of Arrow", "bulk-publish-arrow", "wheel-publish", 10, 2 * MILLION),
+    "bulk-publish-python": Comparison(
+        "of lists, codec in Python", "bulk-publish", "wheel-publish", 2, 500_000, "python"
+    ),
+    "bulk-consume": Comparison("receive_batch to lists", "bulk-consume", "wheel-consume", 2, 2 * MILLION),
+    "bulk-consume-arrow": Comparison("receive_batch to Arrow", "bulk-consume-arrow", "wheel-consume", 10, 2 * MILLION),
+    "bulk-consume-python": Comparison(
+        "to Arrow, codec in Python", "bulk-consume-arrow", "wheel-consume", 2, 500_000, "python"
+    ),
+}
+MEASURES: dict[str, Run] = {name: partial(measured, name, one) for name, one in COMPARISONS.items()}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return report.run("benchmarks.sdk_throughput", MEASURES, arguments=arguments, mark="-sdk")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
