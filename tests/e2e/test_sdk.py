@@ -305,11 +305,14 @@ def test_the_blocking_face(broker: BrokerProcess, topic: str) -> None:
 
 def test_the_page_runs(private_broker: BrokerProcess) -> None:
     page = (Path(__file__).parents[2] / "docs" / "sdk.md").read_text()
-    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    program = program.replace("pulsar://localhost:6650", private_broker.service_url)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "customer-1 b'paid'" in done.stdout
+    shown = []
+    for program in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        program = program.replace("pulsar://localhost:6650", private_broker.service_url)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        shown.append(done.stdout)
+    assert "customer-1 b'paid'" in shown[0]
+    assert "['hall', 'roof', 'hall'] [b'20.5', b'21.0', b'19.8']" in shown[1]
 
 
 async def produce_through_kills(broker: BrokerProcess, topic: str, count: int, kills: int) -> list[int]:

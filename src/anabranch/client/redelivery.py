@@ -44,7 +44,8 @@ class Redelivery(Generic[K]):
 
     def done(self, channel: K, one: MessageId) -> None:
         """Acknowledged, or brought back by other means."""
-        self._due.pop((channel, one), None)
+        if self._due:  # mostly nobody counts, and hashing an id has its price
+            self._due.pop((channel, one), None)
 
     def forget(self, channel: K) -> None:
         """The channel is gone, and whoever has it next gets everything of it."""
