@@ -18,7 +18,7 @@ from anabranch.rest.openapi_results import FLAG, NUMBER, RESULTS, TEXT, TEXTS, W
 from anabranch.rest.router import Route
 
 _PART = re.compile(r"\{(\w+)(?::([^}]*))?\}")
-NUMBERS = {"timestamp", "count", "seconds", "number", "ledger", "entry", "version"}
+NUMBERS = {"timestamp", "count", "seconds", "number", "ledger", "entry", "version", "segment", "other"}
 ANYTHING: Schema = {}
 POSITION: Schema = {
     "oneOf": [
@@ -120,6 +120,26 @@ BODIES |= {
         },
     },
 }
+
+_SCALABLE = "/admin/v2/scalable/{tenant}/{namespace}"
+_OPERATION = {"operationId": TEXT}
+
+QUERY |= {
+    ("GET", _SCALABLE): {"property": TEXTS},
+    ("PUT", f"{_SCALABLE}/{{topic}}"): {"numInitialSegments": NUMBER},
+    ("DELETE", f"{_SCALABLE}/{{topic}}"): {"force": FLAG},
+    ("GET", f"{_SCALABLE}/{{topic}}/stats"): {},
+    ("POST", "{topic}/split/{segment}"): {"into": NUMBER, "at": TEXT, **_OPERATION},
+    ("POST", "{topic}/merge/{segment}/{other}"): _OPERATION,
+    ("POST", "{topic}/merge"): {"segments": TEXT, **_OPERATION},
+    ("PUT", "{topic}/subscriptions/{subscription}"): {
+        "type": {"type": "string", "enum": ["STREAM", "QUEUE", "CHECKPOINT"]},
+        "start": {"type": "string", "enum": ["earliest", "latest"]},
+    },
+    ("DELETE", "{topic}/subscriptions/{subscription}"): {"force": FLAG},
+    ("POST", "{topic}/subscriptions/{subscription}/seek"): {"timestamp": NUMBER},
+}
+BODIES |= {("PUT", f"{_SCALABLE}/{{topic}}"): WORDS}
 
 ERROR: Schema = {
     "type": "object",

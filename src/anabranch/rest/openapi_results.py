@@ -85,7 +85,53 @@ PUBLISHED = _object(
     messagePublishResults={"type": "array", "items": _object(errorCode=NUMBER, schemaVersion=NUMBER)},
 )
 
+HASH_RANGE = _object(start=NUMBER, end=NUMBER)
+IDS: Schema = {"type": "array", "items": NUMBER}
+SEGMENT = _object(
+    segmentId=NUMBER,
+    hashRange=HASH_RANGE,
+    state=TEXT,
+    parentIds=IDS,
+    childIds=IDS,
+    createdAtEpoch=NUMBER,
+    sealedAtEpoch=NUMBER,
+    createdAtMs=NUMBER,
+    sealedAtMs=NUMBER,
+    active=FLAG,
+    sealed=FLAG,
+    root=FLAG,
+    leaf=FLAG,
+    legacy=FLAG,
+)
+SCALABLE = _object(epoch=NUMBER, nextSegmentId=NUMBER, segments=_map(SEGMENT), properties=WORDS)
+SCALABLE_STATS = _object(
+    epoch=NUMBER,
+    incarnation=NUMBER,
+    totalSegments=NUMBER,
+    activeSegments=NUMBER,
+    sealedSegments=NUMBER,
+    segments=_map(_object(name=TEXT, state=TEXT, hashRange=HASH_RANGE)),
+    subscriptions=_map(_object(type=TEXT, consumerCount=NUMBER)),
+    leaderTerm=NUMBER,
+    properties=WORDS,
+)
+SCALABLE_SUBSCRIPTION = _object(
+    type=TEXT,
+    start=TEXT,
+    state=TEXT,
+    generation=NUMBER,
+    sessions={"type": "array", "items": _object(name=TEXT, connected=FLAG, segments=IDS)},
+    drained=IDS,
+    backlog=_map(NUMBER),
+    msgBacklog=NUMBER,
+)
+
 RESULTS: dict[tuple[str, str], Schema] = {
+    ("GET", "/admin/v2/scalable/{tenant}/{namespace}"): TEXTS,
+    ("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}"): SCALABLE,
+    ("GET", "/admin/v2/scalable/{tenant}/{namespace}/{topic}/stats"): SCALABLE_STATS,
+    ("GET", "{topic}/subscriptions/{subscription}"): SCALABLE_SUBSCRIPTION,
+    ("GET", "{descriptor}/subscription/{subscription}/backlog"): NUMBER,
     ("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"): LOOKUP,
     ("GET", "/lookup/v2/destination/{domain}/{tenant}/{namespace}/{topic}"): LOOKUP,
     ("GET", "/admin/v2/clusters"): TEXTS,
