@@ -28,6 +28,9 @@ class LastSequence:
     is_final: bool
 
 
+_Key = tuple[TopicName, int, str]
+"""Segment, incarnation of its topic (names are used again), producer."""
+
 AskSequence = Callable[[TopicName, str], Awaitable[LastSequence | None]]
 """Of a segment's owner: what it has of a producer; None when there is no such segment."""
 
@@ -36,7 +39,7 @@ class Lineage:
     def __init__(self, records: ScalableRecords, ask: AskSequence) -> None:
         self._records = records
         self._ask = ask
-        self._known: OrderedDict[tuple[TopicName, str], int] = OrderedDict()
+        self._known: OrderedDict[_Key, int] = OrderedDict()
 
     async def topic(self, name: TopicName) -> tuple[ScalableTopic, Segment]:
         """The record of a segment's topic; TopicNotFound when it does not list the segment."""
@@ -56,7 +59,8 @@ class Lineage:
     async def ancestors(self, topic: ScalableTopic, segment: Segment, producer: str) -> list[pb.AncestorSequence]:
         """Raises what asking raises: without an answer nobody knows what was stored already."""
         found = topic.ancestors(segment)
-        lasts = await asyncio.gather(*(self._last(backing_topic(topic.name, one), producer) for one in found))
+        keys = ((backing_topic(topic.name, one), topic.incarnation, producer) for one in found)
+        lasts = await asyncio.gather(*map(self._last, keys))
         return [
             ancestor_sequence(one, self._ring_hash(topic, one), last)
             for one, last in zip(found, lasts, strict=True)
@@ -66,11 +70,11 @@ class Lineage:
     def _ring_hash(self, topic: ScalableTopic, segment: Segment) -> RingHash | None:
         return None if segment.legacy_topic_name is not None else topic.layout.routing.ring_hash
 
-    async def _last(self, name: TopicName, producer: str) -> int | None:
-        key = (name, producer)
+    async def _last(self, key: _Key) -> int | None:
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
+        name, _, producer = key
         answer = await self._ask(name, producer)
         if answer is None:
             return None

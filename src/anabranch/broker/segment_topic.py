@@ -347,6 +347,14 @@ class SegmentTopic(Topic):
             self._new_cursors.pop(request.name, None)
             raise SubscriptionNotFound(f"subscription {request.name!r} is not registered with {self.name.scalable}")
 
+    async def create_subscription(
+        self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
+    ) -> Subscription:
+        """A durable one is the topic's, on all segments or on none."""
+        if durable and name not in self.subscriptions:
+            raise NotAllowed(f"subscriptions of {self.name.scalable} are made on the topic, not on {self.name}")
+        return await super().create_subscription(name, start, properties, durable=durable)
+
     async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
         self.facts.cursors.pop(name, None)
         self.save_facts()
