@@ -11,6 +11,7 @@ from typing import Any
 import pulsar
 import pytest
 
+import anabranch.blocking
 from anabranch.cli.main import main
 from tests.broker_process import BrokerProcess
 from tests.e2e.stock.client_helpers import Rest
@@ -145,6 +146,16 @@ class TestOperations:
         assert found["segments"]["0"]["name"] == f"segment://public/default/{name}/0000-3fff-0"
         assert found["segments"]["4"]["broker"] == broker.service_url
         assert (found["operation"], found["lastOperation"]["kind"]) == (None, "SPLIT")
+        rest.expect("PUT", of("/subscriptions/all"))
+        with (
+            anabranch.blocking.connect(broker.service_url) as client,
+            client.producer(f"topic://public/default/{name}") as out,
+        ):
+            for number in range(20):
+                out.send(b"x", key=f"key-{number}")
+        found = rest.expect("GET", of("/stats"))
+        assert found["subscriptions"]["all"]["msgBacklog"] == 20
+        assert sum(one["backlog"].get("all", 0) for one in found["segments"].values()) == 20
 
 
 class TestSubscriptions:

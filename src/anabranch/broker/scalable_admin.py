@@ -142,7 +142,10 @@ class ScalableAdmin:
             "activeSegments": len(record.layout.active),
             "sealedSegments": len(record.segments) - len(record.layout.active),
             "segments": segments,
-            "subscriptions": state["subscriptions"],
+            "subscriptions": {
+                subscription: {**facts, "msgBacklog": sum(backlog_of(figures, subscription).values())}
+                for subscription, facts in state["subscriptions"].items()
+            },
             "controller": None if leader is None else leader.service_url,
             "leaderTerm": state["leaderTerm"],
             "incarnation": record.incarnation,
@@ -167,7 +170,7 @@ class ScalableAdmin:
         if found is None:
             raise SubscriptionNotFound(f"no subscription {name} on {topic}")
         figures = await self._topics().figures(scalable, await self._topics().record(scalable))
-        backlog = {str(one): it.subscriptions[name].backlog for one, it in figures.items() if name in it.subscriptions}
+        backlog = backlog_of(figures, name)
         return {
             "backlog": backlog,
             "msgBacklog": sum(backlog.values()),
@@ -265,6 +268,12 @@ def scalable_name(topic: str) -> TopicName:
     if name.domain is Domain.NON_PERSISTENT:
         raise TopicNotFound(f"{name} is not a scalable topic")
     return name.scalable
+
+
+def backlog_of(figures: Mapping[int, SegmentStats], subscription: str) -> dict[str, int]:
+    """Messages by segment id."""
+    found = {one: stats.subscriptions.get(subscription) for one, stats in figures.items()}
+    return {str(one): facts.backlog for one, facts in found.items() if facts is not None}
 
 
 def segment_figures(stats: SegmentStats | None) -> dict[str, Any]:

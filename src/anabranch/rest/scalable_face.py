@@ -26,8 +26,9 @@ class ScalableFace(Protocol):
         """Pulsar's `epoch, totalSegments, activeSegments, sealedSegments, segments{id: {name, state}},
         subscriptions{name: {consumerCount}}` and ours beside them: per segment `hashRange, broker, parentIds, childIds,
         createdAtMs, sealedAtMs, rates{in|out: {msg|bytes: {10|60: per second}}}, messages, bytes, backlog{subscription:
-        messages}, consumers, producers`; `controller`, `leaderTerm`, `incarnation`, `operation` (None, or `id, kind,
-        phase, parents, children, startedAtMs, reason`), `lastOperation`, `properties`."""
+        messages}, consumers, producers`; per subscription `type, msgBacklog`; `controller`, `leaderTerm`,
+        `incarnation`, `operation` (None, or `id, kind, phase, parents, children, startedAtMs, reason`),
+        `lastOperation`, `properties`."""
 
     async def split(
         self, topic: str, segment_id: int, ways: int, points: Sequence[int] | None, operation_id: str | None
