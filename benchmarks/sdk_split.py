@@ -22,6 +22,7 @@ from tests.delivery_audit import Numbered, by_stream, decode, encode, judge
 from tests.lineage_reading import stored
 
 TOPIC = "topic://public/default/bench-split"
+DEEP = ["--set", "scalable_topics.max_dag_depth=1000"]  # every split is followed by a merge
 RATE = 2_000
 KEYS = 200
 TICK_SECONDS = 0.001
@@ -116,7 +117,7 @@ def audit(broker: BrokerProcess, pace: Pace) -> None:
 
 
 def run(scene: Scene) -> list[Outcome]:
-    with BrokerProcess(scene.place("sdk-split")) as broker:
+    with BrokerProcess(scene.place("sdk-split"), arguments=DEEP) as broker:
         changes, calm, pace = asyncio.run(measured(broker, scene.size(100, 3)))
         audit(broker, pace)
     notes = {

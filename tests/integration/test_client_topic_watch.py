@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from anabranch.client.address import Address
+from anabranch.client.connection import Connection
 from anabranch.client.errors import NotSupported, TopicNotFound
 from anabranch.client.policies import Backoff, ConnectionPolicy
 from anabranch.client.pool import Pool
@@ -130,3 +131,32 @@ async def test_a_regular_topic_where_scalable_ones_are_switched_off() -> None:
             BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=asked.body.session_id, error=pb.NotAllowedError, message="off"
         )
         assert (await watch.wait_first(PATIENCE)).is_synthetic
+
+
+async def test_a_connection_that_broke_before_it_was_used_is_not_waited_for() -> None:
+    first = Layout.initial(1, now_ms=0)
+    async with FakeBroker(supports_scalable_topics=True) as broker:
+        clock = SystemClock()
+        pool = BreakingPool(Address.parse_all(broker.url), QUICK, clock)
+        watches = TopicWatches(pool, QUICK, clock, SystemChance())
+        try:
+            watch = watches.hold(TopicName.parse(TOPIC), "test")
+            told(await broker.expect(LOOKUP), first, TOPIC)
+            assert (await watch.wait_first(PATIENCE)).layout == first
+            assert pool.broken == 1
+        finally:
+            await watches.close()
+            await pool.close()
+
+
+class BreakingPool(Pool):
+    """Its first connection is gone when it is handed over."""
+
+    broken = 0
+
+    async def connection(self, address: Address | None = None) -> Connection:
+        found = await super().connection(address)
+        if not self.broken:
+            self.broken = 1
+            found.abort("cut")
+        return found

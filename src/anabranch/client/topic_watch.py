@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from anabranch.client.connection import Connection
-from anabranch.client.errors import ClientError, NotAllowed, NotReady, NotSupported, TimedOut, refusal
+from anabranch.client.errors import ClientError, NotAllowed, NotReady, NotSupported, TimedOut, Unreachable, refusal
 from anabranch.client.link import command
 from anabranch.client.policies import ConnectionPolicy, seconds
 from anabranch.client.pool import Pool
@@ -142,6 +142,8 @@ class TopicWatch:
             if not is_regular:
                 raise NotSupported(f"{self.topic}: the broker does not serve scalable topics")
             return await self._count_partitions()
+        if not connection.is_usable:  # it broke before we had it: nobody would tell us
+            raise Unreachable("the connection broke before the layout was asked for")
         connection.listen_session(self._session_id, self)
         try:
             self._open(connection)
