@@ -12,7 +12,7 @@ FAULT_ROUNDS ?= 5
 SEEDS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster bench-sdk soak demo clean
+.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster bench-sdk bench-spark soak demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ bench-cluster: $(STAMP)  ## takeover, planned moves, two brokers against one, 10
 
 bench-sdk: $(STAMP)  ## the SDK against the stock wheel, single calls and bulk: one table, JSON in bench-results/
 	$(PY) -m benchmarks.sdk_throughput
+
+bench-spark: $(STAMP)  ## Spark on topics against Parquet and the rate source: one table, JSON in bench-results/
+	$(PY) -m benchmarks.spark
 
 soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the native codec under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5)
 	$(PY) -m tests.soak.crash_soak --kills $(KILLS)

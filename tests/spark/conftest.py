@@ -22,7 +22,11 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     require_java()
-    settings = {"ANABRANCH_BROKER_DEDUPLICATION": "true", "ANABRANCH_TOPICS_RETENTION_MS": "-1"}
+    settings = {
+        "ANABRANCH_BROKER_DEDUPLICATION": "true",
+        "ANABRANCH_TOPICS_RETENTION_MS": "-1",
+        "ANABRANCH_TOPICS_RETENTION_BYTES": "-1",
+    }
     folder: Path = tmp_path_factory.mktemp("spark-broker")
     with BrokerProcess(folder / "data", arguments=["--sync", "none"], environment=settings) as made:
         yield made

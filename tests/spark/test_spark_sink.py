@@ -56,6 +56,15 @@ def test_a_batch_write_is_stored_once_and_read_back(spark: Any, broker: BrokerPr
     assert len(stored(spark, broker, "sink-batch")) == 4_008
 
 
+def test_a_replay_with_other_rows_is_noticed(spark: Any, broker: BrokerProcess) -> None:
+    writer(rows_of(spark, 400), broker, "sink-other", idempotencyKey="job").save()
+    other = rows_of(spark, 400).selectExpr("key", "concat(value, '!') value")
+    with pytest.raises(PySparkException, match="is not the row that was stored under its number"):
+        writer(other, broker, "sink-other", idempotencyKey="job").save()
+    writer(other, broker, "sink-other", idempotencyKey="job", onNonDeterministicReplay="ignore").save()
+    check_complete(stored(spark, broker, "sink-other"), {f"key-{i}": 100 for i in range(4)})
+
+
 def test_the_topic_may_be_a_column(spark: Any, broker: BrokerProcess) -> None:
     rows = rows_of(spark, 40).selectExpr("key", "value", "concat('sink-column-', substr(key, 5)) topic")
     made = rows.write.format("anabranch").option("serviceUrl", broker.service_url).mode("append")

@@ -92,7 +92,7 @@ def test_a_crash_in_batch_0_loses_nothing(spark: Any, broker: BrokerProcess, tmp
 
 
 def test_the_broker_is_killed_in_the_middle(spark: Any, tmp_path: Path) -> None:
-    settings = {"ANABRANCH_TOPICS_RETENTION_MS": "-1"}
+    settings = {"ANABRANCH_TOPICS_RETENTION_MS": "-1", "ANABRANCH_TOPICS_RETENTION_BYTES": "-1"}
     with BrokerProcess(tmp_path / "data", environment=settings) as broker:
         traffic = Traffic(broker.service_url, "stream-killed", keys=8)
         traffic.publish(100)
@@ -162,8 +162,8 @@ def test_trimmed_data_is_a_loss_and_a_subscription_holds_it(spark: Any, broker: 
         traffic.publish(2)  # of these, Spark has seen nothing
         path = traffic.topic.replace("public/short/", "persistent/public/short/")
         admin(broker, "PUT", f"{path}/unload")
-        traffic.publish(1)
         admin(broker, "POST", f"{path}/trim")
+        traffic.publish(1)
     finish(
         to_parquet(stream(spark, broker, held.topic, subscription="spark"), tmp_path / "held")
         .trigger(availableNow=True)

@@ -58,13 +58,20 @@ def audit(
     options: Mapping[str, str] | None = None,
 ) -> Verdict:
     """`counter` names a field of JSON values that counts each key's messages from 0."""
-    from pyspark.sql import functions as f
-    from pyspark.sql.window import Window
-
     columns = "key string, segment bigint, message_id binary, producer_name string, sequence_id bigint"
     source = spark.read.format("anabranch").option("serviceUrl", service_url).option("topic", topic)
     wanted = f"{columns}, value binary" if counter is not None else columns
-    rows = source.options(**dict(options or {})).schema(wanted).load()
+    rows = source.options(**dict(options or {})).schema(wanted).load().persist()  # looked at several times, read once
+    try:
+        return _judged(rows, topic, counter)
+    finally:
+        rows.unpersist()
+
+
+def _judged(rows: Any, topic: str, counter: str | None) -> Verdict:
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
     total = rows.agg(
         f.count("*").alias("messages"),
         f.countDistinct("key").alias("keys"),

@@ -118,12 +118,22 @@ def subscribe_fields(topic: str, name: str, start: Position) -> dict[str, Any]:
 class Fetch:
     """Iterate over it: lists of entries of the range, in order, without a hole. `used` says what was taken in."""
 
-    def __init__(self, ground: Ground, one: Range, *, prefetch_bytes: int, retries: int, backoff_ms: int) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        one: Range,
+        *,
+        prefetch_bytes: int,
+        retries: int,
+        backoff_ms: int,
+        fails_on_holes: bool = True,
+    ) -> None:
         self._ground = ground
         self._range = one
         self._prefetch_bytes = prefetch_bytes
         self._retries = retries
         self._backoff_s = backoff_ms / 1000
+        self._fails_on_holes = fails_on_holes
         self._intake: Intake | None = None
         self._permits = 0  # granted and not used yet, about
         self._messages = 0
@@ -148,14 +158,14 @@ class Fetch:
                     break
                 attempt = 0
                 for at, _ in found:
-                    if not _follows(at, following):
+                    if not _follows(at, following) and self._fails_on_holes:
                         raise Hole(self._range, following, at)
                     if is_first and at != self._range.start and at.ledger != self._range.start.ledger:
                         self.began_late = at
                     is_first = False
                     following = Position(at.ledger, at.entry + 1)
                 yield found
-            if following < self._range.end:
+            if following < self._range.end and self._fails_on_holes:
                 raise Hole(self._range, following, self._range.end)
         finally:
             self._let_go()
@@ -175,7 +185,7 @@ class Fetch:
 
     def _attached(self, start: Position) -> Intake:
         intake = Intake(start, self._range.end)
-        self._ground.attach(self._range.backing, intake).result(self._ground.timeout_s)
+        self._ground.attach(self._range.backing, intake).result(3 * self._ground.timeout_s)  # it has its own deadlines
         self._intake, self._permits = intake, 0
         self._grant(intake, FIRST_PERMITS)
         return intake

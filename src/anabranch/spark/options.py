@@ -30,7 +30,7 @@ SOURCE_OPTIONS = (
 )  # fmt: skip
 SINK_OPTIONS = (
     "serviceUrl", "topic", "delivery", "producerPrefix", "sortBy", "idempotencyKey", "entryMaxRows", "entryMaxBytes",
-    "maxInFlight", "compression", "operationTimeoutMs", "sendTimeoutMs",
+    "maxInFlight", "compression", "onNonDeterministicReplay", "operationTimeoutMs", "sendTimeoutMs",
 )  # fmt: skip
 ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 SPARKS_OWN = frozenset(

@@ -29,6 +29,7 @@ from anabranch.model.routing import RingHash, RoutingKind, keyless_position
 from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_with_payload
+from anabranch.spark import replay
 from anabranch.spark.cluster import Cluster
 
 FAREWELL_SECONDS = 5.0
@@ -48,6 +49,7 @@ class OutletOptions:
     compression: Compression = Compression.NONE
     send_timeout_s: float = 60.0
     is_exact: bool = True
+    checks_replay: bool = True  # what is left out is compared with what is stored
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +91,7 @@ class Lane:
         self.bytes = 0
         self.failure: ClientError | None = NotReady("not attached yet")
         self.is_sealed = False
+        self.stored: replay.Stored | None = None  # what an earlier attempt has persisted, once it was looked at
         self._news = news
 
     @property
@@ -222,6 +225,11 @@ class Outlet:
                 # An ancestor that was routed modulo its siblings says nothing by its range: parts of it are here.
                 inside = (ring >= one.hash_start) & (ring <= one.hash_end) if one.ring_hash else mine
                 known |= mine & inside & (sequence <= one.last_sequence_id)
+        if known.any() and self._options.checks_replay:
+            if lane.stored is None:
+                lane.stored = replay.stored_rows(self._cluster, lane.backing, self._name)
+            numbers = np.flatnonzero(known & ~rows.done).tolist()
+            replay.check(self._topic, lane.stored, rows.first, numbers, rows.keys, rows.values)
         with self._news:
             rows.done |= known
         target[known] = -1

@@ -56,6 +56,7 @@ def _read_range(task: Task, cluster: Cluster, one: Range) -> Iterator[pa.RecordB
         prefetch_bytes=options.prefetch_bytes,
         retries=options.fetch_retries,
         backoff_ms=options.fetch_backoff_ms,
+        fails_on_holes=options.fails_on_loss,
     )
     pending: list[Stored] = []
     size = 0

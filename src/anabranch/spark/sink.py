@@ -47,6 +47,9 @@ PASSED_OVER = frozenset({"segment", "message_id", "publish_time", "producer_name
 """Columns of the source that a copy has and the new message gets anew."""
 
 
+_ON_REPLAY = {"fail": True, "ignore": False}
+
+
 class Delivery(StrEnum):
     EFFECTIVELY_ONCE = "effectively-once"
     AT_LEAST_ONCE = "at-least-once"
@@ -96,6 +99,7 @@ class SinkOptions:
                 compression=given.choice("compression", Compression, Compression.NONE, Compression),
                 send_timeout_s=given.number("sendTimeoutMs", 60_000, 1) / 1000,
                 is_exact=delivery is Delivery.EFFECTIVELY_ONCE,
+                checks_replay=given.choice("onNonDeterministicReplay", _ON_REPLAY.__getitem__, True, _ON_REPLAY),
             ),
         )
 
