@@ -19,51 +19,16 @@ from anabranch.client.message import MessageId
 from anabranch.client.traversal import CheckpointMismatch, Close, Open, Traversal
 from anabranch.client.traversal import Effect as TraversalEffect
 from anabranch.model.layout import Layout
-from tests.layout_world import merge, split
+from tests.keyed_topic import KEYS, KeyedTopic
+from tests.layout_world import split
 
 TOPIC = "topic://public/default/t"
-KEYS = 24
-
-
-class TopicWorld:
-    """A scalable topic: a layout that changes, messages of keys in segments, and a publisher that counts per key."""
-
-    def __init__(self, segments: int) -> None:
-        self.layout = Layout.initial(segments, now_ms=0)
-        self.stored: dict[int, list[tuple[int, int]]] = defaultdict(list)  # segment -> (key, number)
-        self.next_number = [0] * KEYS
-
-    def publish(self, key: int) -> None:
-        segment = self.layout.at(key * 65536 // KEYS)
-        self.stored[segment.segment_id].append((key, self.next_number[key]))
-        self.next_number[key] += 1
-
-    def split(self, which: int) -> None:
-        active = [one for one in self.layout.active if one.hash_range.end > one.hash_range.start]
-        if active and len(self.layout.active) < 8:
-            self.layout = split(self.layout, active[which % len(active)].segment_id)
-
-    def merge(self, which: int) -> None:
-        if len(self.layout.active) > 1:
-            at = which % (len(self.layout.active) - 1)
-            pair = [one.segment_id for one in self.layout.active[at : at + 2]]
-            self.layout = merge(self.layout, *pair)
-
-    def collect(self, read: set[int]) -> None:
-        """Retention: the oldest sealed ones that the reader is through with."""
-        gone = {
-            one.segment_id
-            for one in self.layout.sealed
-            if one.segment_id in read and read.issuperset(self.layout.ancestors(one.segment_id))
-        }
-        gone = {one for one in gone if gone.issuperset(self.layout[one].parent_ids)}
-        self.layout = self.layout.pruned(gone)
 
 
 class ReaderWorld:
     """A checkpoint consumer without a broker: opens what the machine says, hands out what is stored there."""
 
-    def __init__(self, topic: TopicWorld, start: Checkpoint) -> None:
+    def __init__(self, topic: KeyedTopic, start: Checkpoint) -> None:
         self.topic = topic
         self.reading = Traversal(TOPIC, start)
         self.at: dict[int, int] = {}  # open segments -> next index
@@ -135,7 +100,7 @@ def test_every_cut_is_exact_and_every_key_in_order(
     steps: list[tuple[str, int]], segments: int, is_latest: bool
 ) -> None:
     """Scenarios 46, 76, 77, 83: resume(checkpoint) after what came before it is everything, exactly once, in order."""
-    topic = TopicWorld(segments)
+    topic = KeyedTopic(segments)
     before = 40 if is_latest else 0
     for n in range(before):
         topic.publish(n % KEYS)

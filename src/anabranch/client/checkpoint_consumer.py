@@ -63,6 +63,9 @@ class CheckpointPart:
     def holding(self) -> tuple[tuple[int, ...], int | None]:
         return self.holdings.held, self.holdings.generation
 
+    def registered(self) -> None:
+        self._consumer.moved(self, self.holdings.registered(self.part.view.layout.segments))
+
     def refused(self, error: ClientError) -> None:
         self._consumer.refused(error)
 

@@ -60,6 +60,9 @@ class Seat(Protocol):
     def holding(self) -> tuple[tuple[int, ...], int | None]:
         """What is still read, and the generation it was assigned in."""
 
+    def registered(self) -> None:
+        """The controller knows us, and what it said first is applied."""
+
     def refused(self, error: ClientError) -> None:
         """It can never have a session."""
 
@@ -161,6 +164,7 @@ class ControllerSession:
             raise refusal(answer.error, answer.message)
         if answer.HasField("assignment"):
             self._told(answer.assignment)
+        self._seat.registered()
 
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

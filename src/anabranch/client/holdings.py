@@ -74,6 +74,12 @@ class Holdings:
         """The topic is another one: numbers begin again."""
         self._generation, self._epoch = None, -1
 
+    def registered(self, known: Iterable[int]) -> list[Effect]:
+        """The controller has us (again). What it took from us, or gave and took, while it could not reach us, it still
+        waits for: of all segments that are known, those that we do not hold are free."""
+        free = tuple(sorted(set(known) - self._held.keys()))
+        return [] if self._generation is None or not free else [Release(self._generation, free)]
+
     def assigned(self, segment_ids: Iterable[int], *, generation: int | None, epoch: int) -> list[Effect] | None:
         """The complete list. None: it is older than what we have, and changes nothing."""
         if generation is not None and self._generation is not None:
