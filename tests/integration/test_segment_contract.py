@@ -9,6 +9,7 @@ import pytest
 
 from anabranch.controller.host import (
     ClearBacklog,
+    CloseReader,
     Create,
     CreateCursor,
     CursorMissing,
@@ -160,6 +161,13 @@ async def test_drained_is_told_once_and_taken_back_by_a_seek(world: SegmentWorld
     status = await world.host.ask(Mandate(1, 4), Fence("op", ref))
     assert isinstance(status, Status)
     assert status.drained == {("s", 1)}
+
+
+async def test_readers_are_closed_also_where_there_are_none(world: SegmentWorld) -> None:
+    assert await world.host.ask(Mandate(1, 2), CloseReader("op", parent(world), "s", "nobody")) == Done()
+    assert await world.host.ask(Mandate(1, 2), CloseReader("op", children(world)[0], "s", "nobody")) == Done()
+    with pytest.raises(Overtaken):
+        await world.host.ask(Mandate(1, 1), Fence("op", parent(world)))
 
 
 async def test_a_deleted_cursor_is_forgotten(world: SegmentWorld) -> None:

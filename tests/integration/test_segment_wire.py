@@ -15,6 +15,7 @@ from anabranch.admin.errors import Refused
 from anabranch.broker.segment_graves import SegmentGraves
 from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.controller.host import (
+    CloseReader,
     Create,
     CreateCursor,
     CursorSpec,
@@ -145,6 +146,22 @@ async def test_an_unknown_subscription_waits_for_the_registry(node: Node) -> Non
         assert (await client.subscribe(str(PARENT.name), "s", 2)).kind == BaseCommand.SUCCESS
         reader = await client.subscribe(str(PARENT.name), "reader", 3, durable=False, subType=0)
         assert (reader.kind, seen) == (BaseCommand.SUCCESS, [])  # known, or nobody's business
+
+
+async def test_a_member_that_was_closed_does_not_come_back_before_its_successor(node: Node) -> None:
+    name, exclusive = str(PARENT.name), {"subType": pb.CommandSubscribe.Exclusive}
+    async with client_of(node) as old, client_of(node) as new:
+        assert (await old.subscribe(name, "s", consumer_name="old-seg-0", **exclusive)).kind == BaseCommand.SUCCESS
+        await host_of(node).ask(Mandate(1, 9), CloseReader("op", PARENT, "s", "old"))
+        await old.expect(BaseCommand.CLOSE_CONSUMER)
+        back = await old.subscribe(name, "s", consumer_name="old-seg-0", **exclusive)
+        assert back.body.error == ServerError.ConsumerBusy
+        assert (await new.subscribe(name, "s", consumer_name="new-seg-0", **exclusive)).kind == BaseCommand.SUCCESS
+        back = await old.subscribe(name, "s", consumer_name="old-seg-0", **exclusive)
+        assert back.body.error == ServerError.ConsumerBusy  # taken
+        new.tell(BaseCommand.CLOSE_CONSUMER, consumer_id=1, request_id=77)
+        await new.until(lambda one: getattr(one.body, "request_id", None) == 77)
+        assert (await old.subscribe(name, "s", consumer_name="old-seg-0", **exclusive)).kind == BaseCommand.SUCCESS
 
 
 async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.broker.consumer import Consumer
-from anabranch.broker.errors import SubscriptionNotFound
+from anabranch.broker.errors import ConsumerBusy, SubscriptionNotFound
 from anabranch.broker.farewell import Farewell, tell_consumer
+from anabranch.broker.peer import Peer
 from anabranch.broker.policies import Policies, Retention
 from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.segment_bars import Bars
 from anabranch.broker.segment_facts import BLOB, SealNote, SegmentFacts, grave_text
 from anabranch.broker.segment_keys import KeyProof
 from anabranch.broker.subscription import Subscription
@@ -76,6 +78,7 @@ class SegmentTopic(Topic):
         await super().load(deduplicate)
         self._new_cursors: dict[str, asyncio.Event] = {}  # for those who wait for the registry
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
+        self._bars = Bars()
         self._unproven: dict[Producer, KeyProof] = {}  # producers whose first entries are looked at
         if self.log.is_terminated:
             self._look_again(self.subscriptions)
@@ -219,8 +222,9 @@ class SegmentTopic(Topic):
 
     def close_reader(self, subscription: str, member: str) -> None:
         """The member of an ordered subscription reads here no longer: its consumers are told to close."""
-        found = self.subscriptions.get(subscription)
         names = {member, f"{member}-seg-{self.facts.ref.segment_id}"}
+        self._bars.bar(subscription, names, self._clock.monotonic())
+        found = self.subscriptions.get(subscription)
         if found is None:
             return
         for consumer in tuple(found.consumers):
@@ -306,6 +310,21 @@ class SegmentTopic(Topic):
         self._emit(ReaderLeft(self.facts.ref, subscription, reader))
 
     # -- subscribing
+
+    async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[Subscription, Consumer]:
+        self._check_not_barred(request)
+        subscription, consumer = await super().subscribe(request, peer)
+        try:
+            self._check_not_barred(request)  # it may have been sent away while it came in
+        except ConsumerBusy:
+            self.detach(subscription, consumer)
+            raise
+        self._bars.came(request.name)
+        return subscription, consumer
+
+    def _check_not_barred(self, request: SubscribeRequest) -> None:
+        if self._bars.is_barred(request.name, request.spec.name, self._clock.monotonic()):
+            raise ConsumerBusy(f"consumer {request.spec.name!r} was closed here: the segment is given to another one")
 
     async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
         if request.durable and request.name not in self.subscriptions:

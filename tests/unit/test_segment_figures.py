@@ -1,0 +1,60 @@
+"""Small parts of a segment: bars, policies, rates over two windows."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.broker.meter import Meter
+from anabranch.broker.policies import InactiveRule, Policies, Retention
+from anabranch.broker.segment_bars import BAR_SECONDS, Bars
+from anabranch.broker.segment_rates import LOOK_SECONDS, SHORT_SAMPLES, SHORT_SECONDS
+from anabranch.broker.segment_topic import segment_policies
+from anabranch.broker.settings import BrokerSettings
+from anabranch.node.settings import NodeSettings
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+def test_a_bar_ends_with_the_successor_or_with_time() -> None:
+    bars = Bars()
+    bars.bar("s", {"a", "a-seg-0"}, 10.0)
+    assert bars.is_barred("s", "a-seg-0", 10.0 + BAR_SECONDS - 0.1)
+    assert not bars.is_barred("s", "a", 10.0 + BAR_SECONDS)
+    assert not bars.is_barred("t", "a", 10.0)
+    bars.bar("t", {"a"}, 10.0)
+    bars.came("s")
+    assert not bars.is_barred("s", "a", 10.0)
+    assert bars.is_barred("t", "a", 10.0)
+
+
+def test_segments_go_by_their_namespace_but_live_and_die_by_their_topic() -> None:
+    kept = NodeSettings().scalable_topics.retention
+    assert kept == Retention(WEEK_MS, -1)
+    record = {
+        "message_ttl_in_seconds": 7,
+        "deduplicationEnabled": False,
+        "subscription_expiration_time_minutes": 5,
+        "inactive_topic_policies": {
+            "deleteWhileInactive": True,
+            "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+            "maxInactiveDurationSeconds": 1,
+        },
+    }
+    policies = Policies.of(record, BrokerSettings())
+    assert isinstance(policies.inactive, InactiveRule)
+    found = segment_policies(policies, kept)
+    assert (found.deduplicate, found.inactive, found.subscription_expires_minutes) == (True, None, 0)
+    assert (found.ttl_seconds, found.retention) == (7, kept)
+    own = Policies.of({"retention_policies": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2}}, BrokerSettings())
+    assert segment_policies(own, kept).retention == own.retention != kept
+
+
+def test_the_short_window_forgets_what_the_long_one_knows() -> None:
+    short, long = Meter(SHORT_SECONDS, SHORT_SAMPLES), Meter()
+    now, total = 0.0, 0
+    while now <= 60.0:
+        rates = short.rates(now, (total,)), long.rates(now, (total,))
+        now += LOOK_SECONDS
+        total += 100 if now <= 30.0 else 0  # 40 per second, for half a minute
+    assert rates[0] == (0.0,)
+    assert rates[1][0] == pytest.approx(20.0, rel=0.1)
