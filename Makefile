@@ -52,8 +52,9 @@ bench-metadata: $(STAMP)  ## the metadata stores against their peers, on real se
 bench-cluster: $(STAMP)  ## takeover, planned moves, two brokers against one, 10,000 topics: one table, JSON in bench-results/
 	$(PY) -m benchmarks.cluster
 
-bench-sdk: $(STAMP)  ## the SDK against the stock wheel, single calls and bulk: one table, JSON in bench-results/
+bench-sdk: $(STAMP)  ## the SDK against the stock wheel, single calls and bulk, and through 100 splits: tables, JSON in bench-results/
 	$(PY) -m benchmarks.sdk_throughput
+	$(PY) -m benchmarks.sdk_split
 
 bench-spark: $(STAMP)  ## Spark on topics against Parquet and the rate source: one table, JSON in bench-results/
 	$(PY) -m benchmarks.spark

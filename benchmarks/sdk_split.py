@@ -16,7 +16,8 @@ from itertools import pairwise
 import anabranch
 import anabranch.admin
 from anabranch import MessageId, Producer
-from benchmarks.measure import Outcome, Scene, Series, at_most, percentile
+from benchmarks import report
+from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
 from tests.broker_process import BrokerProcess
 from tests.delivery_audit import Numbered, by_stream, decode, encode, judge
 from tests.lineage_reading import stored
@@ -135,3 +136,14 @@ def run(scene: Scene) -> list[Outcome]:
         worst = Series("worst", "ms", (max(values),))
         rows.append(Outcome(f"{name}-max", f"{title}, the worst", worst, None, at_most(50)))
     return rows
+
+
+MEASURES: dict[str, Run] = {"sdk-split": run}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return report.run("benchmarks.sdk_split", MEASURES, (), arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

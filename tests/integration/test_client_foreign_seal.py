@@ -1,0 +1,174 @@
+"""Seals as brokers without our additions tell them: the producer is refused, closed, or told by the layout first. The
+test plays the broker; what must hold is the order in which messages reach the children."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import anabranch
+from anabranch import Backoff, Client, ConnectionPolicy, MessageId, Producer
+from anabranch.client.errors import Closed, TimedOut
+from anabranch.model.layout import Layout
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.entry import split_batch
+from tests.fake_broker import PATIENCE, FakeBroker, Heard, told
+from tests.layout_world import split
+
+TOPIC = "topic://public/default/x"
+QUICK = ConnectionPolicy(backoff=Backoff(initial=0.001, maximum=0.01))
+FIRST = Layout.initial(1, now_ms=0)
+SECOND = split(FIRST, 0)
+PARENT = "segment://public/default/x/0000-ffff-0"
+KEYS = [f"key-{n}" for n in range(6)]
+
+
+class Stage:
+    """A broker with one producer on it; answers what a test does not care about."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self._topics: dict[int, str] = {}
+        self.watch: Heard | None = None
+        self.is_sealed = False
+        self.stored: dict[str, list[str]] = {}
+        self.layout = FIRST
+
+    async def next(self, *wanted: int) -> Heard:
+        """The next command of these kinds; lookups of the layout and producers are answered on the way."""
+        while True:
+            heard = await self._broker.expect(
+                BaseCommand.SCALABLE_TOPIC_LOOKUP,
+                BaseCommand.SCALABLE_TOPIC_CLOSE,
+                BaseCommand.PRODUCER,
+                BaseCommand.SEND,
+                BaseCommand.CLOSE_PRODUCER,
+            )
+            if heard.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP:
+                self.watch = heard
+                told(heard, self.layout, TOPIC)
+            elif heard.kind == BaseCommand.PRODUCER:
+                self._producer(heard)
+            if heard.kind in wanted:
+                return heard
+
+    def _producer(self, heard: Heard) -> None:
+        topic = heard.body.topic
+        if topic == PARENT and self.is_sealed:
+            heard.answer(BaseCommand.ERROR, error=pb.TopicTerminatedError, message="sealed")
+            return
+        self._topics[heard.body.producer_id] = topic
+        heard.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
+
+    def receipt(self, heard: Heard) -> None:
+        topic = self._topics[heard.body.producer_id]
+        self.stored.setdefault(topic, []).extend(one.data.decode() for one in split_batch(heard.payload))
+        place = pb.MessageIdData(ledgerId=1, entryId=len(self.stored[topic]))
+        self.say(heard, BaseCommand.SEND_RECEIPT, sequence_id=heard.body.sequence_id, message_id=place)
+
+    def say(self, heard: Heard, kind: int, **fields: Any) -> None:
+        heard.line.say(kind, producer_id=heard.body.producer_id, **fields)
+
+    def push(self) -> None:
+        self.layout = SECOND
+        assert self.watch is not None
+        told(self.watch, SECOND, TOPIC)
+
+    async def serve_children(self, count: int) -> None:
+        """Until so many messages are stored in all."""
+        while sum(map(len, self.stored.values())) < count:
+            heard = await self.next(BaseCommand.SEND, BaseCommand.CLOSE_PRODUCER)
+            if heard.kind == BaseCommand.CLOSE_PRODUCER:
+                heard.answer(BaseCommand.SUCCESS)
+            else:
+                self.receipt(heard)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker(supports_scalable_topics=True) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def sdk(broker: FakeBroker) -> AsyncIterator[Client]:
+    async with anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client:
+        yield client
+
+
+def send_all(producer: Producer, rounds: range) -> list[asyncio.Future[MessageId]]:
+    return [producer.send_nowait(f"{key} {n}".encode(), key=key) for n in rounds for key in KEYS]
+
+
+@pytest.mark.parametrize("told_by", ["refusal", "closing", "layout"])
+async def test_scenarios_26_30_a_seal_without_our_additions(broker: FakeBroker, sdk: Client, told_by: str) -> None:
+    stage = Stage(broker)
+    opening = asyncio.ensure_future(_opened(sdk))
+    await stage.next(BaseCommand.PRODUCER)
+    producer = await opening
+    futures = send_all(producer, range(2))
+    sends = [await stage.next(BaseCommand.SEND) for _ in range(12)]
+    for heard in sends[:4]:
+        stage.receipt(heard)
+    stage.is_sealed = True
+    if told_by == "refusal":
+        for heard in sends[4:]:
+            stage.say(
+                heard,
+                BaseCommand.SEND_ERROR,
+                sequence_id=heard.body.sequence_id,
+                error=pb.TopicTerminatedError,
+                message="sealed",
+            )
+        (await stage.next(BaseCommand.CLOSE_PRODUCER)).answer(BaseCommand.SUCCESS)
+        stage.push()
+    elif told_by == "closing":
+        stage.say(sends[0], BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
+        await stage.next(BaseCommand.PRODUCER)  # refused
+        stage.push()
+    else:
+        stage.push()
+        farewell = await stage.next(BaseCommand.CLOSE_PRODUCER)
+        for heard in sends[4:6]:  # were under way when it was sealed
+            stage.receipt(heard)
+        farewell.answer(BaseCommand.SUCCESS)
+    futures += send_all(producer, range(2, 3))
+    await stage.serve_children(18)
+    await producer.flush(timeout=PATIENCE)
+    assert [future.exception() for future in futures] == [None] * 18
+    assert len(stage.stored) == 3
+    lineage = sorted(stage.stored, key=lambda name: int(name.rpartition("-")[2]))
+    along = [text for topic in lineage for text in stage.stored[topic]]
+    for key in KEYS:
+        assert [text for text in along if text.startswith(f"{key} ")] == [f"{key} {n}" for n in range(3)]
+
+
+async def _opened(sdk: Client) -> Producer:
+    return await sdk.producer(TOPIC, batching=None)
+
+
+async def test_deadlines_and_close_hold_while_the_layout_is_missing(broker: FakeBroker, sdk: Client) -> None:
+    stage = Stage(broker)
+
+    async def played() -> None:
+        while True:
+            await stage.next()
+
+    opening = asyncio.ensure_future(_opened(sdk))
+    await stage.next(BaseCommand.PRODUCER)
+    producer = await opening
+    stage.is_sealed = True
+    first = producer.send_nowait(b"a", key="k")
+    heard = await stage.next(BaseCommand.SEND)
+    playing = asyncio.ensure_future(played())
+    stage.say(heard, BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
+    with pytest.raises(TimedOut):
+        await producer.send(b"b", key="k", timeout=0.1)
+    await producer.close(timeout=0.05)
+    assert isinstance(first.exception(), Closed)
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
