@@ -43,6 +43,7 @@ def test_a_reader_can_follow_the_page(private_broker: BrokerProcess) -> None:
     program = "\n".join(blocks(README, "python"))
     assert program.count("assert ") >= 3
     program = program.replace("pulsar://localhost:6650", private_broker.service_url)
+    program = program.replace("http://localhost:8080", private_broker.http_url)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     for line in shell_lines("curl"):

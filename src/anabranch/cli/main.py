@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     group = LazyGroup(
         "anabranch",
         COMMANDS,
-        help="A durable message broker in Python that stock Pulsar clients use unchanged.",
+        help="Elastic, key-ordered topics: brokers, traffic, administration, pipelines. Pulsar clients work unchanged.",
     )
     click.version_option(__version__, "--version", "-V", prog_name="anabranch", message="%(prog)s %(version)s")(group)
     try:
