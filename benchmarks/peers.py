@@ -1,6 +1,6 @@
 """Floors that need a process of their own: what a peer without topics and storage, or without Python in between, gives.
 
-    python -m benchmarks.peers connection | receipts | synced FILE | file FILE ENTRY_BYTES
+    python -m benchmarks.peers connection | runs | receipts | synced FILE | file FILE ENTRY_BYTES
 
 Each binds a free loopback port, prints it, and serves until its standard input is closed. `Peer` starts one.
 """
@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +24,8 @@ from anabranch.broker.server import SCRATCH_BYTES
 from anabranch.broker.services import Address, Services
 from anabranch.protocol import entry, replies
 from anabranch.protocol.commands import BaseCommand, message_header, read_command, receipt_frame
-from anabranch.protocol.frames import Frame, FrameDecoder
+from anabranch.protocol.frames import Frame, FrameDecoder, TakeRun
+from anabranch.protocol.sends import NATIVE
 from anabranch.runtime.net import Buffer, SocketNetwork, Stream
 from tests.broker_world import BrokerWorld
 from tests.schema_world import new_registry
@@ -90,7 +91,25 @@ class ReceiptCommands(CommandSet):
         self._entries += 1
 
 
-async def serve_connection() -> None:
+class ReceiptRuns(ReceiptCommands):
+    """The same for SENDs that are taken in runs, as the broker takes them where the extension was built."""
+
+    def run_taker(self) -> TakeRun | None:
+        return None if NATIVE is None else self._take
+
+    def _take(self, view: memoryview, start: int, end: int, owned: bool, limit: int) -> tuple[int, int]:
+        assert NATIVE is not None
+        found = NATIVE.sends(view, start, end, limit)
+        for _, _, _, _, body, after in found:
+            assert entry.checksum_ok(view[body:after])
+        if not found:
+            return start, 0
+        self._connection.send(NATIVE.receipts(found[0][0], 1, self._entries, -1, found))
+        self._entries += len(found)
+        return found[-1][5], len(found)
+
+
+async def serve_connection(make: Callable[[Connection], ReceiptCommands]) -> None:
     """The broker's own connections, with nothing behind them: no topics, no storage."""
     world = BrokerWorld()
     services = Services(
@@ -106,7 +125,7 @@ async def serve_connection() -> None:
 
     def accept(stream: Stream) -> Connection:
         connection = Connection(stream, services, scratch, lambda _: None)
-        connection.serve(ReceiptCommands(connection))
+        connection.serve(make(connection))
         return connection
 
     listener = await SocketNetwork().listen(HOST, 0, accept)
@@ -221,7 +240,9 @@ def main(arguments: list[str]) -> None:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     match arguments:
         case ["connection"]:
-            asyncio.run(serve_connection())
+            asyncio.run(serve_connection(ReceiptCommands))
+        case ["runs"]:
+            asyncio.run(serve_connection(ReceiptRuns))
         case ["receipts"]:
             asyncio.run(serve_receipts())
         case ["synced", path]:

@@ -100,18 +100,23 @@ def small(scene: Scene) -> list[Outcome]:
     payload = one_message(100)
     frames = send_frames(payload, count)
     directory = scene.place("publish-small")
-    with BrokerProcess(directory / "data") as broker, Peer("connection") as peer, Peer("receipts") as socket_only:
+    with (
+        BrokerProcess(directory / "data") as broker,
+        Peer("connection") as peer,
+        Peer("runs") as runs,
+        Peer("receipts") as socket_only,
+    ):
         load = Load(broker.port, broker.pid, frames, window)
-        transport = Load(peer.port, None, frames, window)
-        bare = Load(socket_only.port, None, frames, window)
-        for one in (load, transport, bare):
+        others = [Load(one.port, None, frames, window) for one in (peer, runs, socket_only)]
+        for one in (load, *others):
             one.rate()
-        rates, floors, bares = side_by_side(rounds, load.rate, transport.rate, bare.rate)
+        rates, floors, in_runs, bares = side_by_side(rounds, load.rate, *(one.rate for one in others))
+    measured = Series("broker", "entries/s", rates)
     return [
         Outcome(
             "publish-small",
             "durable publish, 1 × 100 B entries, pipelined",
-            Series("broker", "entries/s", rates),
+            measured,
             Series("the same connections answering receipts", "entries/s", floors),
             at_least(0.5),
             {
@@ -122,5 +127,12 @@ def small(scene: Scene) -> list[Outcome]:
                 "bare_socket_answering_receipts": bares,
                 "broker_cpu_us_per_entry": load.cpu_us[1:],
             },
-        )
+        ),
+        Outcome(
+            "publish-small-runs",
+            "– the same, against SENDs taken in runs",
+            measured,
+            Series("connections that take runs in C", "entries/s", in_runs),
+            None,
+        ),
     ]
