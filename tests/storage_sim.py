@@ -198,7 +198,13 @@ class SimFile:
         self._disk.bytes_read += len(data)
         return data
 
-    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
+    def read_resident(self, into: memoryview, offset: int) -> int:
+        data = self._node.data[offset : offset + len(into)]
+        into[: len(data)] = data
+        self._disk.bytes_read += len(data)
+        return len(data)
+
+    def pwritev(self, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> int:
         data = b"".join(pieces)
         is_cut = self._disk.step()
         more = max(offset + len(data) - len(self._node.data), 0)
@@ -211,6 +217,8 @@ class SimFile:
             self._node.write(data[: len(data) // 2], offset)
             raise PowerCut
         self._node.write(data, offset)
+        if synced:
+            self.fdatasync()
         return len(data)
 
     def fdatasync(self) -> None:

@@ -113,7 +113,8 @@ async def test_killed_process_loses_nothing_it_acknowledged(tmp_path: Path) -> N
 
 
 OWNER_STEPS = [
-    ("group-written", 5),
+    ("group-begun", 5),
+    ("shares-written", 5),
     ("group-synced", 5),
     ("group-confirmed", 5),
     ("before-write-behind", 2),

@@ -211,3 +211,23 @@ async def test_a_successor_that_is_late_brings_nothing_back(tmp_path: Path) -> N
             assert (await two.take_over("one")).records == 50
         assert list((tmp_path / "ledgers").rglob("*.ledger")) == []
     await blocking.close()
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+async def test_what_is_in_memory_is_read_without_waiting_and_alike(tmp_path: Path, size: int) -> None:
+    async with open_store(tmp_path) as store:
+        writer = store.create(7)
+        await fill(writer, Sink(), 300, size)
+        await writer.seal()
+    async with open_store(tmp_path) as store:
+        assert store.read_resident(7, 0, 300, 1000, 1 << 20) is None, "nobody knows where it is yet"
+        (first,) = await store.read(7, 0, 300, 1, 1 << 20)
+        found = [first]
+        while len(found) < 300:
+            more = store.read_resident(7, len(found), 300, 40, 1 << 20)
+            if more is None:  # the system may give up memory at any time
+                more = await store.read(7, len(found), 300, 40, 1 << 20)
+            assert 0 < len(more) <= 40
+            found += more
+        assert [(entry.position.entry, entry.messages, bytes(entry.payload)) for entry in found] == expected(300, size)
+        assert store.read_resident(7, 300, 300, 40, 1 << 20) is None

@@ -262,8 +262,7 @@ class Connection:
         if not self.is_open:
             return
         self._out.extend(buffers)
-        for buffer in buffers:
-            self._out_bytes += len(buffer)
+        self._out_bytes += sum(map(len, buffers))
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)

@@ -147,7 +147,7 @@ class Consumer:
         """
         if self.epoch is not None:
             return
-        heads, pending, new = self._heads, self.pending, tuple.__new__
+        heads, pending, item = self._heads, self.pending, Pending(0, -1, 0)
         pending_max = (1 << 62) if self._tracks_all else PENDING_TRACKED_MAX
         while entries and self.is_ready:
             out: list[Buffer] = []
@@ -166,7 +166,9 @@ class Consumer:
                 size += length
                 total += messages
                 if len(pending) < pending_max:
-                    pending[position] = new(Pending, (messages, -1, messages))
+                    if messages != item[0]:
+                        item = Pending(messages, -1, messages)
+                    pending[position] = item
                     unacked += messages
                 else:
                     self.lost_track = True

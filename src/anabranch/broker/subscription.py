@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 ACK_WORDS_MAX = 1_024  # a batch of 65,536 messages
 READ_RETRY_SECONDS = 0.2
+STEP_READS = 4  # of a backlog that is in memory; then the loop serves others first
 UNKNOWN_SIZE = -1  # an entry that nobody here was given: the cursor counts again when asked
 NEVER_MS = 1 << 62
 
@@ -251,7 +252,7 @@ class Subscription:
         if dispatcher is None or self._reading or self._pumping or self._fenced:
             return
         self._pumping = True
-        brake = self._brake
+        brake, reads_max = self._brake, self._reader.resident_reads + STEP_READS
         try:
             if brake is None or self._may_read(brake):
                 dispatcher.drain()
@@ -264,6 +265,9 @@ class Subscription:
                 if not entries and isinstance(want, ReadForward):
                     break
                 dispatcher.offer(want, entries if brake is None else self._within(want, entries))
+                if self._reader.resident_reads >= reads_max:
+                    self._clock.call_later(0.0, self.pump)
+                    break
         except Exception:
             self._faulted()
         finally:

@@ -1,7 +1,8 @@
 """How one subscription gets the entries its dispatcher asks for: from memory, from the compacted view, from the disk.
 
-Whoever reads a long backlog reads in order, so the block behind the one just handed out is fetched while that one is on
-its way to the consumers: at most one block is held ahead. Knows the log; must not know consumers.
+Whoever reads a long backlog reads in order. What the system holds in memory of it is read at once: no thread is asked,
+nothing waits. Where it does not, a thread reads, and the block behind the one just handed out is fetched while that one
+is on its way to the consumers: at most one block is held ahead. Knows the log; must not know consumers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from anabranch.storage.port import LedgerNotFound
 from anabranch.storage.topiclog import StoredEntry, TopicLog
 
 READ_ENTRIES_MAX = 1_000
+COLD_READS = 16
+"""After a read found nothing in memory, so many go to a thread before memory is tried again."""
 
 
 class ReadableTopic(Protocol):
@@ -44,6 +47,9 @@ class SubscriptionReader:
         self._read_bytes = read_bytes
         self.entries_max, self._bytes_max = READ_ENTRIES_MAX, read_bytes  # of one read
         self._ahead: _Ahead | None = None
+        self.resident_reads = 0  # so far; each takes a moment of the event loop
+        self._next: Position | None = None  # where the last read of the log ended
+        self._cold = 0  # reads to go until memory is tried again
 
     def limit(self, entries: int | None, size: int | None) -> None:
         """Read at most so much at once (None: as much as is sensible)."""
@@ -59,7 +65,8 @@ class SubscriptionReader:
                 return []
             if self.reads_compacted and topic_log.compacted is not None and start <= topic_log.compacted.horizon:
                 return None  # the view is read from disk
-            return topic_log.read_cached(start, self.entries_max, self._bytes_max, stable)
+            cached = topic_log.read_cached(start, self.entries_max, self._bytes_max, stable)
+            return self._read_resident(start, stable) if cached is None else cached
         found: list[StoredEntry] = []
         for position in want.positions:
             entries = topic_log.read_cached(position, 1, self._read_bytes, position)
@@ -67,6 +74,18 @@ class SubscriptionReader:
                 return None
             found.extend(entry for entry in entries if entry.position == position)
         return found
+
+    def _read_resident(self, start: Position, stable: Position) -> list[StoredEntry] | None:
+        """The next entries of a backlog that is read in order, when they need no waiting."""
+        if self._cold or start != self._next:
+            return None
+        entries = self._topic.log.read_resident(start, self.entries_max, self._bytes_max, stable)
+        if entries is None:
+            self._cold = COLD_READS
+        else:
+            self._next = after(entries[-1].position)
+            self.resident_reads += 1
+        return entries
 
     async def read(self, dispatcher: Dispatcher, want: Want) -> list[StoredEntry]:
         topic_log = self._topic.log
@@ -99,8 +118,11 @@ class SubscriptionReader:
             entries = outcome
         else:
             entries = await self._fetch(start)
-        if entries and sum(len(entry.payload) for entry in entries) * 2 > self._read_bytes:
-            self._fetch_ahead(after(entries[-1].position))
+        if entries:
+            self._next = after(entries[-1].position)
+            self._cold = max(self._cold - 1, 0)
+            if self._cold and sum(len(entry.payload) for entry in entries) * 2 > self._read_bytes:
+                self._fetch_ahead(self._next)
         return entries
 
     def _fetch_ahead(self, start: Position) -> None:

@@ -223,7 +223,7 @@ class MessageHeads:
     Written by hand because only the entry's number changes from one to the next; a test compares the bytes of both.
     """
 
-    __slots__ = ("_after", "_before", "_end", "_size", "_start", "ledger", "partition")
+    __slots__ = ("_after", "_before", "_begin", "_end", "_payload_bytes", "_size", "_start", "ledger", "partition")
 
     def __init__(self, consumer_id: int, ledger: int, partition: int) -> None:
         self.ledger = ledger
@@ -233,18 +233,22 @@ class MessageHeads:
         self._end = 0  # numbers below it and of at least half its length are covered by what follows
         self._before = b""
         self._size = 0
+        self._payload_bytes = -1  # for payloads of this size …
+        self._begin = b""  # … heads begin with this: neighbours are often equally long
 
     def head(self, entry: int, payload_bytes: int) -> bytes:
         if entry >= self._end or entry << 7 < self._end:
             self._cover(entry)
+        if payload_bytes != self._payload_bytes:
+            self._payload_bytes = payload_bytes
+            self._begin = _SIZES(self._size + 4 + payload_bytes, self._size) + self._before
         if entry < 1 << 14:
             number = bytes((entry & 127 | 128, entry >> 7)) if entry > 127 else bytes((entry,))
         elif entry < 1 << 21:
             number = bytes((entry & 127 | 128, entry >> 7 & 127 | 128, entry >> 14))
         else:
             number = varint(entry)
-        size = self._size
-        return _SIZES(size + 4 + payload_bytes, size) + self._before + number + self._after
+        return self._begin + number + self._after
 
     def _cover(self, entry: int) -> None:
         """All lengths around a number whose varint is as long as this one's."""
@@ -255,6 +259,7 @@ class MessageHeads:
         length = len(body) + digits + len(self._after)
         self._before = _MESSAGE_TAGS + varint(length) + body
         self._size = len(self._before) + digits + len(self._after)
+        self._payload_bytes = -1
 
 
 def varint(number: int) -> bytes:

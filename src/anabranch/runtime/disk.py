@@ -7,6 +7,7 @@ the floor that knows what a failure means translates them.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -15,6 +16,8 @@ from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
 IOVECS_MAX = 1024
+_DSYNC: int | None = getattr(os, "RWF_DSYNC", None)  # Linux
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)  # Linux
 WORD_FILE_BYTES = 4096
 
 
@@ -24,8 +27,16 @@ class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes; shorter only at the end of the file."""
 
-    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
-        """Write all pieces one behind the other; the number of bytes. On an error a prefix may have been written."""
+    def read_resident(self, into: memoryview, offset: int) -> int:
+        """What of it the system has in memory already, from `offset` on, without waiting for a device; 0 when it cannot
+        tell. For the event loop, too."""
+
+    def pwritev(self, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> int:
+        """Write all pieces one behind the other; the number of bytes. On an error a prefix may have been written.
+
+        `synced`: these bytes are durable when it returns (others written before may not be), in one call of the system
+        where it has one: a thread that asks twice waits twice for its turn among the others.
+        """
 
     def fdatasync(self) -> None: ...
 
@@ -107,9 +118,24 @@ class RealFile:
             got += len(more)
         return b"".join(parts)
 
-    def pwritev(self, pieces: Sequence[Buffer], offset: int) -> int:
+    def read_resident(self, into: memoryview, offset: int) -> int:
+        if _NOWAIT is None:
+            return 0
+        try:
+            return os.preadv(self._fd, [into], offset, _NOWAIT)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return 0
+            raise
+
+    def pwritev(self, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> int:
         start, count = 0, len(pieces)
         place = offset
+        if synced and _DSYNC is not None and count <= IOVECS_MAX:
+            place += os.pwritev(self._fd, pieces, place, _DSYNC)
+            if place - offset == sum(map(len, pieces)):
+                return place - offset
+            place = offset  # a short one, which says why only when it is tried again
         while start < count:
             chunk = pieces[start : start + IOVECS_MAX]
             want = sum(map(len, chunk))
@@ -118,6 +144,8 @@ class RealFile:
             if wrote != want:
                 place += self._rest(b"".join(chunk)[wrote:], place)
             start += IOVECS_MAX
+        if synced:
+            os.fdatasync(self._fd)
         return place - offset
 
     def _rest(self, data: bytes, place: int) -> int:

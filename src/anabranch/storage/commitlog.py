@@ -69,24 +69,18 @@ class CommitLog:
 
     def commit(self, plan: Plan) -> None:
         """Everything in the plan is durable when this returns. On an error nothing of it counts."""
+        self._pause_at("group-begun")
         for direct in plan.direct:
             batch, pieces = direct.batch, []
             for part in (*direct.carried, batch):
                 part.compact()
                 pieces += part.pieces
             offset = direct.carried[0].offset if direct.carried else batch.offset
-            self._files.write(batch.ledger_id, pieces, offset)
+            self._files.write(batch.ledger_id, pieces, offset, synced=self._is_synced)
             write_points(self._files, [*direct.carried, batch])
+        self._pause_at("shares-written")
         if plan.log_bytes:
             self._write_log(plan)
-        self._pause_at("group-written")
-        if self._is_synced:
-            if plan.log_bytes:
-                assert self._file is not None
-                self._file.fdatasync()
-            for direct in plan.direct:
-                self._files.sync(direct.batch.ledger_id)
-        if plan.log_bytes:
             self._committed = plan.log_number
         self._pause_at("group-synced")
 
@@ -110,7 +104,7 @@ class CommitLog:
             if ahead > 0:
                 pieces.append(bytes(ahead))
             self._written_end = end + max(ahead, 0)
-        self._file.pwritev(pieces, plan.log_place)
+        self._file.pwritev(pieces, plan.log_place, synced=self._is_synced)
 
     def _open(self, number: int) -> None:
         """Go on in a new file, a recycled one if possible. Its name and head are durable before its first group is.

@@ -81,6 +81,20 @@ class LedgerFiles:
                 if lease.is_dropped and not lease.users:
                     lease.file.close()
 
+    @contextmanager
+    def opened(self, path: str) -> Iterator[File | None]:
+        """For the event loop: the file if it is open and nobody is busy here; a moment that keeps all others out."""
+        if not self._lock.acquire(blocking=False):
+            yield None
+            return
+        try:
+            lease = self._open.get(path)
+            if lease is not None:
+                self._open.move_to_end(path)
+            yield None if lease is None else lease.file
+        finally:
+            self._lock.release()
+
     def _open_file(self, path: str, create: bool) -> File:
         try:
             return self._disk.open(path)
@@ -102,12 +116,16 @@ class LedgerFiles:
                 return
             self._open.pop(path).file.close()
 
-    def write(self, ledger_id: int, pieces: Sequence[Buffer], offset: int) -> None:
-        """Put records at their place; the head goes along with the first one."""
-        with self.lease(self.path(ledger_id), create=True) as file:
+    def write(self, ledger_id: int, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> None:
+        """Put records at their place; the head goes along with the first one. `synced`: these are durable then, under
+        their name, which `sync` may still be needed for if others were written before."""
+        path = self.path(ledger_id)
+        with self.lease(path, create=True) as file:
             if offset == LEDGER_START:
                 pieces, offset = [encode_file_head(LEDGER_MAGIC, ledger_id), *pieces], 0
-            file.pwritev(pieces, offset)
+            file.pwritev(pieces, offset, synced=synced)
+        if synced:
+            self.sync_names((ledger_id,))
 
     def write_index(self, ledger_id: int, points: bytes, place: int) -> None:
         with self.lease(self.index_path(ledger_id), create=True) as file:

@@ -442,6 +442,14 @@ class EmbeddedLedgers:
             found.append(entry)
         return found
 
+    def read_resident(
+        self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int
+    ) -> list[StoredEntry] | None:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is not None:
+            end = min(end, ledger.cache_first)
+        return self._reader.resident(ledger_id, first, end, entries_max, bytes_max) if first < end else None
+
     async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         ledger = self._ledgers.get(ledger_id)
         index = None

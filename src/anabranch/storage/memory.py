@@ -156,6 +156,11 @@ class MemoryLedgers:
             return None
         return self._slice(ledger_id, first, len(entries), entries_max, bytes_max)
 
+    def read_resident(
+        self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int
+    ) -> list[StoredEntry] | None:
+        return None
+
     async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         entries = self._durable.get(ledger_id)
         if entries is None:

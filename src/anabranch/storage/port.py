@@ -141,6 +141,11 @@ class LedgerStore(Protocol):
         """Entries from memory, without waiting: only durable ones; None when `first` is not in memory (or not durable
         yet: [])."""
 
+    def read_resident(
+        self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int
+    ) -> list[StoredEntry] | None:
+        """As `read`, without waiting, where the last read ended and the file's bytes are in memory; otherwise None."""
+
     async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
         """Entries `first <= id < end`, at least one if it exists and is sound, at most the two bounds (first entry
         excepted).

@@ -225,6 +225,11 @@ class TopicLog:
     ) -> list[StoredEntry] | None:
         return self._reader.read_cached(start, entries_max, bytes_max, upto)
 
+    def read_resident(
+        self, start: Position, entries_max: int, bytes_max: int, upto: Position
+    ) -> list[StoredEntry] | None:
+        return self._reader.read_resident(start, entries_max, bytes_max, upto)
+
     async def read(self, start: Position, entries_max: int, bytes_max: int, upto: Position) -> list[StoredEntry]:
         return await self._reader.read(start, entries_max, bytes_max, upto)
 

@@ -52,6 +52,16 @@ class TopicReader:
             start = self._chain.after(last)
         return found
 
+    def read_resident(
+        self, start: Position, entries_max: int, bytes_max: int, upto: Position
+    ) -> list[StoredEntry] | None:
+        """As `read`, without waiting: None unless the last read ended there and what follows is in memory."""
+        info = self._chain.get(start.ledger)
+        count = self._readable(info, start, upto)
+        if info is None or count <= 0:
+            return None
+        return self._ledgers.read_resident(info.id, start.entry, start.entry + count, entries_max, bytes_max)
+
     async def read(self, start: Position, entries_max: int, bytes_max: int, upto: Position) -> list[StoredEntry]:
         """At least one entry if a sound one exists in start … upto; all of them from one ledger."""
         while True:
