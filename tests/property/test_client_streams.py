@@ -132,8 +132,7 @@ class StreamWorld:
         """A farewell: everything is acknowledged, then closed, then said."""
         if len(self.members) > 1 and member.connection is not None:
             self.acknowledge(member, len(member.handed))
-            for segment_id in member.readings:
-                del self.reader[segment_id]
+            self.reader = {one: name for one, name in self.reader.items() if name != member.name}
             del self.members[member.name]
             self.tell(LeftCleanly(member.name, member.connection))
 
