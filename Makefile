@@ -12,7 +12,7 @@ FAULT_ROUNDS ?= 5
 SEEDS ?= 10000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster bench-sdk bench-spark soak demo clean
+.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster bench-scalable bench-sdk bench-spark soak demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench: $(STAMP)  ## benchmarks: a table for people, JSON in bench-results/
 
 bench-metadata: $(STAMP)  ## the metadata stores against their peers, on real servers: one table, JSON in bench-results/
 	$(PY) -m benchmarks.metadata
+
+bench-scalable: $(STAMP)  ## splits, drains, rebalancing, failover and idle scalable topics: one table, JSON in bench-results/
+	$(PY) -m benchmarks.scalable
 
 bench-cluster: $(STAMP)  ## takeover, planned moves, two brokers against one, 10,000 topics: one table, JSON in bench-results/
 	$(PY) -m benchmarks.cluster

@@ -276,6 +276,8 @@ class Leader:
         task = self._spawn(done(), name)
         if task is None:
             work.close()
+        else:
+            task.add_done_callback(lambda _: work.close())  # cancelled before its first step
 
     def later(self, seconds: float, machine: Any, event: Any) -> None:
         async def wait() -> None:
