@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.controller.controllers import MINUTE_MS
 from anabranch.controller.face import LedElsewhere, Registration, Start, SubscriptionKind, TopicExists
+from anabranch.controller.host import HostUnavailable
 from anabranch.controller.offices import Offices
 from anabranch.controller.paths import FLOOR, record_key, term_key, wanted_key
 from anabranch.controller.record import Outcome
@@ -353,5 +354,57 @@ def test_an_operation_passes_the_gate_of_metadata_once_as_a_whole() -> None:
             gate.open()
             assert await late == 2
             assert gate.writes == 0
+
+    run_simulated(story())
+
+
+def test_a_deletion_that_fails_three_times_is_tried_again() -> None:
+    async def story() -> None:
+        async with Brokers("a", retention_minutes=0, sweep_seconds=5.0) as brokers:
+            a = brokers.controllers["a"]
+            await a.create(TOPIC, 1, {})
+            await a.split(TOPIC, 0)
+            parent = backing_topic(TOPIC, (await a.record(TOPIC)).segments[0])
+            failures = 3
+
+            def before(what: str) -> None:
+                nonlocal failures
+                if what == "Delete 0" and failures:
+                    failures -= 1
+                    raise HostUnavailable("the disk is away")
+
+            brokers.faults.before = before
+            await brokers.until(lambda: (record := brokers.record()) is not None and bool(record.garbage))
+            assert parent in brokers.shelf.segments  # out of the layout, and not forgotten
+            await brokers.until(lambda: parent not in brokers.shelf.segments)
+            assert failures == 0
+            await brokers.until(lambda: (record := brokers.record()) is not None and not record.garbage)
+
+    run_simulated(story())
+
+
+def test_a_registration_that_ends_after_its_connection_does_not_stay_connected() -> None:
+    async def story() -> None:
+        async with Brokers("a", session_grace_seconds=10.0) as brokers:
+            a = brokers.controllers["a"]
+            await a.create(TOPIC, 1, {})
+            await a.subscribe(TOPIC, "s", STREAM, EARLIEST)
+            storing = asyncio.Event()
+
+            def before(what: str) -> None:
+                if "/groups/" in what:
+                    storing.set()
+
+            brokers.faults.before = before
+            joining = asyncio.ensure_future(a.register(TOPIC, Registration("s", STREAM, "one", EARLIEST), Link()))
+            await storing.wait()
+            joining.cancel()  # as when the connection is closed
+            await asyncio.gather(joining, return_exceptions=True)
+            leader = a.leading(TOPIC)
+            assert leader is not None
+            members = leader.members["s"]
+            await brokers.until(lambda: members.has_sessions)
+            assert members.group.sessions.connection("one") is None
+            await brokers.until(lambda: not members.has_sessions)  # its grace is over
 
     run_simulated(story())

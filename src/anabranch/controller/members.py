@@ -98,7 +98,11 @@ class Members:
             async with asyncio.timeout(self._leader.settings.call_seconds):
                 return await asyncio.shield(joining)
         except TimeoutError as error:
+            self.disconnected(number)
             raise NotLeading(f"the registration of {name} could not be stored in time") from error
+        except BaseException:  # nobody is there any more who could say that this connection is gone
+            self.disconnected(number)
+            raise
         finally:
             if self._joining.get(number) is joining:
                 del self._joining[number]
