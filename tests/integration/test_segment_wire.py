@@ -438,5 +438,21 @@ async def test_a_seek_of_a_consumer_takes_a_drain_back(node: Node) -> None:
         await until(lambda: events[1:] == [Refilled(PARENT, "s", 1)])
 
 
+async def test_a_namespaces_time_to_live_reaches_sleeping_segments(node: Node) -> None:
+    services = node.services
+    await host_of(node).ask(Mandate(1, 20), Delete("op", HIGH))
+    for name in (PARENT.name, LOW.name):
+        await services.topics.close(name)
+    await services.topics._wake()
+    assert services.topics.loaded(PARENT.name) is None  # nothing to do for it
+    await services.catalog.change_policies(
+        TOPIC.namespace_path, lambda known: replace(known, other={**known.other, "message_ttl_in_seconds": 7})
+    )
+    await services.topics._wake()
+    assert loaded(node).policies.ttl_seconds == 7
+    assert loaded(node, LOW.name).policies.retention == services.topics._segments.retention  # type: ignore[union-attr]  # it serves them
+    assert services.topics.loaded(HIGH.name) is None  # a grave
+
+
 def test_names_are_what_backing_topic_says() -> None:
     assert backing_topic(TOPIC, RECORD.layout[0]) == PARENT.name

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.broker.inactive import needs_patrol
 from anabranch.broker.meter import Meter
 from anabranch.broker.policies import InactiveRule, Policies, Retention
 from anabranch.broker.segment_bars import BAR_SECONDS, Bars
 from anabranch.broker.segment_rates import LOOK_SECONDS, SHORT_SAMPLES, SHORT_SECONDS
-from anabranch.broker.segment_topic import segment_policies
+from anabranch.broker.segment_topic import for_segments, segment_policies
 from anabranch.broker.settings import BrokerSettings
 from anabranch.node.settings import NodeSettings
 
@@ -47,6 +48,13 @@ def test_segments_go_by_their_namespace_but_live_and_die_by_their_topic() -> Non
     assert (found.ttl_seconds, found.retention) == (7, kept)
     own = Policies.of({"retention_policies": {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2}}, BrokerSettings())
     assert segment_policies(own, kept).retention == own.retention != kept
+
+
+def test_sleeping_segments_are_woken_for_what_their_namespace_says_not_for_a_week_of_retention() -> None:
+    plain, settings = Policies.of({}, BrokerSettings()), BrokerSettings()
+    assert not needs_patrol(for_segments(plain))
+    assert needs_patrol(for_segments(Policies.of({"message_ttl_in_seconds": 7}, settings)))
+    assert not needs_patrol(for_segments(Policies.of({"subscription_expiration_time_minutes": 5}, settings)))
 
 
 def test_the_short_window_forgets_what_the_long_one_knows() -> None:

@@ -53,14 +53,15 @@ TellSealed = Callable[[Producer, "SegmentTopic"], None]
 
 
 def segment_policies(policies: Policies, kept: Retention) -> Policies:
-    """What holds for a segment where its namespace says something for topics: it lives and dies by the topic's layout.
+    """`kept`: the retention of scalable topics, unless the namespace has one."""
+    return for_segments(replace(policies, retention=policies.retention or kept))
 
-    `kept`: the retention of scalable topics, unless the namespace has one.
-    """
+
+def for_segments(policies: Policies) -> Policies:
+    """What of a namespace's rules for topics holds for segments, which live and die by their topic's layout."""
     return replace(
         policies,
         deduplicate=True,
-        retention=policies.retention or kept,
         inactive=None,
         auto_create_subscriptions=True,  # the registry decides
         subscription_expires_minutes=0,

@@ -20,7 +20,7 @@ from anabranch.broker.placement import Address, ServedElsewhere
 from anabranch.broker.policies import Policies
 from anabranch.broker.sampling import Sampler
 from anabranch.broker.segment_logs import SegmentLogs
-from anabranch.broker.segment_topic import SegmentTopic, segment_policies
+from anabranch.broker.segment_topic import SegmentTopic, for_segments, segment_policies
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic import Topic
 from anabranch.model.errors import BadName, Error, NotAllowed, NotFound, NotReady
@@ -420,9 +420,11 @@ class Topics:
         sleeping: list[TopicName] = []
         for tenant in await self._catalog.tenants():
             for namespace in await self._catalog.namespaces(tenant):
-                if needs_patrol(await self._catalog.effective(namespace)):
-                    known = await self._catalog.topics(namespace)
-                    sleeping += [name for name in known if name not in self._topics and self._is_here(name)]
+                policies = await self._catalog.effective(namespace)
+                known = await self._catalog.topics(namespace) if needs_patrol(policies) else []
+                if self._segments is not None and needs_patrol(for_segments(policies)):
+                    known += await self._segments.names(namespace)
+                sleeping += [name for name in known if name not in self._topics and self._is_here(name)]
         for name in self._visits.choose(sleeping, self._clock.monotonic()):
             try:
                 await self.get(name, create=False)
