@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,10 @@ import anabranch
 import anabranch.admin
 from anabranch import Backoff, Chunking, Client, ConnectionPolicy
 from anabranch.admin import Admin
+from anabranch.client.chunking import entries_of
+from anabranch.client.errors import ClientError
+from anabranch.client.record import Record, Style
+from anabranch.protocol.commands import BaseCommand
 from anabranch.schema import Auto, Avro
 from tests.broker_process import BrokerProcess
 
@@ -96,6 +101,90 @@ async def test_chunks_keep_their_place_through_splits(sdk: Client, admin: Admin,
                 await consumer.ack_cumulative(message)
         assert seen == sent
         assert len(await active(admin, scalable)) == 4
+
+
+class Half:
+    """Sends the first chunks of a message to segment 0, and never the rest: its producer died."""
+
+    def __init__(self, chunks: int) -> None:
+        self._chunks = chunks
+        self._stored: asyncio.Queue[int] = asyncio.Queue()
+
+    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+        self._stored.put_nowait(kind)
+
+    def detached(self, error: ClientError) -> None:
+        raise AssertionError(error.reason)
+
+    async def send(self, client: Client, topic: str) -> None:
+        segment = f"segment://{topic.removeprefix('topic://')}/0000-ffff-0"
+        connection = await client._pool.serving(segment)
+        number = connection.new_id()
+        connection.listen_producer(number, self)
+        fields = {"topic": segment, "producer_id": number, "producer_name": "half", "user_provided_producer_name": True}
+        await connection.ask(BaseCommand.PRODUCER, PATIENCE, **fields)
+        chunks = entries_of(Record(0, os.urandom(5000), "k"), Style("half", chunk_bytes=1000), 2000)
+        for entry in chunks[: self._chunks]:
+            connection.write(entry.frame(number))
+            assert await asyncio.wait_for(self._stored.get(), PATIENCE) == BaseCommand.SEND_RECEIPT
+        await connection.ask(BaseCommand.CLOSE_PRODUCER, PATIENCE, producer_id=number)
+        connection.unlisten(number)
+
+
+@pytest.mark.parametrize("is_last", [True, False], ids=["at the end", "before others"])
+async def test_half_a_message_in_a_sealed_segment_stops_nobody(
+    sdk: Client, admin: Admin, scalable: str, is_last: bool
+) -> None:
+    """Readers go on with the children at once, long before half messages are given up for their age."""
+    async with (
+        sdk.stream_consumer(scalable, subscription="s", start="earliest") as stream,
+        sdk.checkpoint_consumer(scalable, start=anabranch.Checkpoint.earliest()) as reader,
+        sdk.producer(scalable) as producer,
+    ):
+        await producer.send(b"before", key="k", timeout=PATIENCE)
+        await Half(2).send(sdk, scalable)
+        sent = [b"before"]
+        if not is_last:
+            await producer.send(b"behind", key="k", timeout=PATIENCE)
+            sent.append(b"behind")
+        await admin.scalable_topics.split(scalable, 0)
+        await producer.send(b"after", key="k", timeout=PATIENCE)
+        for value in (*sent, b"after"):
+            message = await stream.receive(timeout=PATIENCE)
+            assert message is not None and message.value == value
+            await stream.ack_cumulative(message)
+            message = await reader.receive(timeout=PATIENCE)
+            assert message is not None and message.value == value
+
+
+async def test_a_checkpoint_between_the_chunks_of_a_message_tears_nothing(
+    sdk: Client, admin: Admin, scalable: str
+) -> None:
+    """Two producers: what one of them sends lies between the chunks of the other's. Restored readers get the rest."""
+    value = os.urandom(LARGE)
+    small = asyncio.Event()
+
+    async def send_large() -> None:
+        async with sdk.producer(scalable, chunking=Chunking(chunk_bytes=1 << 18)) as producer:
+            sending = producer.send_nowait(value, key="large")
+            small.set()
+            await sending
+
+    async with sdk.producer(scalable, batching=None) as other, asyncio.TaskGroup() as tasks:
+        tasks.create_task(send_large())
+        await small.wait()
+        for n in range(20):
+            await other.send(b"%d" % n, key="small", timeout=PATIENCE)
+    wanted = {b"%d" % n for n in range(20)} | {value}
+    start, seen = anabranch.Checkpoint.earliest(), list[bytes]()
+    while len(seen) < 21:
+        async with sdk.checkpoint_consumer(scalable, start=start) as reader:
+            message = await reader.receive(timeout=PATIENCE)
+            assert message is not None
+            seen.append(message.value)
+            start = anabranch.Checkpoint.from_bytes(reader.checkpoint().to_bytes())
+    assert len(set(seen)) == 21 and set(seen) == wanted, "every message once, over twenty-one restarts"
+    assert [one for one in seen if one != value] == [b"%d" % n for n in range(20)]
 
 
 async def test_one_schema_history_for_all_segments(sdk: Client, admin: Admin, scalable: str) -> None:

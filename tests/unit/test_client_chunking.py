@@ -18,7 +18,7 @@ from anabranch.client.message import Message
 from anabranch.client.policies import Batching
 from anabranch.client.record import Entry, Record, Style
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.entry import build_entry, metadata, parts
+from anabranch.protocol.entry import build_batch, build_entry, metadata, parts
 
 MAX = 1000
 CHUNKED = Style("p", chunk_bytes=10_000)
@@ -254,6 +254,66 @@ def test_others_of_a_queue_may_have_the_rest_so_the_chunks_go_back() -> None:
     intake.delivered(body(4, redeliveries=10), entries[1].data, now=200.0)
     effects = intake.delivered(body(6), build_entry(b"z"), now=261.0)
     assert [one.id.entryId for one in effects if isinstance(one, Reject)] == [4], "not for ever"
+
+
+def test_after_a_reconnect_the_beginning_that_was_kept_is_used() -> None:
+    """The ack of what lay in between is remembered: it is not handed out again, the message in chunks is."""
+    value = os.urandom(3000)
+    entries = cut(value)
+    intake = opened()
+    delivered(intake.delivered(body(0), build_entry(b"first")))
+    intake.delivered(body(1), entries[0].data)
+    (between,) = delivered(intake.delivered(body(2), build_entry(b"between")))
+    intake.ack_cumulative(between.id)
+    assert ids(intake.flush(), Ack) == [0]
+    intake.lost([])
+    intake.opened()
+    again = [entries[0].data, build_entry(b"between"), *(entry.data for entry in entries[1:])]
+    found = [m for n, data in enumerate(again, 1) for m in delivered(intake.delivered(body(n), data))]
+    assert [message.value for message in found] == [value]
+
+
+def test_a_cumulative_ack_spares_what_is_complete_and_not_acknowledged() -> None:
+    """A message in chunks waits for the application; what lay between its chunks is acknowledged first."""
+    entries = cut(os.urandom(3000))
+    intake = opened()
+    delivered(intake.delivered(body(0), build_entry(b"first")))
+    intake.delivered(body(1), entries[0].data)
+    (between,) = delivered(intake.delivered(body(2), build_entry(b"between")))
+    (large,) = [m for n, e in enumerate(entries[1:], 3) for m in delivered(intake.delivered(body(n), e.data))]
+    assert intake.safe_floor((3, 2)) == (3, 0)
+    intake.ack_cumulative(between.id)
+    assert ids(intake.flush(), Ack) == [0]
+    assert intake.safe_floor((large.id.ledger, large.id.entry)) == (3, large.id.entry)
+    intake.ack_cumulative(large.id)
+    assert ids(intake.flush(), Ack) == [large.id.entry]
+
+
+def test_what_a_sealed_segment_has_of_a_message_is_given_up_at_its_end() -> None:
+    """At a split the producer begins the message anew in the child. Known before or after the last entry came."""
+    entries = cut(os.urandom(3000))
+    for is_early in (True, False):
+        intake = opened()
+        effects: list[Effect] = []
+        if is_early:
+            effects += intake.ends_at((3, 1))
+        effects += intake.delivered(body(0), build_entry(b"x"))
+        effects += intake.delivered(body(1), entries[0].data)
+        if not is_early:
+            effects += intake.ends_at((3, 1))
+        assert [one.id.entryId for one in effects if isinstance(one, Reject)] == [1]
+        assert not intake.has_chunks
+
+
+def test_a_batch_beside_chunks_is_acknowledged_message_by_message() -> None:
+    entries = cut(os.urandom(3000))
+    intake = opened()
+    for n, entry in enumerate(entries):
+        intake.delivered(body(n), entry.data)
+    batch = delivered(intake.delivered(body(50), build_batch([b"a", b"b", b"c"])))
+    intake.ack(batch[1].id)
+    (ack,) = [one for one in intake.flush() if isinstance(one, Ack)]
+    assert [(one.entryId, list(one.ack_set)) for one in ack.ids] == [(50, [0b101])]
 
 
 def added(assembly: Assembly, entry: Entry, number: int) -> Whole | None:

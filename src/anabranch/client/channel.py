@@ -22,6 +22,7 @@ from anabranch.client.policies import Backoff
 from anabranch.client.pool import Pool
 from anabranch.client.topic_view import Served
 from anabranch.client.topic_watch import TopicWatches
+from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.chance import Chance
@@ -30,6 +31,7 @@ from anabranch.runtime.clock import Clock, Timer
 log = logging.getLogger(__name__)
 
 FAREWELL_SECONDS = 5.0
+CHUNK_SECONDS = 15.0  # between looks at messages in chunks that are not complete
 MANAGED = "__pulsar.v5.managed"
 """Tells a broker that this consumer of a regular topic will follow when the topic becomes a scalable one."""
 
@@ -98,6 +100,7 @@ class Channel:
         self._connection: Connection | None = None
         self._id = 0
         self._ack_timer: Timer | None = None
+        self._chunk_timer: Timer | None = None
 
     def __str__(self) -> str:
         return self.spec.topic
@@ -160,6 +163,9 @@ class Channel:
         if self._connection is not None:
             self._connection.unlisten(self._id)
             self._connection = None
+        if self._chunk_timer is not None:
+            self._chunk_timer.cancel()
+            self._chunk_timer = None
         self.intake.lost(self._outlet.dropped(self))
 
     def ended(self, error: ClientError) -> None:
@@ -169,11 +175,25 @@ class Channel:
         if kind == BaseCommand.MESSAGE:
             self.is_at_end = False
             self.perform(self.intake.delivered(body, payload, self._clock.monotonic()))
+            if self.intake.has_chunks and self._chunk_timer is None:
+                self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._look_at_chunks)
         elif kind == BaseCommand.CLOSE_CONSUMER:
             self._lose(NotReady("the broker closed the consumer"))
         elif kind == BaseCommand.REACHED_END_OF_TOPIC:
             self.is_at_end = True
             self._outlet.reached_end(self)
+
+    def _look_at_chunks(self) -> None:
+        """Messages in chunks that are not completed: they grow old also where nothing else comes."""
+        self._chunk_timer = None
+        self.perform(self.intake.expire(self._clock.monotonic()))
+        if self.intake.has_chunks:
+            self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._look_at_chunks)
+
+    def ends_at(self, last: Position | None) -> None:
+        """Sealed; `last` is its last entry, as far as it is known."""
+        if last is not None:
+            self.perform(self.intake.ends_at((last.ledger, last.entry)))
 
     def detached(self, error: ClientError) -> None:
         self._lose(error)

@@ -14,7 +14,8 @@ int64 milliseconds; 0 is a run: first what Pulsar's V5 clients write and read (c
 `After`; empty for several topics), then our own part, which begins with its version:
 
     byte version 1 | int64 created ms | count of topics × (topic | int64 incarnation | int64 epoch | count × mark)
-    mark: int64 segment | byte 0 FromStart, 1 After + id, 2 Done, 3 FromTime + int64 ms
+    mark: int64 segment | byte 0 FromStart, 1 After + id, 2 Done, 3 FromTime + int64 ms,
+          4 After + id + int64 ledger and int64 entry of `since`
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from enum import Enum
 from anabranch.client.errors import BadOption
 from anabranch.client.message import BytesReader, MessageId, read_wire_id, sized, wire_id
 from anabranch.model.names import TopicName
+from anabranch.model.position import Position
 
 VERSION = 1
 UNKNOWN = -1
@@ -46,7 +48,11 @@ class FromTime:
 
 @dataclass(frozen=True, slots=True)
 class After:
+    """`since`: a message in chunks begins behind that entry and ends behind `id`, and was not handed out: what is read
+    begins there, what is handed out behind `id`. None: there is no such message."""
+
     id: MessageId
+    since: Position | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +201,9 @@ def _mark(mark: Mark) -> bytes:
     match mark:
         case FromStart():
             return b"\x00"
-        case After():
+        case After(_, since):
+            if since is not None:
+                return b"\x04" + _id(mark) + _LONG.pack(since.ledger) + _LONG.pack(since.entry)
             return b"\x01" + _id(mark)
         case Done():
             return b"\x02"
@@ -233,5 +241,8 @@ def _read_mark(reader: BytesReader, topic: str, segment: int) -> Mark:
             return Done()
         case 3:
             return FromTime(reader.long())
+        case 4:
+            one = read_wire_id(reader.sized(), topic, segment)
+            return After(one, Position(reader.long(), reader.long()))
         case other:
             raise BadOption(f"these bytes are not a checkpoint: no mark has the number {other}")

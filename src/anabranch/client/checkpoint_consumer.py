@@ -114,7 +114,7 @@ class CheckpointConsumer(Consumer):
         assert isinstance(channel, Reader)
         one = self._of(channel)
         if one is not None:
-            one.reading.handed_out(channel.spec.segment_id, message.id)
+            one.reading.handed_out(channel.spec.segment_id, message.id, channel.since(message.id))
         super()._hand_out(channel, message)
         channel.handed_out(message.id)
         return message
@@ -123,7 +123,7 @@ class CheckpointConsumer(Consumer):
         assert isinstance(channel, Reader)
         one, last = self._of(channel), last_id(parcel)
         if one is not None:
-            one.reading.handed_out(channel.spec.segment_id, last)
+            one.reading.handed_out(channel.spec.segment_id, last, channel.since(last))
         number = super()._hand_out_parcel(channel, parcel)
         channel.handed_out(last, len(parcel))
         return number

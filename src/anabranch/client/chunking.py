@@ -8,6 +8,7 @@ cut then. Chunks of one message keep their order, and other producers' entries m
 | the next one of its message             | kept; the last one completes the message                               |
 | number 0 of a message that has begun    | begins it anew: the producer sent it again from its start              |
 | one that is there already               | its place is remembered, its bytes are not: a resend after a lost receipt |
+| a later one of a complete message       | an echo: acknowledged                                                  |
 | any other                               | the message is broken: it can never be complete here                   |
 """
 
@@ -25,6 +26,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import seal_entry
 
 HEAD_BYTES = 64  # room for the fields that only chunks have, and the checksum
+COMPLETE_MAX = 1000
 Place = tuple[int, int]
 
 
@@ -77,10 +79,12 @@ def is_chunk(of: pb.MessageMetadata) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A complete message: where its chunks are, the last one last, and its body, still packed."""
+    """A complete message: where its chunks are, the last one last, and its body, still packed. `before` is the last
+    entry that was seen before its first chunk."""
 
     places: Sequence[Place]
     body: bytes
+    before: Place | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +120,16 @@ class Assembly:
         self._bytes_max = bytes_max
         self._expire_s = expire_s
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._complete: OrderedDict[str, None] = OrderedDict()  # the last ones
         self._bytes = 0
         self.last_seen: Place | None = None  # the newest entry of the lane, chunk or not
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    def is_echo(self, of: pb.MessageMetadata) -> bool:
+        """A later chunk of a message that was completed: the producer sent it again because its receipt was lost."""
+        return of.chunk_id > 0 and of.uuid in self._complete and of.uuid not in self._pending
 
     def add(self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int = 0) -> Whole | None:
         """A chunk; the message when this completes it. `tries`: how often it was delivered before."""
@@ -143,7 +152,10 @@ class Assembly:
         self._bytes += len(data)
         if is_last:
             self._forget(of.uuid)
-            return Whole(pending.places, b"".join(pending.parts))
+            self._complete[of.uuid] = None
+            if len(self._complete) > COMPLETE_MAX:
+                self._complete.popitem(last=False)
+            return Whole(pending.places, b"".join(pending.parts), pending.before)
         self._bound()
         return None
 
@@ -158,8 +170,13 @@ class Assembly:
             self._forget(uuid)
         return [Late(pending.places, pending.tries) for _, pending in late]
 
+    def abandoned(self) -> list[Late]:
+        """Nothing more will come: whatever is not complete never will be. Displaced ones are kept."""
+        return self.expired(float("inf"))
+
     def clear(self) -> None:
         """Detached: the broker sends again whatever was not acknowledged."""
+        self._complete.clear()
         self._pending.clear()
         self._bytes = 0
         self.last_seen = None

@@ -268,6 +268,8 @@ class Consumer:
         part.channels[spec.segment_id] = channel
         self._channels[spec.identity, spec.lane] = channel
         self._share()
+        if (segment := part.view.layout.segments.get(spec.segment_id)) is not None and not segment.is_active:
+            channel.ends_at(segment.last_position)
         channel.task = self._tasks.spawn(channel.attachment.run(), spec.topic)
 
     def _detach(self, part: TopicPart, channel: Channel) -> asyncio.Task[None] | None:

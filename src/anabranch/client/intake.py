@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.client.chunking import Assembly, is_chunk
+from anabranch.client.chunking import Assembly, Late, Whole, is_chunk
 from anabranch.client.compression import unpacked
 from anabranch.client.contents import Contents, Parcel
 from anabranch.client.message import Message, MessageId
@@ -112,9 +112,8 @@ class Intake:
         self._is_shared = is_shared
         self._chunks = Assembly()
         self._withheld: MessageId | None = None  # acknowledged cumulatively; the broker heard of less
-        self._chunked: dict[
-            Place, Sequence[Place]
-        ] = {}  # last chunk of a message that is not done with, to all of them
+        self._chunked: dict[Place, Whole] = {}  # messages in chunks that are not done with, by their last chunk
+        self._end: Place | None = None  # nothing comes after this entry
 
     # -- what the broker does
 
@@ -149,39 +148,69 @@ class Intake:
                 raise BadEntry("checksum does not fit")
             of, data = parts(payload)
             if is_chunk(of):
-                return self._chunk(body, of, data, place, now)
-            held = Contents(of, unpacked(of, data))
+                effects = self._chunk(body, of, data, place, now)
+            else:
+                effects = self._entry(body, Contents(of, unpacked(of, data)), place)
         except Error as error:
-            return [Reject(_wire(place, self._partition), error.reason), *self._skipped(1)]
+            effects = [Reject(_wire(place, self._partition), error.reason), *self._skipped(1)]
         self._chunks.last_seen = place
-        if self._chunks:
-            return [*self._entry(body, held, place), *self.expire(now)]
-        return self._entry(body, held, place)
+        return [*effects, *self.expire(now)] if self._chunks else effects
 
     def _chunk(self, body: Any, of: pb.MessageMetadata, data: memoryview, place: Place, now: float) -> list[Effect]:
         known = self._entries.get(place)
-        if known is not None or self._below_floor(place, 0):
-            if known is None or not known.unacked:
-                self._entries[place] = _Held(0, 0)
+        if known is not None:
+            if not known.unacked:
                 self._dirty[place] = None
+            return self._skipped(1)
+        if self._chunks.is_echo(of):
+            self._entries[place] = _Held(0, 0)
+            self._dirty[place] = None
             return self._skipped(1)
         whole = self._chunks.add(of, data, place, now, body.redelivery_count)
         if whole is None:
             return self._skipped(1)
-        for part in whole.places[:-1]:
-            self._entries[part] = _Held(0, 1, held=1)
-        self._chunked[place] = whole.places
+        if self._below_floor(
+            place, 0
+        ):  # acknowledged with everything up to it; its beginning had to be kept for others
+            for part in whole.places:
+                self._entries[part] = _Held(0, 0)
+                self._dirty[part] = None
+            return self._skipped(1)
         try:
             held = Contents(of, unpacked(of, whole.body))
         except Error as error:
             rejected = [Reject(_wire(part, self._partition), error.reason) for part in whole.places]
-            self._forget_places(place)
             return [*rejected, *self._skipped(1)]
+        for part in whole.places[:-1]:
+            self._entries[part] = _Held(0, 1, held=1)
+        self._chunked[place] = Whole(whole.places, b"", whole.before)
         return self._entry(body, held, place)
+
+    @property
+    def has_chunks(self) -> bool:
+        """Messages have begun that are not complete: `expire` may have something to do when they are old."""
+        return bool(self._chunks)
+
+    @property
+    def holds_chunks(self) -> bool:
+        """The same, or are complete and not acknowledged."""
+        return bool(self._chunks or self._chunked)
+
+    def ends_at(self, last: Place) -> list[Effect]:
+        """Sealed: nothing comes after this entry. What is not complete when it has come never will be."""
+        self._end = last
+        return self._given_up(self._chunks.abandoned()) if self._is_at_end else []
+
+    @property
+    def _is_at_end(self) -> bool:
+        seen = self._chunks.last_seen
+        return self._end is not None and seen is not None and seen >= self._end
 
     def expire(self, now: float) -> list[Effect]:
         """Messages in chunks that stayed incomplete for too long would hold up the acks for ever: they are given up."""
-        late = self._chunks.expired(now)
+        return self._given_up(self._chunks.abandoned() if self._is_at_end else self._chunks.expired(now))
+
+    def _given_up(self, late: Sequence[Late]) -> list[Effect]:
         if not late:
             return []
         effects: list[Effect] = []
@@ -275,8 +304,8 @@ class Intake:
             entry = self._entries[place] = _Held(size, _all(size))
         entry.unacked ^= bits
         entry.held &= ~bits
-        if self._chunked:
-            for part in self._chunked.pop(place, ()):
+        if (whole := self._chunked.pop(place, None)) is not None:
+            for part in whole.places[:-1]:
                 self._entries[part] = _Held(0, 0)
                 self._dirty[part] = None
         self._dirty[place] = None
@@ -291,7 +320,10 @@ class Intake:
         place = floor[:2]
         for last in [last for last in self._chunked if last <= place]:
             del self._chunked[last]
+        collected = {part for whole in self._chunked.values() for part in whole.places}  # of messages that come later
         for known in self._known_up_to(place):
+            if known in collected:
+                continue
             if known < place or one.batch_index < 0 or one.batch_index == one.batch_size - 1:
                 del self._entries[known]
                 self._dirty.pop(known, None)
@@ -301,8 +333,8 @@ class Intake:
         place = (one.ledger, one.entry)
         identity = _wire(place, self._partition)
         self._withheld = None
-        if self._chunks and (safe := self._chunks.floor(place)) != place:
-            # A message in chunks begins before this one and is not complete: the broker must keep its beginning.
+        if (self._chunks or self._chunked) and (safe := self.safe_floor(place)) != place:
+            # A message in chunks begins before this one and is not done with: the broker must keep its beginning.
             self._withheld = one
             if safe is None:
                 return False
@@ -314,6 +346,15 @@ class Intake:
             identity.batch_size = one.batch_size
         self._cumulative = identity
         return True
+
+    def safe_floor(self, place: Place) -> Place | None:
+        """The last entry up to this place before which no message in chunks begins that ends after it. Whoever goes on
+        there misses none. None: not even the first entry that was seen."""
+        safe = self._chunks.floor(place)
+        for last, whole in self._chunked.items():
+            if safe is not None and whole.places[0] <= place < last:
+                safe = None if whole.before is None else min(safe, whole.before)
+        return safe
 
     def flush(self) -> list[Effect]:
         """Say the acks that are due. While detached they wait."""
@@ -373,11 +414,8 @@ class Intake:
     def _places_of(self, one: MessageId) -> Sequence[Place]:
         """Where its entry is, or its chunks. Asked when the application gives the message back."""
         place = (one.ledger, one.entry)
-        return self._chunked.pop(place, None) or (place,)
-
-    def _forget_places(self, last: Place) -> None:
-        for place in self._chunked.pop(last):
-            self._entries.pop(place, None)
+        whole = self._chunked.pop(place, None)
+        return (place,) if whole is None else whole.places
 
     def _forget_untouched(self, place: Place, entry: _Held) -> None:
         """Somebody else may get it now, and we would never hear of it again."""

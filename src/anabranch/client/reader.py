@@ -45,7 +45,10 @@ class Reader(Channel):
         self._is_sealed = False
         self._end: Position | None = None
         self._reader_timer: Timer | None = None
+        self._restart: Position | None = None  # where to go on, where it is not behind the mark
+        self._begun_at: Position = EARLIEST  # what is read begins after this
         if isinstance(mark, After):
+            self._restart = mark.since
             self.intake.start_after(mark.id)
             self._passed = Position(mark.id.ledger, mark.id.entry)
             self._is_mid_batch = 0 <= mark.id.batch_index < mark.id.batch_size - 1
@@ -64,7 +67,8 @@ class Reader(Channel):
                 age_s = max(0, self._clock.now_ms() - at_ms) // 1000
                 fields["start_message_rollback_duration_sec"] = age_s + SLACK_SECONDS
             case After(one):
-                fields["start_message_id"] = _wire(Position(one.ledger, one.entry))
+                self._begun_at = self._restart or Position(one.ledger, one.entry)
+                fields["start_message_id"] = _wire(self._begun_at)
             case FromStart():
                 fields["start_message_id"] = _wire(EARLIEST)
             case _:
@@ -99,8 +103,7 @@ class Reader(Channel):
             return
         self._is_sealed = True
         if last is not None:
-            self._end = last
-            self._look()
+            self._end_is(last)
         elif self._connection is not None:
             self._ask_end()
 
@@ -116,7 +119,11 @@ class Reader(Channel):
         if answer.cancelled() or answer.exception() is not None:
             return
         last = answer.result().last_message_id
-        self._end = Position(signed(last.ledgerId), signed(last.entryId))
+        self._end_is(Position(signed(last.ledgerId), signed(last.entryId)))
+
+    def _end_is(self, last: Position) -> None:
+        self._end = last
+        self.ends_at(last)
         self._look()
 
     def _look(self) -> None:
@@ -180,11 +187,23 @@ class Reader(Channel):
             self._look()
 
     def lost(self) -> None:
+        self._restart = self.since(self._mark.id) if isinstance(self._mark, After) else None
         super().lost()
         self._waiting = 0
         if self._reader_timer is not None:
             self._reader_timer.cancel()
             self._reader_timer = None
+
+    def since(self, one: MessageId) -> Position | None:
+        """A message in chunks may begin before this one and end after it: whoever goes on behind this one must read its
+        beginning again. Where that is; None: there is none."""
+        if not self.intake.holds_chunks:
+            return None
+        place = (one.ledger, one.entry)
+        safe = self.intake.safe_floor(place)
+        if safe == place:
+            return None
+        return self._begun_at if safe is None else Position(*safe)
 
     def _acknowledge(self) -> None:
         self._reader_timer = None

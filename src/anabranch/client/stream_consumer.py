@@ -139,6 +139,8 @@ class StreamConsumer(Consumer):
         for segment_id, channel in part.channels.items():
             is_sealed = segment_id in view.layout and not view.layout[segment_id].is_active
             channel.is_hasty = is_sealed or segment_id in going
+            if is_sealed:
+                channel.ends_at(view.layout[segment_id].last_position)
 
     def _sit_down(self, part: TopicPart) -> None:
         options = self._options

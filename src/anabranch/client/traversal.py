@@ -17,6 +17,7 @@ from anabranch.client.checkpoint import After, Checkpoint, Done, FromStart, From
 from anabranch.client.errors import ClientError
 from anabranch.client.message import MessageId
 from anabranch.model.layout import Layout
+from anabranch.model.position import Position
 from anabranch.model.segment import Segment
 
 
@@ -119,9 +120,9 @@ class Traversal:
         if segment_id in self._marks and self._marks[segment_id] is None:
             self._marks[segment_id] = mark
 
-    def handed_out(self, segment_id: int, one: MessageId) -> None:
+    def handed_out(self, segment_id: int, one: MessageId, since: Position | None = None) -> None:
         if segment_id in self._open:
-            self._marks[segment_id] = After(one)
+            self._marks[segment_id] = After(one, since)
 
     def ended(self, segment_id: int) -> list[Effect]:
         """Sealed, and everything of it was handed out; or it is gone."""
