@@ -22,6 +22,8 @@ from anabranch.model.names import TopicName
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.runtime.clock import Timer
 
+_SINGLE = (Message, MessageId)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions(ConsumerOptions):
@@ -50,7 +52,7 @@ class QueueConsumer(Consumer):
 
     async def ack(self, message: Message | MessageId | MessageBatch) -> None:
         """Done with it. Said to the broker within moments, at the latest by `close`; repeated until confirmed."""
-        if isinstance(message, Message | MessageId):  # asked first: it is once per message, and quick
+        if type(message) is Message or isinstance(message, _SINGLE):  # once per message: the quick answer first
             one = id_of(message)
             channel = self._channel_of(one)
             if channel is not None:
