@@ -187,7 +187,7 @@ class Bulk:
             0,
             deadline,
             Ticket(self, row),
-            hash=-1 if key is None else murmur3_32(key.encode() if isinstance(key, str) else key),
+            hash=-1 if key is None else murmur3_32(key),
             order=order + row,
         )
 

@@ -118,7 +118,10 @@ class Consumer:
     async def receive(self, timeout: Seconds | None = None) -> Message | None:
         """The next message; None when there was none in time. Without `timeout` it waits as long as it takes."""
         found = self._inbox.take() or await self._inbox.wait(None if timeout is None else seconds(timeout))
-        return None if found is None else self._hand_out(*found)
+        if found is None:
+            return None
+        channel, message = found
+        return self._hand_out(channel, message)
 
     async def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
         """Waits for the first message, then takes what is there, at most `count`. Empty when there was none in time."""

@@ -287,9 +287,18 @@ class Intake:
 
     def ack(self, one: MessageId) -> bool:
         """True when there is now something for `flush` to say."""
-        index = one.batch_index
-        size, bit = (one.batch_size, 1 << index) if index >= 0 else (0, 1)
-        return self.ack_slots((one.ledger, one.entry), size, bit)
+        place, index = (one.ledger, one.entry), one.batch_index
+        entry = self._entries.get(place)
+        if entry is None or self._floor is not None or self._chunked or index < 0:
+            size, bit = (one.batch_size, 1 << index) if index >= 0 else (0, 1)
+            return self.ack_slots(place, size, bit)
+        bit = 1 << index  # the usual one, without the questions
+        if not entry.unacked & bit:
+            return False
+        entry.unacked ^= bit
+        entry.held &= ~bit
+        self._dirty[place] = None
+        return True
 
     def ack_slots(self, place: Place, size: int, bits: int) -> bool:
         """The same for several messages of one entry; `size` of the batch, 0 for a message alone."""

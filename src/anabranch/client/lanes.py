@@ -105,7 +105,8 @@ class Lanes:
         if self._next_view is not None:
             self._parked.append(record)
             return None, ()
-        track = self._route(record)
+        ring = self._ring
+        track = ring[0] if len(ring) == 1 else self._route(record)
         ancestry = track.ancestry
         if ancestry is not None and record.sequence_id <= ancestry.highest and ancestry.has(record):
             return track, (Stored((record,), -1, -1),)

@@ -261,7 +261,7 @@ class Producer:
             if deliver_after is not None or deliver_at is not None
             else 0,
             self._clock.monotonic() + timeout_s if timeout_s else float("inf"),
-            hash=-1 if key is None else murmur3_32(key.encode() if isinstance(key, str) else key),
+            hash=-1 if key is None else murmur3_32(key),
         )
 
     def _bulk(self, values: Any, keys: Any, properties: Any, event_times: Any, done: asyncio.Future[Sent]) -> Bulk:
@@ -395,13 +395,14 @@ class Producer:
         if isinstance(records, Shipment):
             self._settle_shipment(records, lane, ledger, position)
             return
-        topic, size = self._topic, len(records)
+        topic = self._topic
+        size = len(records) if len(records) > 1 and position >= 0 else 0
         freed = 0
         for index, record in enumerate(records):
             freed += record.size_bytes
-            if not record.ticket.done():
-                batch = (index, size) if size > 1 and position >= 0 else (-1, 0)
-                record.ticket.set_result(MessageId(topic, ledger, position, *batch, lane))
+            ticket = record.ticket
+            if not ticket.done():
+                ticket.set_result(MessageId(topic, ledger, position, index if size else -1, size, lane))
         self._last_stored = max(self._last_stored, records[-1].sequence_id)
         self._room.give(freed)
         self._settle_flushes()

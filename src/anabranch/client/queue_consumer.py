@@ -52,9 +52,11 @@ class QueueConsumer(Consumer):
 
     async def ack(self, message: Message | MessageId | MessageBatch) -> None:
         """Done with it. Said to the broker within moments, at the latest by `close`; repeated until confirmed."""
-        if type(message) is Message or isinstance(message, _SINGLE):  # once per message: the quick answer first
-            one = id_of(message)
-            channel = self._channel_of(one)
+        if type(message) is Message or isinstance(message, _SINGLE):  # once per message: the quick answers first
+            one = message.id if type(message) is Message else id_of(message)
+            channel = self._channels.get((one.topic, one.lane))
+            if channel is None or self._is_closed:
+                channel = self._channel_of(one)
             if channel is not None:
                 self._redelivery.done(channel, one)
                 channel.ack(one)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client.compression import Compression, packed
@@ -19,34 +19,59 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_with_payload
 from anabranch.protocol.entry import seal_entry
 
+FOREVER = float("inf")
 RECORD_OVERHEAD_BYTES = 64  # what a record adds to its payload on the wire, about
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, init=False)
 class Record:
     """One message to send. `ticket` is whatever the owner wants back with the outcome."""
 
     sequence_id: int
     value: bytes
-    key: str | bytes | None = None
-    properties: Mapping[str, str] | None = None
-    event_time_ms: int = 0
-    publish_time_ms: int = 0
-    deliver_at_ms: int = 0
-    deadline: float = float("inf")
-    ticket: Any = None
-    hash: int = -1  # of the key; -1: it has none
-    order: int = 0  # of the call: what was sent earlier has a lower one, whatever their sequence ids are
-    is_doubtful: bool = False  # it was sent to a segment that is sealed since, and may be stored there
+    key: str | bytes | None
+    properties: Mapping[str, str] | None
+    event_time_ms: int
+    publish_time_ms: int
+    deliver_at_ms: int
+    deadline: float
+    ticket: Any
+    hash: int  # of the key; -1: it has none
+    order: int  # of the call: what was sent earlier has a lower one, whatever their sequence ids are
+    is_doubtful: bool  # it was sent to a segment that is sealed since, and may be stored there
+    size_bytes: int  # on the wire, about
 
-    size_bytes: int = field(init=False)  # on the wire, about
-
-    def __post_init__(self) -> None:
-        size = len(self.value) + RECORD_OVERHEAD_BYTES
-        if self.key:
-            size += len(self.key)
-        if self.properties:
-            size += sum(len(name) + len(value) + 8 for name, value in self.properties.items())
+    def __init__(  # by hand: with `__post_init__` it would cost a third more, once per message
+        self,
+        sequence_id: int,
+        value: bytes,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int = 0,
+        publish_time_ms: int = 0,
+        deliver_at_ms: int = 0,
+        deadline: float = FOREVER,
+        ticket: Any = None,
+        hash: int = -1,
+        order: int = 0,
+    ) -> None:
+        self.sequence_id = sequence_id
+        self.value = value
+        self.key = key
+        self.properties = properties
+        self.event_time_ms = event_time_ms
+        self.publish_time_ms = publish_time_ms
+        self.deliver_at_ms = deliver_at_ms
+        self.deadline = deadline
+        self.ticket = ticket
+        self.hash = hash
+        self.order = order
+        self.is_doubtful = False
+        size = len(value) + RECORD_OVERHEAD_BYTES
+        if key:
+            size += len(key)
+        if properties:
+            size += sum(len(name) + len(text) + 8 for name, text in properties.items())
         self.size_bytes = size
 
 

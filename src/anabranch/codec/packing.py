@@ -49,6 +49,7 @@ def pack(
         raise BadColumn(f"keys has {len(keys)} rows where there are {rows}")
     batches: list[Batch] = []
     records: list[bytes] = []
+    record: tuple[bytes, ...]
     start, size, lowest, sequence = begin, 0, 0, 0
     is_plain = pairs is None and event_times is None
     for place in range(begin, end):
@@ -56,9 +57,20 @@ def pack(
         value, key = values[row], None if keys is None else keys[row]
         following = first + row if sequence_ids is None else sequence_ids[row]
         if is_plain and type(value) is bytes and (key is None or type(key) is str) and 0 <= following < 1 << 28:
-            # The usual row, for a third of the price.
-            head, length = _usual(value, key, following, row)
-            record = (*head, value)
+            # The usual row, in pieces and for a third of the price.
+            length = len(value)
+            counted = _VARINTS[length] if length < 1 << 14 else varint(length)
+            number = _VARINTS[following & 0x3FFF] if following < 1 << 14 else _long_varint(following)
+            if key is None:
+                size_bytes = 2 + len(counted) + len(number)
+                record = (_PACK_U32(size_bytes), b"\x18", counted, b"\x40", number, value)
+            else:
+                text = _encoded(key, row)
+                key_bytes = len(text)
+                key_size = _VARINTS[key_bytes] if key_bytes < 1 << 14 else varint(key_bytes)
+                size_bytes = 3 + len(key_size) + key_bytes + len(counted) + len(number)
+                record = (_PACK_U32(size_bytes), b"\x12", key_size, text, b"\x18", counted, b"\x40", number, value)
+            length += 4 + size_bytes
         else:
             single, data = _single(value, key, event_times, pairs, following, row)
             record = (_PACK_U32(len(single)), single, data)
@@ -76,22 +88,9 @@ def pack(
     return batches
 
 
-def _usual(value: bytes, key: str | None, sequence: int, row: int) -> tuple[tuple[bytes, ...], int]:
-    """The record up to its value in pieces, and its length with it."""
-    length = len(value)
-    counted = _VARINTS[length] if length < 1 << 14 else varint(length)
-    if sequence < 1 << 14:
-        number = _VARINTS[sequence]
-    else:
-        number = bytes((sequence & 127 | 128, sequence >> 7 & 127 | 128)) + _VARINTS[sequence >> 14]
-    if key is None:
-        size = 2 + len(counted) + len(number)
-        return (_PACK_U32(size), b"\x18", counted, b"\x40", number), 4 + size + length
-    text = _encoded(key, row)
-    key_bytes = len(text)
-    key_size = _VARINTS[key_bytes] if key_bytes < 1 << 14 else varint(key_bytes)
-    size = 3 + len(key_size) + key_bytes + len(counted) + len(number)
-    return (_PACK_U32(size), b"\x12", key_size, text, b"\x18", counted, b"\x40", number), 4 + size + length
+def _long_varint(number: int) -> bytes:
+    """Of a number of 14 to 28 bits."""
+    return bytes((number & 127 | 128, number >> 7 & 127 | 128)) + _VARINTS[number >> 14]
 
 
 def _single(

@@ -10,8 +10,8 @@ from anabranch.model.keyhash import key_shared_slot as slot_of_hash
 __all__ = ["high16", "java_string_hash", "key_shared_slot", "low16", "masked", "murmur3_32", "partition_of"]
 
 
-def murmur3_32(data: bytes) -> int:
-    """The raw hash, unsigned."""
+def murmur3_32(data: bytes | str) -> int:
+    """The raw hash, unsigned; of a text that of its UTF-8."""
     return mmh3.hash(data, 0, False)
 
 
