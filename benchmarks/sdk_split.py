@@ -57,7 +57,7 @@ class Pace:
 
     def _confirmed(self, future: asyncio.Future[MessageId], sent_at: float) -> None:
         if future.cancelled() or (error := future.exception()) is not None:
-            self.errors.append(RuntimeError("cancelled") if future.cancelled() else error)  # type: ignore[arg-type]
+            self.errors.append(RuntimeError("cancelled") if future.cancelled() else error)  # type: ignore[arg-type]  # not cancelled: it has one
         else:
             self.done.append((sent_at, time.perf_counter()))
 

@@ -91,7 +91,7 @@ def published(data: bytes, cuts: Sequence[int], *, native: bool, blocks: bool) -
     commands = ProducerCommands(connection, None)  # type: ignore[arg-type]  # SENDs of known producers need no more
     for number in range(3):
         producer: Any = FakeProducer(number)
-        commands._attached[number] = Attached(producer, Topic(told))  # type: ignore[arg-type]
+        commands._attached[number] = Attached(producer, Topic(told))  # type: ignore[arg-type]  # what the test needs of a topic
     decoder = FrameDecoder(FRAME_BYTES_MAX)
     if native:
         decoder.take_run = commands.run_taker()
