@@ -1,4 +1,5 @@
-"""Splits under load: 2,000 keyed messages a second, pipelined, while a segment is split 100 times (and merged between).
+"""Splits under load: 2,000 keyed messages a second, pipelined, while topics are split 100 times in all and merged
+between. Every split is of a topic's only segment, so that it concerns every key; as often as it may be merged.
 
 Expected before measuring. Nothing is confirmed between the decision to seal and its being durable (one fdatasync, about
 1 ms) nor on the way of the notice to the producer and of what follows to the children (a round trip and another
@@ -22,8 +23,8 @@ from tests.broker_process import BrokerProcess
 from tests.delivery_audit import Numbered, by_stream, decode, encode, judge
 from tests.lineage_reading import stored
 
-TOPIC = "topic://public/default/bench-split"
-DEEP = ["--set", "scalable_topics.max_dag_depth=1000"]  # every split is followed by a merge
+TOPIC = "topic://public/default/bench-split-{}"
+SPLITS_PER_TOPIC = 10
 RATE = 2_000
 KEYS = 200
 TICK_SECONDS = 0.001
@@ -79,50 +80,53 @@ class Windows:
         self.waits.append(found[1])
 
 
-async def measured(broker: BrokerProcess, splits: int) -> tuple[Windows, Windows, Pace]:
-    changes, calm = Windows(), Windows()
+async def measured(broker: BrokerProcess, topic: str, splits: int, changes: Windows, calm: Windows) -> Pace:
+    """One topic: its splits into `changes`, as many windows without one into `calm`."""
+    spans: list[tuple[Windows, float, float]] = []
     async with (
         anabranch.admin.connect(broker.http_url) as admin,
         anabranch.connect(broker.service_url) as client,
-        client.producer(TOPIC, name="bench") as producer,
+        client.producer(topic, name="bench") as producer,
     ):
         pace = Pace(producer)
         task = asyncio.ensure_future(pace.run())
-        await asyncio.sleep(1.0)
-        whole, following = 0, 1
-        spans: list[tuple[Windows, float, float]] = []
+        await asyncio.sleep(0.5)
+        whole = 0
         for _ in range(splits):
             spans.append((calm, time.perf_counter(), time.perf_counter() + WINDOW_SECONDS))
             await asyncio.sleep(WINDOW_SECONDS)
             began = time.perf_counter()
-            await admin.scalable_topics.split(TOPIC, whole)
+            await admin.scalable_topics.split(topic, whole)
             await asyncio.sleep(WINDOW_SECONDS)
             spans.append((changes, began, time.perf_counter()))
-            await admin.scalable_topics.merge(TOPIC, [following, following + 1])
-            whole, following = following + 2, following + 3
+            await admin.scalable_topics.merge(topic, [whole + 1, whole + 2])
+            whole += 3
             await asyncio.sleep(0.05)
         pace.is_over = True
         await task
         await producer.flush(timeout=30)
-        for windows, since, until in spans:
-            windows.add(pace.longest_ms(since, until))
-    return changes, calm, pace
+    for windows, since, until in spans:
+        windows.add(pace.longest_ms(since, until))
+    await audit(broker, topic, pace)
+    return pace
 
 
-def audit(broker: BrokerProcess, pace: Pace) -> None:
+async def audit(broker: BrokerProcess, topic: str, pace: Pace) -> None:
     """Raises unless every message is stored once and every key is in order."""
-    messages = asyncio.run(stored(broker.service_url, TOPIC))
+    messages = await stored(broker.service_url, topic)
     verdict = judge(by_stream(one for one, _ in pace.sent), by_stream(decode(one.data) for one in messages))
     if pace.errors or not verdict.holds or verdict.repeated:
         raise RuntimeError(f"{len(pace.errors)} errors {pace.errors[:1]}; {verdict}")
 
 
 def run(scene: Scene) -> list[Outcome]:
-    with BrokerProcess(scene.place("sdk-split"), arguments=DEEP) as broker:
-        changes, calm, pace = asyncio.run(measured(broker, scene.size(100, 3)))
-        audit(broker, pace)
+    changes, calm, messages = Windows(), Windows(), 0
+    with BrokerProcess(scene.place("sdk-split")) as broker:
+        for number in range(scene.size(10, 1)):
+            topic, splits = TOPIC.format(number), scene.size(SPLITS_PER_TOPIC, 3)
+            messages += len(asyncio.run(measured(broker, topic, splits, changes, calm)).sent)
     notes = {
-        "messages": len(pace.sent),
+        "messages": messages,
         "errors, reordered, duplicated": 0,
         "calm windows: longest gap, median and max ms": (percentile(calm.gaps, 0.5), max(calm.gaps)),
         "calm windows: longest send to receipt, median and max ms": (percentile(calm.waits, 0.5), max(calm.waits)),

@@ -45,6 +45,7 @@ async def test_scenarios_30_and_31_a_hundred_changes_under_pipelined_load(start_
         verdict = load.verdict(one.data for one in await stored(broker.service_url, TOPIC))
         assert verdict.holds, verdict
         assert verdict.repeated == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "the client left tasks behind"
 
 
 async def test_scenario_32_brokers_are_killed_between_and_during_changes(tmp_path: Path) -> None:

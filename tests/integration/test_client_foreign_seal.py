@@ -37,6 +37,7 @@ class Stage:
         self.is_sealed = False
         self.stored: dict[str, list[str]] = {}
         self.layout = FIRST
+        self.troubles: list[pb.ServerError] = []  # errors that children are refused with, last one first
 
     async def next(self, *wanted: int) -> Heard:
         """The next command of these kinds; lookups of the layout and producers are answered on the way."""
@@ -58,6 +59,9 @@ class Stage:
 
     def _producer(self, heard: Heard) -> None:
         topic = heard.body.topic
+        if topic != PARENT and self.troubles:
+            heard.answer(BaseCommand.ERROR, error=self.troubles.pop(), message="not now")
+            return
         if topic == PARENT and self.is_sealed:
             heard.answer(BaseCommand.ERROR, error=pb.TopicTerminatedError, message="sealed")
             return
@@ -145,6 +149,22 @@ async def test_scenarios_26_30_a_seal_without_our_additions(broker: FakeBroker, 
     along = [text for topic in lineage for text in stage.stored[topic]]
     for key in KEYS:
         assert [text for text in along if text.startswith(f"{key} ")] == [f"{key} {n}" for n in range(3)]
+
+
+async def test_scenarios_37_38_children_that_cannot_be_opened_at_first(broker: FakeBroker, sdk: Client) -> None:
+    stage = Stage(broker)
+    opening = asyncio.ensure_future(_opened(sdk))
+    await stage.next(BaseCommand.PRODUCER)
+    producer = await opening
+    stage.is_sealed = True
+    stage.troubles = 2 * [pb.ServiceNotReady, pb.TopicNotFound, pb.ProducerBusy, pb.UnknownError, pb.MetadataError]
+    stage.push()
+    assert (await stage.next(BaseCommand.PRODUCER)).body.topic != PARENT
+    futures = send_all(producer, range(2))
+    await stage.serve_children(12)
+    await producer.flush(timeout=PATIENCE)
+    assert [future.exception() for future in futures] == [None] * 12
+    assert not stage.troubles and PARENT not in stage.stored
 
 
 async def _opened(sdk: Client) -> Producer:

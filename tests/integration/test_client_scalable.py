@@ -272,3 +272,23 @@ async def test_a_send_timeout_is_kept_while_nobody_knows_where_to_go(
         with pytest.raises(TimedOut):
             await producer.send(b"b", timeout=PATIENCE)
         await producer.close(timeout=0.1)
+
+
+async def test_cancelled_sends_disturb_nobody(node: Node, admin: ScalableAdmin, sdk: Client) -> None:
+    await admin.create(TOPIC, 1, {})
+    async with sdk.producer(TOPIC, name="shop") as producer:
+        load = KeyedLoad(producer)
+        async with load.running():
+            for _, (whole, parts, _) in zip(range(4), halves(0), strict=False):
+                doomed = [asyncio.ensure_future(producer.send(b"none|%d|" % n, key="none")) for n in range(20)]
+                await load.progress(20)
+                change = asyncio.ensure_future(admin.split(TOPIC, whole, 2, None, None))
+                await asyncio.sleep(0)
+                for one in doomed:
+                    one.cancel()
+                await change
+                await asyncio.gather(*doomed, return_exceptions=True)
+                await admin.merge(TOPIC, list(parts), None)
+        verdict = load.verdict([one for one in await values(node) if not one.startswith(b"none")])
+    assert verdict.holds, verdict
+    assert (verdict.repeated, producer.pending_bytes) == (0, 0)

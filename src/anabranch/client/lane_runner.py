@@ -105,6 +105,7 @@ class LaneRunner:
         self._topic_epoch: int | None = None  # of exclusive producers: whoever came later has a higher one
         self._delay_s = seconds(options.batching.max_delay)
         self._batch_timer: Timer | None = None
+        self._is_patient = False
         self._is_over = False
 
     @property
@@ -114,6 +115,7 @@ class LaneRunner:
     def start(self, *, is_patient: bool) -> None:
         """Attach, and stay attached. `is_patient`: the application is not waiting for the first answer, so a segment
         that is not there yet, or a former self that is still there, are asked again."""
+        self._is_patient = is_patient
         forgives: tuple[type[ClientError], ...] = (TopicNotFound, ProducerBusy) if is_patient else ()
         if not self._is_regular:  # the layout names it: it is there, or will be, or the layout says what became of it
             forgives = (*forgives, TopicNotFound)
@@ -144,6 +146,8 @@ class LaneRunner:
             is_heard = True
         except Refused as error:
             is_heard = True
+            if self._is_patient and type(error) is Refused:  # a broker in trouble; this is no verdict
+                raise NotReady(error.reason) from error
             if isinstance(error, TopicNotFound):
                 self._home.perform(self._lanes.missing(self.track))
             raise
