@@ -20,7 +20,7 @@ from typing import Any
 from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError, NotAllowed, NotReady, NotSupported, TimedOut, Unreachable, refusal
 from anabranch.client.link import command
-from anabranch.client.policies import ConnectionPolicy, seconds
+from anabranch.client.policies import Backoff, ConnectionPolicy, seconds
 from anabranch.client.pool import Pool
 from anabranch.client.topic_view import Sightings, TopicView, UnreadableLayout, read_view, synthetic_view
 from anabranch.model.errors import Error
@@ -30,7 +30,7 @@ from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
-ASKED_AGAIN_SECONDS = 0.02  # between two layouts that were asked for because one is missing
+ASKED_AGAIN = Backoff(initial=0.02, maximum=1.0, jitter=0)  # between two layouts that were asked for in vain
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class TopicWatch:
         self._answered: asyncio.Future[None] = loop.create_future()
         self._end: asyncio.Future[ClientError] = loop.create_future()  # of the session that is open
         self._is_asked_again = False
+        self._in_vain = 0
         self._last_error: ClientError | None = None
 
     @property
@@ -127,7 +128,8 @@ class TopicWatch:
             if self._answered.done():
                 attempt = 0
             if isinstance(error, AskedAgain):
-                await self._clock.sleep(ASKED_AGAIN_SECONDS)
+                await self._clock.sleep(ASKED_AGAIN.delay(self._in_vain, 0))
+                self._in_vain += 1
                 continue
             delay = self._policy.backoff.delay(attempt, self._chance.random())
             log.info("watching again", extra={"topic": str(self.topic), "reason": error.reason, "delay_s": delay})
@@ -206,7 +208,13 @@ class TopicWatch:
             self._end.set_result(error)
 
     def _saw(self, view: TopicView) -> None:
+        known = self._sightings.view
         is_news = self._sightings.saw(view)
+        if known is not None and (known.generation, known.layout.epoch) != (
+            self.view.generation,
+            self.view.layout.epoch,
+        ):
+            self._in_vain = 0
         if not self._answered.done():
             self._answered.set_result(None)
         if not self._first.done():
