@@ -10,7 +10,7 @@ import pulsar
 import pytest
 
 import anabranch
-from anabranch import Batching, Chunking, Client, Compression
+from anabranch import Batching, Chunking, Client, Compression, DeadLetter
 from anabranch.client.errors import MessageTooLarge
 from tests.broker_process import BrokerProcess
 
@@ -161,3 +161,23 @@ async def test_many_consumers_of_a_queue_share_messages_in_chunks(sdk: Client, t
         await asyncio.gather(*workers, return_exceptions=True)
         assert sorted(found) == sorted(values)
         assert all(counts), "everybody had a share"
+
+
+async def test_a_message_in_chunks_can_become_a_dead_letter(sdk: Client, topic: str) -> None:
+    """Larger than the broker takes at once: the copy comes in chunks, too, and the original is gone."""
+    value = os.urandom(LARGE)
+    graves = f"{topic}-graves"
+    policy = DeadLetter(max_redeliveries=1, topic=graves, initial_subscription="mourners")
+    async with (
+        sdk.queue_consumer(topic, subscription="s", dead_letter=policy) as consumer,
+        sdk.producer(topic, chunking=Chunking(chunk_bytes=1 << 20)) as producer,
+    ):
+        await producer.send(value, key="k", timeout=PATIENCE)
+        for tries in range(2):
+            message = await consumer.receive(timeout=PATIENCE)
+            assert message is not None and message.redelivery_count == tries
+            await consumer.nack(message, delay=0)
+        async with sdk.queue_consumer(graves, subscription="mourners", start="earliest") as mourners:
+            message = await mourners.receive(timeout=PATIENCE)
+            assert message is not None
+            assert (message.value, message.key, message.properties["REAL_TOPIC"]) == (value, "k", topic)

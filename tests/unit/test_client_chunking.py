@@ -303,6 +303,9 @@ def test_what_a_sealed_segment_has_of_a_message_is_given_up_at_its_end() -> None
             effects += intake.ends_at((3, 1))
         assert [one.id.entryId for one in effects if isinstance(one, Reject)] == [1]
         assert not intake.has_chunks
+    queue = opened(is_shared=True)
+    queue.delivered(body(1), entries[0].data)
+    assert queue.ends_at((3, 1)) == [] and queue.has_chunks, "others may have what is missing here"
 
 
 def test_a_batch_beside_chunks_is_acknowledged_message_by_message() -> None:

@@ -307,7 +307,7 @@ class Client:
             if policy.initial_subscription is not None:
                 async with self.queue_consumer(topic, subscription=policy.initial_subscription, start="earliest"):
                     pass  # it is there now, and keeps what comes
-            return await self.producer(topic)
+            return await self.producer(topic, chunking=Chunking())  # what could be read can be buried
 
         return DeadLetters(policy, subscription, sender)
 

@@ -204,7 +204,8 @@ class Intake:
     @property
     def _is_at_end(self) -> bool:
         seen = self._chunks.last_seen
-        return self._end is not None and seen is not None and seen >= self._end
+        is_alone = not self._is_shared  # others may have what is missing here
+        return is_alone and self._end is not None and seen is not None and seen >= self._end
 
     def expire(self, now: float) -> list[Effect]:
         """Messages in chunks that stayed incomplete for too long would hold up the acks for ever: they are given up."""
