@@ -7,13 +7,19 @@ from dataclasses import replace
 import pytest
 
 from anabranch.broker.errors import TopicNotFound
-from anabranch.broker.scalable_records import ScalableTopic
+from anabranch.broker.scalable_records import ScalableTopic, find_segment
 from anabranch.broker.segment_lineage import LastSequence, Lineage
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.record_codec import encode_record
+from anabranch.metadata.open import open_store
+from anabranch.metadata.port import ANY
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_split, replaced, reserved
 from anabranch.model.routing import MOD_N
 from anabranch.model.segment import Seal, backing_topic
+from anabranch.node.scalable_records import StoredScalableRecords, topic_record_key
+from anabranch.runtime.clock import SystemClock
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 
@@ -27,9 +33,12 @@ def split_topic(incarnation: int = 1) -> ScalableTopic:
 class Records:
     def __init__(self, topic: ScalableTopic | None) -> None:
         self.topic = topic
+        self.reads = 0
+        self.is_behind = False  # what is written elsewhere is not here yet
 
-    async def read(self, topic: TopicName) -> ScalableTopic | None:
-        return self.topic
+    async def read(self, topic: TopicName, *, is_fresh: bool = False) -> ScalableTopic | None:
+        self.reads += 1
+        return self.topic if is_fresh or not self.is_behind else None
 
     async def exists(self, topic: TopicName) -> bool:
         return self.topic is not None
@@ -82,6 +91,34 @@ async def test_segments_that_no_record_lists() -> None:
         await Lineage(Records(None), Owners()).topic(name)
     with pytest.raises(TopicNotFound):
         await Lineage(Records(topic), Owners()).topic(TopicName.parse(f"{name}7"))
+
+
+async def test_before_no_is_said_the_store_is_asked_for_all_there_is() -> None:
+    topic = split_topic()
+    records = Records(topic)
+    name = backing_topic(TOPIC, topic.layout[1])
+    await find_segment(records, name)
+    assert records.reads == 1
+    records.is_behind = True
+    assert await find_segment(records, name) == (topic, topic.layout[1])
+
+
+async def test_records_are_decoded_when_they_have_changed() -> None:
+    async with open_store("memory:", SystemClock(), 8_000) as store:
+        records, key = StoredScalableRecords(store), topic_record_key(TOPIC)
+        assert await records.read(TOPIC) is None
+        stored = TopicRecord(Layout.initial(2, now_ms=0), incarnation=1)
+        await store.put(key, encode_record(stored), expected=ANY)
+        first = await records.read(TOPIC)
+        assert first is not None
+        assert await records.read(TOPIC, is_fresh=True) is first
+        await store.put(key, encode_record(replace(stored, incarnation=2)), expected=ANY)
+        second = await records.read(TOPIC)
+        assert second is not None
+        assert (first.incarnation, second.incarnation) == (1, 2)
+        await store.put(key, encode_record(replace(stored, is_deleting=True)), expected=ANY)
+        assert await records.read(TOPIC) is None  # nobody attaches any more
+        assert await records.exists(TOPIC)
 
 
 def test_keys_are_judged_where_ranges_mean_something() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from anabranch.broker.errors import TopicNotFound
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment, backing_topic
@@ -44,17 +45,26 @@ class ScalableTopic:
 
 
 class ScalableRecords(Protocol):
-    async def read(self, topic: TopicName) -> ScalableTopic | None:
-        """As it stands now, not from a cache; `topic` is a `topic://` name."""
+    async def read(self, topic: TopicName, *, is_fresh: bool = False) -> ScalableTopic | None:
+        """As this broker's side of the store has it; `is_fresh`: with everything that was written before the call.
+        `topic` is a `topic://` name."""
 
     async def exists(self, topic: TopicName) -> bool: ...
 
 
-class NoRecords:
-    """Where there are no scalable topics."""
+async def find_segment(records: ScalableRecords, name: TopicName) -> tuple[ScalableTopic, Segment]:
+    """The topic that lists a segment, in its layout or its running operation; TopicNotFound when none does.
 
-    async def read(self, topic: TopicName) -> ScalableTopic | None:
-        return None
-
-    async def exists(self, topic: TopicName) -> bool:
-        return False
+    Who comes with a name from somewhere knows more than our side of the store, perhaps: before no is said it is asked
+    for all that was written.
+    """
+    topic = await records.read(name.scalable)
+    segment = None if topic is None else topic.segment(name)
+    if topic is None or segment is None:
+        topic = await records.read(name.scalable, is_fresh=True)
+        segment = None if topic is None else topic.segment(name)
+    if topic is None:
+        raise TopicNotFound(f"Topic {name.scalable} not found")
+    if segment is None:
+        raise TopicNotFound(f"{name} is no segment of {name.scalable} (any more)")
+    return topic, segment

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from anabranch.broker.errors import TopicNotFound
-from anabranch.broker.scalable_records import ScalableRecords
+from anabranch.broker.scalable_records import ScalableRecords, find_segment
 from anabranch.model.names import TopicName
 
 
@@ -22,11 +21,6 @@ class SegmentGuard:
     async def admit(self, name: TopicName) -> None:
         """Raises TopicNotFound unless the segment is in the topic's layout or its running operation. One that is only
         planned is waited for: producers come in advance."""
-        topic = await self._records.read(name.scalable)
-        if topic is None:
-            raise TopicNotFound(f"Topic {name.scalable} not found")
-        segment = topic.segment(name)
-        if segment is None:
-            raise TopicNotFound(f"{name} is no segment of {name.scalable} (any more)")
+        topic, segment = await find_segment(self._records, name)
         if topic.is_planned(segment):
             await self._wait_made(name)

@@ -10,8 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from anabranch.broker.errors import TopicNotFound
-from anabranch.broker.scalable_records import ScalableRecords, ScalableTopic
+from anabranch.broker.scalable_records import ScalableRecords, ScalableTopic, find_segment
 from anabranch.broker.segment_keys import KeyProof
 from anabranch.model.names import TopicName
 from anabranch.model.routing import RingHash, RoutingKind
@@ -43,11 +42,7 @@ class Lineage:
 
     async def topic(self, name: TopicName) -> tuple[ScalableTopic, Segment]:
         """The record of a segment's topic; TopicNotFound when it does not list the segment."""
-        topic = await self._records.read(name.scalable)
-        segment = None if topic is None else topic.segment(name)
-        if topic is None or segment is None:
-            raise TopicNotFound(f"{name} is no segment of {name.scalable} (any more)")
-        return topic, segment
+        return await find_segment(self._records, name)
 
     def proof(self, topic: ScalableTopic, segment: Segment) -> KeyProof | None:
         """What keys a producer may send there; None where ranges are decoration."""
