@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from anabranch import (
     MessageId,
     ProcessingTimeout,
     Producer,
+    QueueConsumer,
+    StreamConsumer,
 )
 from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.client.checkpoint import Kind, TopicCut
@@ -30,6 +33,7 @@ from anabranch.client.errors import Closed
 from anabranch.client.opening import Opening
 from anabranch.client.traversal import CheckpointMismatch, PositionGone
 from anabranch.node.node import Node
+from anabranch.node.scalable_settings import ScalableTopicSettings
 from tests.scalable_nodes import admin_of, plain_settings
 from tests.two_nodes import until
 
@@ -484,6 +488,39 @@ async def test_the_lowest_priority_number_is_served_first(world: World) -> None:
     assert await nothing(second)
 
 
+@pytest.mark.parametrize("kind", ["queue", "stream"])
+async def test_an_operator_rewinds_and_clears_under_a_living_consumer(world: World, kind: str) -> None:
+    """Scenarios 72, 73: what was published before anybody came is kept; a seek replays, also of sealed segments."""
+    await world.create()
+    await world.admin.create_subscription(TOPIC, "s", kind.upper(), "earliest")
+    await world.publish(12)
+    await world.split(0)
+    await world.publish(12)
+    consumer = await opened(world, kind)
+
+    async def everything() -> list[Message]:
+        got: list[Message] = []
+        while len(got) < 24:
+            got += await received(consumer, 1)
+            if isinstance(consumer, QueueConsumer):
+                await consumer.ack(got[-1])
+            elif isinstance(consumer, StreamConsumer):
+                await consumer.ack_cumulative(got[-1])
+        return got
+
+    assert Counter(texts(await everything())) == Counter(world.all)
+    assert await nothing(consumer)
+    await world.admin.seek(TOPIC, "s", 0)
+    again = await everything()
+    assert Counter(texts(again)) == Counter(world.all)
+    if kind == "stream":
+        assert_ordered(again, world.all)
+    await world.admin.clear_backlog(TOPIC, "s")
+    await world.publish(6)
+    assert Counter(texts(await received(consumer, 6))) == Counter(world.all[24:])
+    await consumer.close()
+
+
 # --------------------------------------------------------------------------------------------------------- checkpoints
 
 
@@ -635,6 +672,38 @@ async def test_a_segment_that_retention_took_is_skipped_or_told(world: World) ->
         assert_ordered(await received(consumer, 3), world.all)
     with pytest.raises(PositionGone):
         await world.client.checkpoint_consumer(TOPIC, start=gone, on_loss="fail")
+
+
+async def test_readers_leave_nothing_behind(world: World) -> None:
+    """Scenario 81."""
+    await world.create(2)
+    await world.publish(6)
+    async with world.client.checkpoint_consumer(TOPIC, start=Checkpoint.earliest()) as consumer:
+        await received(consumer, 6)
+    async with world.client.checkpoint_consumer(TOPIC, start=Checkpoint.earliest(), group="g", name="a") as member:
+        await received(member, 6)
+    state = await world.admin.stats(TOPIC)
+    assert set(state["subscriptions"]) <= {"g"}
+    assert all(one["consumerCount"] == 0 for one in state["subscriptions"].values())
+
+
+async def test_past_the_grace_the_survivor_has_everything(tmp_path: Path) -> None:
+    """Scenario 49."""
+    settings = replace(ScalableTopicSettings(), session_grace_seconds=0.3)
+    async with (
+        Node(plain_settings(tmp_path, scalable_topics=settings)) as node,
+        anabranch.connect(node.service_url, connection=QUICK) as client,
+    ):
+        await admin_of(node).create(TOPIC, 4, {})
+        survivor = await client.stream_consumer(TOPIC, subscription="s", start="earliest", name="a")
+        async with anabranch.connect(node.service_url, connection=QUICK) as other:
+            lost = await other.stream_consumer(TOPIC, subscription="s", name="b")
+            await until(lambda: len(lanes(lost)) == 2 and len(lanes(survivor)) == 2)
+            await lost._tasks.close()  # as if its process hung: no farewell, no session any more
+            for part in lost._seats.values():
+                assert part.session is not None
+                await part.session._hang_up()
+            await until(lambda: len(lanes(survivor)) == 4)
 
 
 # ------------------------------------------------------------------------------------------------------ several topics

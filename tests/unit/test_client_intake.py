@@ -175,3 +175,34 @@ def test_the_broker_counts_permits_anew_for_each_attachment() -> None:
     assert intake.opened() == [Flow(4)]
     assert intake.taken() == []
     assert intake.taken() == [Flow(2)]
+
+
+def test_what_is_acknowledged_is_dropped_until_the_broker_has_confirmed_it_and_comes_after_a_seek() -> None:
+    """Scenario 73: only a seek brings back what the broker has confirmed."""
+    intake = opened()
+    first, second = delivered(intake.delivered(body(0), batch(2)))
+    assert intake.ack_cumulative(second.id)
+    assert intake.flush()
+    intake.lost([])
+    said = intake.opened()
+    assert delivered(intake.delivered(body(0), batch(2))) == [], "the ack may not have arrived"
+    for effect in [*said, *intake.flush()]:
+        if isinstance(effect, Ack):
+            intake.confirmed(effect.number)
+    assert intake.is_clean
+    assert intake.is_covered(first.id)
+    intake.lost([])
+    intake.opened()
+    again = delivered(intake.delivered(body(0), batch(2)))
+    assert [one.id for one in again] == [first.id, second.id]
+
+
+def test_the_first_half_of_a_batch_stays_acknowledged_over_a_reconnect() -> None:
+    intake = opened()
+    first, second = delivered(intake.delivered(body(0), batch(2)))
+    assert intake.ack_cumulative(first.id)
+    (ack,) = [effect for effect in intake.flush() if isinstance(effect, Ack)]
+    intake.confirmed(ack.number)
+    intake.lost([second.id])
+    intake.opened()
+    assert [one.id for one in delivered(intake.delivered(body(0), batch(2)))] == [second.id]

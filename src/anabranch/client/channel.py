@@ -83,6 +83,9 @@ class Outlet(Protocol):
     def reached_end(self, channel: Channel) -> None:
         """Everything that will ever be in it is acknowledged."""
 
+    def refilled(self, channel: Channel) -> None:
+        """It had reached its end, and its position was taken back."""
+
 
 class Channel:
     def __init__(self, spec: ChannelSpec, outlet: Outlet, ground: Ground, window: int) -> None:
@@ -173,7 +176,9 @@ class Channel:
 
     def heard(self, kind: int, body: Any, payload: bytes) -> None:
         if kind == BaseCommand.MESSAGE:
-            self.is_at_end = False
+            if self.is_at_end:
+                self.is_at_end = False
+                self._outlet.refilled(self)
             self.perform(self.intake.delivered(body, payload, self._clock.monotonic()))
             if self.intake.has_chunks and self._chunk_timer is None:
                 self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._look_at_chunks)

@@ -199,6 +199,9 @@ class Consumer:
     def reached_end(self, channel: Channel) -> None:
         self._share()
 
+    def refilled(self, channel: Channel) -> None:
+        self._share()
+
     # -- for the kinds
 
     def _seen(self, part: TopicPart, view: TopicView) -> None:

@@ -106,6 +106,8 @@ class Intake:
         self._dirty: dict[Place, None] = {}  # have acks to be said, in this order
         self._cumulative: pb.MessageIdData | None = None  # the same for a cumulative one
         self._floor: tuple[int, int, int] | None = None  # everything up to here is acknowledged cumulatively
+        self._is_floor_whole = False  # it is the end of an entry
+        self._covered: tuple[int, int, int] | None = None  # the application's farthest cumulative ack
         self._unconfirmed: dict[int, Sequence[Place]] = {}  # acks said: number to places
         self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
         self._last_ack = 0
@@ -135,6 +137,8 @@ class Intake:
         if self._cumulative is None and self._unconfirmed_cumulative:
             self._cumulative = self._unconfirmed_cumulative[max(self._unconfirmed_cumulative)]
         self._unconfirmed_cumulative.clear()
+        if self._cumulative is None and self._withheld is None and self._is_floor_whole:
+            self._floor = None  # the broker has it; what comes again from below, somebody has asked for by a seek
         self._open_again(buffered)
 
     def delivered(self, body: Any, payload: bytes, now: float = 0.0) -> list[Effect]:
@@ -237,6 +241,8 @@ class Intake:
         effects: list[Effect] = []
         if messages:
             entry.held |= fresh & entry.unacked
+            if self._covered is not None and place < self._covered[:2]:
+                self._covered = None  # taken back
             self._entries[place] = entry
             effects.append(Deliver(messages))
         elif not entry.unacked or self._below_floor(place, size) == _all(size):
@@ -273,7 +279,7 @@ class Intake:
     def start_after(self, one: MessageId) -> None:
         """Nothing up to this message is handed out."""
         if self._floor is None or self._floor < one.place:
-            self._floor = one.place
+            self._floor, self._is_floor_whole = one.place, False
 
     def stop(self, buffered: Iterable[MessageId]) -> None:
         """Hand out nothing more; acks of what was handed out still count. `buffered` never was: the next has it."""
@@ -284,7 +290,7 @@ class Intake:
 
     def is_covered(self, one: MessageId) -> bool:
         """Is it acknowledged cumulatively?"""
-        return self._floor is not None and one.place <= self._floor
+        return self._covered is not None and one.place <= self._covered
 
     def ack(self, one: MessageId) -> bool:
         """True when there is now something for `flush` to say."""
@@ -326,7 +332,8 @@ class Intake:
         floor = (one.ledger, one.entry, one.batch_index)
         if self._floor is not None and floor <= self._floor:
             return False
-        self._floor = floor
+        self._floor = self._covered = floor
+        self._is_floor_whole = one.batch_index < 0 or one.batch_index == one.batch_size - 1
         place = floor[:2]
         for last in [last for last in self._chunked if last <= place]:
             del self._chunked[last]

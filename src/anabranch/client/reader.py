@@ -67,6 +67,7 @@ class Reader(Channel):
                 age_s = max(0, self._clock.now_ms() - at_ms) // 1000
                 fields["start_message_rollback_duration_sec"] = age_s + SLACK_SECONDS
             case After(one):
+                self.intake.start_after(one)
                 self._begun_at = self._restart or Position(one.ledger, one.entry)
                 fields["start_message_id"] = _wire(self._begun_at)
             case FromStart():
