@@ -114,6 +114,7 @@ class Placing:
 
     def __init__(self) -> None:
         self.owner: str | None = None
+        self.tenure = 0
 
     def at(self, broker: str) -> PlaceOf:
         return PlaceOf(self, broker)
@@ -124,12 +125,16 @@ class PlaceOf:
     placing: Placing
     broker: str
     believes: bool = False  # it has been frozen and thinks that it is still its turn
+    believed: int = 0
 
     def is_here(self, topic: TopicName) -> bool:
         return self.believes or self.placing.owner == self.broker
 
     def whereabouts(self, topic: TopicName) -> Url | None:
         return None if self.placing.owner is None else Url(f"pulsar://{self.placing.owner}")
+
+    def tenure(self, topic: TopicName) -> int | None:
+        return self.believed if self.believes else self.placing.tenure
 
     async def wait_placed(self, topic: TopicName) -> None:
         return
@@ -232,6 +237,7 @@ class Brokers:
     def lead(self, name: str) -> Controllers:
         """From now on all names are this broker's."""
         before, self.placing.owner = self.placing.owner, name
+        self.placing.tenure += before != name
         for other, controllers in self.controllers.items():
             if not self.places[other].believes:
                 controllers.placement_changed(has_gained=other == name and before != name)

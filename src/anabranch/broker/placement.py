@@ -42,6 +42,9 @@ class Placement(Protocol):
     def whereabouts(self, topic: TopicName) -> Address | None:
         """Who serves it (perhaps we ourselves); None when nobody does at the moment."""
 
+    def tenure(self, topic: TopicName) -> int | None:
+        """Of this broker: another number whenever somebody else may have served it in between; None: it does not."""
+
     async def wait_placed(self, topic: TopicName) -> None:
         """While the topic changes hands: until it is known who serves it, or for as long as a client may be kept.
 
@@ -60,6 +63,9 @@ class EverythingHere:
 
     def whereabouts(self, topic: TopicName) -> Address | None:
         return self._address
+
+    def tenure(self, topic: TopicName) -> int | None:
+        return 0
 
     async def wait_placed(self, topic: TopicName) -> None:
         return

@@ -182,6 +182,7 @@ class Controllers:
         record = await self.records.find(topic)
         if record is None:
             raise TopicGone(f"{topic} does not exist")
+        tenure = self._place.tenure(topic)
         limits = self.settings.limits(
             record.auto_scale_policy, await self._rules.auto_scale_policy(topic.namespace_path)
         )
@@ -199,6 +200,7 @@ class Controllers:
             step=self._step,
             gate=self._gate,
         )
+        leader.tenure = tenure
         leader.is_wanted = self._due.pop(topic, None) == NOW
         if self._is_closed:
             raise NotLeading("the broker is stopping")
@@ -226,9 +228,9 @@ class Controllers:
     def placement_changed(self, *, has_gained: bool) -> None:
         """Another share of the names is ours. With `has_gained` there is something that others may have left behind."""
         for topic, leader in tuple(self._leaders.items()):
-            if not self._place.is_here(topic):
+            if not self._place.is_here(topic) or self._place.tenure(topic) != leader.tenure:
                 del self._leaders[topic]
-                leader.depose("its name is placed elsewhere now")
+                leader.depose("its name is placed elsewhere now, or was meanwhile")
         self._due = {topic: at_ms for topic, at_ms in self._due.items() if self._place.is_here(topic)}
         if has_gained:
             self._resuming.set()
@@ -374,17 +376,24 @@ class Controllers:
     async def wake(self, topic: TopicName) -> None:
         async def work(leader: Leader) -> None:
             await leader.wait_in_office()
+            await leader.look()
+            if leader.is_over:
+                raise NotLeading(f"{topic} was led by others meanwhile")
 
         await self._at_leader(topic, work)
 
     async def delete(self, topic: TopicName) -> None:
+        """The life that it has now: one that is created while this is asked again is another."""
         operation_id = self.new_id()
+        incarnation = (await self.record(topic)).incarnation
 
         async def work(leader: Leader) -> None:
-            record = await leader.wait_in_office()
-            await leader.ask(steps.DeleteCall(operation_id, record.incarnation))
+            await leader.ask(steps.DeleteCall(operation_id, incarnation))
 
-        await self._at_leader(topic, work)
+        try:
+            await self._at_leader(topic, work)
+        except TopicGone:
+            return  # it is gone: that is what was asked for
 
     async def record(self, topic: TopicName) -> TopicRecord:
         found = await self.records.find(topic)

@@ -77,6 +77,7 @@ class Leader:
         """`gate`: an operation passes it once, as a whole: it is done or not begun when metadata is moved."""
         self.topic, self.term = topic, term
         self.settings, self.clock = settings, clock
+        self.tenure: int | None = None  # of the place that made it the leader
         self.is_over = False
         self.over_because = ""
         self.is_wanted = False  # as the store says, as far as we know
@@ -116,6 +117,12 @@ class Leader:
             raise StillRunning(f"{self.topic} could not be taken over yet") from error
         assert self.ops.record is not None
         return self.ops.record
+
+    async def look(self) -> None:
+        """At the record as it stands: whoever was overtaken without noticing (a topic deleted and created again, led by
+        others meanwhile) is over when this returns."""
+        event = await self._records.load(self.topic)
+        self.deliver(self.ops, event)
 
     def depose(self, reason: str) -> None:
         """Somebody else leads, or may."""

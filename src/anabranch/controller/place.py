@@ -28,5 +28,8 @@ class Place(Protocol):
     def whereabouts(self, topic: TopicName) -> Reachable | None:
         """Who does; None when nobody does at the moment."""
 
+    def tenure(self, topic: TopicName) -> int | None:
+        """Another number whenever somebody else may have had it in between; None: it is not ours."""
+
     async def wait_placed(self, topic: TopicName) -> None:
         """While it changes hands: until it is known who has it, or for as long as a client may be kept."""

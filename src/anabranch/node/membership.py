@@ -71,6 +71,9 @@ class ClusterPlace:
             raise ServedElsewhere(topic, self.whereabouts(topic))
         return tenure
 
+    def tenure(self, topic: TopicName) -> int | None:
+        return None if self._cluster is None else self._cluster.tenure_of(str(topic))
+
     async def wait_placed(self, topic: TopicName) -> None:
         """A broker that was killed is registered until its session ends: nobody is sent to a port that refuses."""
         cluster, name = self.cluster, str(topic)

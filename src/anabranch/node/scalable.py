@@ -22,10 +22,11 @@ LOOK_SECONDS = 0.5
 
 async def follow_placement(cluster: Cluster, service: ScalableService) -> None:
     """For ever: tell the controllers when names come to this broker or leave it, and watchers when addresses change."""
-    served: frozenset[int] = frozenset()
+    served: frozenset[tuple[int, int]] = frozenset()  # slots and since which epoch of theirs
     seen: object = None
     while True:
-        now = cluster.serving if cluster.is_valid else frozenset()
+        slots = cluster.table.slots
+        now = frozenset((slot, slots[slot].epoch) for slot in cluster.serving) if cluster.is_valid else frozenset()
         facts = now, cluster.table.slots, frozenset(card.seat for card in cluster.cards.values())
         if facts != seen:
             service.placement_changed(has_gained=bool(now - served))

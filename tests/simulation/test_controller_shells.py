@@ -1,0 +1,215 @@
+"""The real shells of the controllers in seeded worlds: three brokers, one store that loses answers, owners that do.
+
+Splits, merges, subscribes, seeks, deletions and collections at random, asked of whoever leads, while leaders are
+killed, frozen (they go on with their old term) and replaced between any two writes. What must hold is checked at every
+write of the record and at the end, when all is calm. (The machines alone, much faster and with more kinds of trouble,
+are in `controller_world`; this shows that the shells keep what the machines promise.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from anabranch.controller.controllers import Controllers
+from anabranch.controller.face import LedElsewhere, Start, SubscriptionKind, TopicExists
+from anabranch.controller.paths import record_key, registry_key, term_key
+from anabranch.controller.record import Outcome, TopicRecord
+from anabranch.controller.registry import Registry, SubscriptionState
+from anabranch.metadata.port import Change
+from anabranch.model.errors import Error
+from anabranch.model.segment import backing_topic
+from tests.controller_parts import TOPIC, Brokers
+from tests.simulated_time import run_simulated
+from tests.simulation.world import LINES_SHOWN, seeds
+
+SEEDS = int(os.environ.get("ANABRANCH_SEEDS", "500")) // 4
+STEPS = 14
+
+
+class Life:
+    def __init__(self, brokers: Brokers, seed: int) -> None:
+        self.brokers, self.chance = brokers, random.Random(seed)
+        self.outcomes: dict[str, Outcome] = {}
+        self.before: TopicRecord | None = None
+        self.term = 0  # the highest of the name, over all its lives
+        self.lines: list[str] = []
+        self.asked: list[asyncio.Future[None]] = []
+        self.number = 0
+        brokers.bare.data.listen(self._written)
+
+    def say(self, text: str) -> None:
+        self.lines.append(f"{self.brokers.clock.monotonic():9.3f}  {text}")
+
+    # what must hold at every write ------------------------------------------------------------------------------------
+    def _written(self, changes: object) -> None:
+        for change in changes:  # type: ignore[attr-defined]  # what the memory backend tells
+            assert isinstance(change, Change)
+            if change.key == record_key(TOPIC):
+                self._check(self.brokers.record())
+
+    def _check(self, record: TopicRecord | None) -> None:
+        before, self.before = self.before, record
+        if record is None:
+            assert before is not None
+            assert before.is_deleting, "a topic vanished that nobody deleted"
+            return
+        self.say(f"record: term {record.leader_term} epoch {record.epoch} {'runs' if record.operation else ''}")
+        if record.leader_term:
+            assert record.leader_term >= self.term, "a leader of an older term has written"
+            self.term = record.leader_term
+        if before is not None and before.incarnation == record.incarnation:
+            assert record.epoch >= before.epoch
+            assert record.layout.next_segment_id >= before.layout.next_segment_id
+        last = record.last_operation
+        if last is not None:
+            assert self.outcomes.setdefault(last.operation_id, last.outcome) is last.outcome
+
+    # what happens -----------------------------------------------------------------------------------------------------
+    def ask(self, name: str, work: Callable[[Controllers], Awaitable[object]]) -> None:
+        """Of whoever leads, again where somebody else does by then; refusals are fine."""
+
+        async def insist() -> None:
+            for _ in range(30):
+                owner = self.brokers.placing.owner
+                if owner is None:
+                    await asyncio.sleep(0.05)
+                    continue
+                try:
+                    await work(self.brokers.controllers[owner])
+                except LedElsewhere:
+                    await asyncio.sleep(0.02)
+                except Error as error:
+                    self.say(f"{name}: {error.code}")
+                    if not error.retryable:
+                        return
+                    await asyncio.sleep(0.05)
+                else:
+                    self.say(f"{name}: done")
+                    return
+
+        self.say(f"asked: {name}")
+        self.asked.append(asyncio.ensure_future(insist()))
+
+    def something(self) -> None:
+        chance, record = self.chance, self.before
+        self.number += 1
+        operation_id = f"op{self.number}"
+        active = [] if record is None else list(record.layout.active)
+        match chance.choice(["split", "split", "merge", "subscribe", "unsubscribe", "seek", "delete", "create"]):
+            case "split" if active:
+                target = chance.choice(active).segment_id
+                ways = chance.choice([2, 2, 3])
+                self.ask(operation_id, lambda c: c.split(TOPIC, target, ways=ways, operation_id=operation_id))
+            case "merge" if len(active) > 1:
+                first = chance.randrange(len(active) - 1)
+                pair = active[first].segment_id, active[first + 1].segment_id
+                self.ask(operation_id, lambda c: c.merge(TOPIC, pair, operation_id=operation_id))
+            case "subscribe":
+                name, start = chance.choice("xyz"), chance.choice([Start.EARLIEST, Start.LATEST])
+                kind = SubscriptionKind.QUEUE if name == "x" else SubscriptionKind.STREAM
+                self.ask(f"subscribe {name}", lambda c: c.subscribe(TOPIC, name, kind, start))
+            case "unsubscribe":
+                gone = chance.choice("xyz")
+                self.ask(f"unsubscribe {gone}", lambda c: c.unsubscribe(TOPIC, gone))
+            case "seek":
+                moved, to = chance.choice("xyz"), chance.choice([0, None])
+                self.ask(f"move {moved}", lambda c: c.move(TOPIC, moved, to))
+            case "delete" if chance.random() < 0.3:
+                self.ask("delete", lambda c: c.delete(TOPIC))
+            case _:
+                self.ask("create", lambda c: c.create(TOPIC, chance.choice([1, 2, 3]), {}))
+
+    async def trouble(self) -> None:
+        brokers, chance = self.brokers, self.chance
+        name = chance.choice("abc")
+        match chance.choice(["move", "kill", "freeze", "nothing"]):
+            case "move":
+                self.say(f"{name} leads")
+                self._lead(name)
+            case "kill":
+                self.say(f"{name} killed")
+                await brokers.kill(name)
+                await brokers.start(name)
+                self._lead(chance.choice("abc"))
+            case "freeze":  # it believes that it still leads, whatever happens
+                brokers.places[name].believes = chance.random() < 0.5
+                self.say(f"{name} believes: {brokers.places[name].believes}")
+            case _:
+                return
+
+    def _lead(self, name: str) -> None:
+        self.brokers.lead(name)
+
+    # the end ----------------------------------------------------------------------------------------------------------
+    async def calm(self) -> None:
+        brokers = self.brokers
+        brokers.faults.trouble = 0.0
+        await asyncio.wait_for(asyncio.gather(*self.asked), 300)
+        for place in brokers.places.values():
+            place.believes = False
+        leader = brokers.lead("a")
+        try:
+            await leader.create(TOPIC, 1, {})
+        except TopicExists:
+            pass
+        await leader.wake(TOPIC)
+        await brokers.until(self._is_calm, 300)
+        self._check_calm()
+
+    def _registry(self) -> Registry:
+        found = self.brokers.bare.data.get(registry_key(TOPIC))
+        return Registry() if found is None else Registry.decode(found.value)
+
+    def _is_calm(self) -> bool:
+        record, registry = self.brokers.record(), self._registry()
+        if record is None or record.operation is not None or record.garbage or record.is_deleting:
+            return False
+        found = registry.subscriptions.values()
+        return registry.incarnation == record.incarnation and all(
+            one.state is SubscriptionState.READY and one.move is None for one in found
+        )
+
+    def _check_calm(self) -> None:
+        record, registry, shelf = self.brokers.record(), self._registry(), self.brokers.shelf
+        assert record is not None
+        names = {backing_topic(TOPIC, one): one for one in record.segments.values()}
+        assert set(shelf.segments) == set(names), "orphans, or segments that are not there"
+        for name, segment in names.items():
+            stored = shelf.segments[name]
+            assert (stored.sealed is None) == segment.is_active, f"segment {segment.segment_id}"
+            assert set(stored.cursors) == registry.cursors, f"cursors of segment {segment.segment_id}"
+        assert self.brokers.bare.data.get(term_key(TOPIC)) is not None
+
+
+@pytest.mark.parametrize("part", seeds(SEEDS, 10))
+def test_the_shells_survive_everything(part: range) -> None:
+    for seed in part:
+        live(seed)
+
+
+def live(seed: int) -> None:
+    lives: list[Life] = []
+
+    async def story() -> None:
+        async with Brokers("a", "b", "c", seed=seed, trouble=0.15, max_segments=12, retention_minutes=0) as brokers:
+            life = Life(brokers, seed)
+            lives.append(life)
+            life.ask("create", lambda c: c.create(TOPIC, 2, {}))
+            for _ in range(STEPS):
+                await asyncio.sleep(life.chance.choice([0.0, 0.01, 0.05, 0.3]))
+                life.something()
+                if life.chance.random() < 0.5:
+                    await asyncio.sleep(life.chance.random() * 0.05)
+                    await life.trouble()
+            await life.calm()
+
+    try:
+        run_simulated(story())
+    except BaseException as error:
+        said = "\n".join(lives[0].lines[-LINES_SHOWN:]) if lives else ""
+        raise AssertionError(f"seed {seed}: {error!r}\n{said}") from error
