@@ -135,7 +135,7 @@ async def test_expired_tokens_are_renewed_on_the_living_connection(broker: Broke
         given += 1
         if given >= 3:
             asked.set()
-        return token_of("root", seconds=1.0) if given < 3 else token_of("root")
+        return token_of("root", seconds=3.0) if given < 3 else token_of("root")
 
     async with (
         anabranch.connect(broker.service_url, token=supplier) as client,

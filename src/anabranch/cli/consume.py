@@ -98,19 +98,26 @@ def saved_at(plan: Plan) -> Checkpoint:
     return Checkpoint.earliest() if plan.start == "earliest" else Checkpoint.latest()
 
 
-async def next_one(
-    consumer: Consumer, patience_seconds: float | None, clock: Clock, tell: Callable[[Change], None]
-) -> Message | None:
-    """The next message, None when nothing comes for so long. Splits and merges are told when they happen."""
-    until = None if patience_seconds is None else clock.monotonic() + patience_seconds
-    while True:
-        before = consumer.layouts
-        left = LOOK_SECONDS if until is None else until - clock.monotonic()
-        message = await consumer.receive(timeout=max(0.0, min(left, LOOK_SECONDS)))
-        for change in changes(before, consumer.layouts):
-            tell(change)
-        if message is not None or (left <= LOOK_SECONDS and until is not None):
-            return message
+class Listening:
+    """Receives, and tells of splits and merges when they happen: also of those between two messages."""
+
+    def __init__(self, consumer: Consumer, clock: Clock, tell: Callable[[Change], None]) -> None:
+        self._consumer = consumer
+        self._clock = clock
+        self._tell = tell
+        self._known = consumer.layouts
+
+    async def next(self, patience_seconds: float | None) -> Message | None:
+        """The next message, None when nothing comes for so long."""
+        until = None if patience_seconds is None else self._clock.monotonic() + patience_seconds
+        while True:
+            left = LOOK_SECONDS if until is None else until - self._clock.monotonic()
+            message = await self._consumer.receive(timeout=max(0.0, min(left, LOOK_SECONDS)))
+            before, self._known = self._known, self._consumer.layouts
+            for change in changes(before, self._known):
+                self._tell(change)
+            if message is not None or (left <= LOOK_SECONDS and until is not None):
+                return message
 
 
 async def take(
@@ -119,8 +126,9 @@ async def take(
     """How many were printed. Ends after `count` (0: never) or when nothing comes for so long."""
     printed = 0
     async with access.connect() as client, opening(client, plan) as consumer:
+        listening = Listening(consumer, clock, tell)
         while not plan.count or printed < plan.count:
-            message = await next_one(consumer, plan.patience_seconds, clock, tell)
+            message = await listening.next(plan.patience_seconds)
             if message is None:
                 break
             print_one(message)
