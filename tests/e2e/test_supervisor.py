@@ -120,6 +120,7 @@ def test_a_broker_that_was_frozen_for_too_long_is_started_again(tmp_path: Path) 
             f"pulsar://127.0.0.1:{brokers.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         try:
+            client.subscribe([f"t{n}" for n in range(16)], "keeps").close()  # a sweep drops what nobody needs
             producers = [client.create_producer(f"t{n}", send_timeout_millis=0) for n in range(16)]
             for producer in producers:
                 producer.send(b"before")
