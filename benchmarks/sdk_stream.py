@@ -25,6 +25,7 @@ TOPIC = "topic://public/default/bench-stream"
 KEYS = 100
 RATE = 1_000
 WINDOW_SECONDS = 0.3
+DEEP = ["--set", "scalable_topics.max_dag_depth=1000"]  # for a topic that is split and merged again and again
 
 
 @dataclass
@@ -113,7 +114,7 @@ async def measured(broker: BrokerProcess, splits: int) -> tuple[list[float], lis
 
 
 def run(scene: Scene) -> list[Outcome]:
-    with BrokerProcess(scene.place("sdk-stream")) as broker:
+    with BrokerProcess(scene.place("sdk-stream"), arguments=DEEP) as broker:
         asked, answered, calm, reader = asyncio.run(measured(broker, scene.size(50, 2)))
     notes = {
         "messages": reader.count,

@@ -13,6 +13,7 @@ import anabranch.admin
 from anabranch import Backoff, Checkpoint, CheckpointConsumer, Client, ConnectionPolicy, Message, QueueConsumer
 from anabranch.client.consumer import Consumer
 from anabranch.client.stream_consumer import StreamConsumer
+from tests.broker_process import BrokerProcess
 from tests.cluster_processes import ClusterProcesses
 
 PATIENCE = 40.0
@@ -124,3 +125,30 @@ async def test_scenario_53_consumers_go_on_through_killed_brokers_and_a_new_lead
             saved = reader.checkpoint().to_bytes()
             async with client.checkpoint_consumer(TOPIC, start=Checkpoint.from_bytes(saved)) as again:
                 assert await again.receive(timeout=0.3) is None
+
+
+def test_the_blocking_face_has_all_three_kinds(broker: BrokerProcess) -> None:
+    topic = "topic://public/default/blocking-kinds"
+    with anabranch.blocking.connect(broker.service_url) as client:
+        with client.producer(topic) as producer:
+            for n in range(6):
+                producer.send(b"%d" % n, key="k")
+        with client.stream_consumer(topic, subscription="s", start="earliest") as stream:
+            messages = [stream.receive(timeout=PATIENCE) for _ in range(6)]
+            assert [message.data for message in messages if message is not None] == [b"%d" % n for n in range(6)]
+            assert messages[3] is not None and messages[5] is not None
+            assert stream.position(messages[3]) == messages[3].id
+            stream.ack_cumulative(messages[5])
+        with client.checkpoint_consumer(topic, start=Checkpoint.earliest()) as reader:
+            for _ in range(4):
+                assert reader.receive(timeout=PATIENCE) is not None
+            saved = reader.checkpoint()
+        with client.checkpoint_consumer(topic, start=saved) as reader:
+            rest = [reader.receive(timeout=PATIENCE) for _ in range(2)]
+            assert [message.data for message in rest if message is not None] == [b"4", b"5"]
+        with client.queue_consumer(topic, subscription="q", start="earliest", nack_delay=0) as queue:
+            first = queue.receive(timeout=PATIENCE)
+            assert first is not None
+            queue.nack(first)
+            again = [queue.receive(timeout=PATIENCE) for _ in range(6)]
+            assert {message.data for message in again if message is not None} == {b"%d" % n for n in range(6)}
