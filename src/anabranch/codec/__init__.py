@@ -13,7 +13,7 @@ columns; nothing of connections or topics.
 
 Both implementations give the same bytes and raise the same errors; tests/property/test_codec_twins.py compares them.
 pyarrow is needed only by those who pass or ask for Arrow. `ANABRANCH_CODEC=python` in the environment chooses the twin
-where both are there.
+where both are there; so does `ANABRANCH_NATIVE=off`, which is for all parts in C.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ def _last(pairs: Properties) -> int:
 
 
 NATIVE = _native()
-loops = PYTHON if NATIVE is None or os.environ.get("ANABRANCH_CODEC") == "python" else NATIVE
+_is_unwanted = os.environ.get("ANABRANCH_CODEC") == "python" or os.environ.get("ANABRANCH_NATIVE") == "off"
+loops = PYTHON if NATIVE is None or _is_unwanted else NATIVE
 IMPLEMENTATION = loops.name
 decode = loops.decode
 encode = loops.encode
