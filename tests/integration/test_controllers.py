@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.controller.controllers import MINUTE_MS
 from anabranch.controller.face import LedElsewhere, Registration, Start, SubscriptionKind, TopicExists
-from anabranch.controller.host import HostUnavailable
+from anabranch.controller.host import HostUnavailable, StaleTerm
 from anabranch.controller.offices import Offices
 from anabranch.controller.paths import FLOOR, record_key, term_key, wanted_key
 from anabranch.controller.record import Outcome
@@ -406,5 +406,27 @@ def test_a_registration_that_ends_after_its_connection_does_not_stay_connected()
             await brokers.until(lambda: members.has_sessions)
             assert members.group.sessions.connection("one") is None
             await brokers.until(lambda: not members.has_sessions)  # its grace is over
+
+    run_simulated(story())
+
+
+def test_what_a_leader_leaves_unfinished_goes_on_though_it_stays_here() -> None:
+    async def story() -> None:
+        async with Brokers("a", sweep_seconds=3_600.0, idle_seconds=3_600.0) as brokers:
+            a = brokers.controllers["a"]
+            await a.create(TOPIC, 1, {})
+            refusals = 1
+
+            def before(what: str) -> None:
+                nonlocal refusals
+                if what == "Seal 0" and refusals:
+                    refusals -= 1
+                    raise StaleTerm("somebody else has spoken")
+
+            brokers.faults.before = before
+            leader = await a.lead(TOPIC)
+            with pytest.raises(NotLeading):
+                await leader.ask(SplitCall("op", 0))  # its caller gives up
+            await brokers.until(lambda: (record := brokers.record()) is not None and record.epoch == 1, 30.0)
 
     run_simulated(story())

@@ -6,6 +6,7 @@ full is not queued: the newest state goes out when there is room. Knows the cont
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from anabranch.broker.authorization import Resource
@@ -31,6 +32,8 @@ from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.errors import BadCommand
 from anabranch.protocol.frames import Frame
 from anabranch.protocol.server_errors import ServerError, server_error
+
+log = logging.getLogger(__name__)
 
 WATCHES_MAX = 10_000
 """Layout sessions of one connection."""
@@ -177,9 +180,16 @@ class ScalableCommands(CommandSet):
             except Error:
                 if self._members.get(consumer_id) is member:
                     del self._members[consumer_id]
-                if member.seat is not None:
-                    await member.seat.leave()
-                member.close()
+                await self._send_away(member)
+
+    async def _send_away(self, member: Member) -> None:
+        """Without the grant that it came with; where that cannot be stored now, its grace period ends it."""
+        try:
+            if member.seat is not None:
+                await member.seat.leave()
+        except Error as error:
+            log.warning("consumer without grant not removed yet", extra={"reason": error.reason})
+        member.close()
 
     def _controllers(self) -> ScalableTopics:
         found = self._services.scalable

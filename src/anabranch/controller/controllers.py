@@ -45,6 +45,7 @@ from anabranch.runtime.tasks import TaskOwner
 log = logging.getLogger(__name__)
 
 RESUME_TOGETHER = 32
+AGAIN = 4  # as after so many failures: how long a topic rests before it is led again
 LOOK_AGAIN = 10  # sweeps, before a topic whose segments are kept for somebody is looked at again
 MINUTE_MS = 60_000
 MIB = 1 << 20
@@ -199,6 +200,7 @@ class Controllers:
             told=self._told,
             step=self._step,
             gate=self._gate,
+            ended=self._leader_ended,
         )
         leader.tenure = tenure
         leader.is_wanted = self._due.pop(topic, None) == NOW
@@ -207,6 +209,20 @@ class Controllers:
         self._leaders[topic] = leader
         leader.start()
         return leader
+
+    def _leader_ended(self, topic: TopicName) -> None:
+        """What it left unfinished goes on soon, if it is still ours: nobody may be there to ask for it."""
+        leader = self._leaders.get(topic)
+        if leader is None or not leader.is_over or not leader.is_wanted or self._is_closed:
+            return
+        del self._leaders[topic]
+
+        async def again() -> None:
+            await self._clock.sleep(PATIENCE.retry_after(AGAIN, self._chance.random()))
+            if self._place.is_here(topic):
+                await self._wake_quietly(topic)
+
+        self._tasks.spawn(again(), f"lead {topic} again")
 
     def _told(self, topic: TopicName, record: TopicRecord | None) -> None:
         self.told(topic, record)

@@ -73,8 +73,10 @@ class Leader:
         told: Callable[[TopicName, TopicRecord | None], None],
         step: Step = no_step,
         gate: WriteGate | None = None,
+        ended: Callable[[TopicName], None] = lambda _: None,
     ) -> None:
-        """`gate`: an operation passes it once, as a whole: it is done or not begun when metadata is moved."""
+        """`ended` is told once, when this leader leads no longer. `gate`: an operation passes it once, as a whole: it is
+        done or not begun when metadata is moved."""
         self.topic, self.term = topic, term
         self.settings, self.clock = settings, clock
         self.tenure: int | None = None  # of the place that made it the leader
@@ -84,7 +86,7 @@ class Leader:
         self.idle_since_ms = clock.now_ms()
         self._records, self._host, self._chance = records, segments, chance
         self._told, self._step = told, step
-        self._gate = gate
+        self._gate, self._ended = gate, ended
         self._permit: tuple[Permit, Context] | None = None  # while an operation runs
         self._numbers = count(1)
         self._waiting: dict[str, asyncio.Future[int]] = {}
@@ -151,6 +153,7 @@ class Leader:
             one.end(error)
         self._tasks.cancel()
         self._leave_gate()
+        self._ended(self.topic)
 
     @property
     def record(self) -> TopicRecord | None:
