@@ -75,8 +75,8 @@ class Leader:
         gate: WriteGate | None = None,
         ended: Callable[[TopicName], None] = lambda _: None,
     ) -> None:
-        """`ended` is told once, when this leader leads no longer. `gate`: an operation passes it once, as a whole: it is
-        done or not begun when metadata is moved."""
+        """`ended` is told once, when this leader leads no longer. `gate`: an operation passes it once, as a whole: it
+        is done or not begun when metadata is moved."""
         self.topic, self.term = topic, term
         self.settings, self.clock = settings, clock
         self.tenure: int | None = None  # of the place that made it the leader
