@@ -85,6 +85,9 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError as error:
             connection.abort("no answer")
             raise TimedOut(f"no answer from {address}") from error
+        except ssl.SSLError as error:
+            connection.abort("not connected")
+            raise Unreachable(f"TLS with {address} failed: {error.reason or error}") from error
         except OSError as error:
             connection.abort("not connected")
             raise Unreachable(f"cannot connect to {address}: {error.strerror or error}") from error
