@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.controllers import MINUTE_MS
 from anabranch.controller.face import LedElsewhere, Registration, Start, SubscriptionKind, TopicExists
 from anabranch.controller.host import HostUnavailable, StaleTerm
 from anabranch.controller.offices import Offices
 from anabranch.controller.paths import FLOOR, record_key, term_key, wanted_key
 from anabranch.controller.record import Outcome
+from anabranch.controller.rules import MINUTE_MS
 from anabranch.controller.steps import NotLeading, SplitCall, TopicGone
 from anabranch.model.errors import Error
 from anabranch.model.layout import Layout

@@ -19,7 +19,7 @@ class ScalableRules:
     def __init__(self, services: Callable[[], Services], admin: ScalableAdmin, auto_create_segments: int) -> None:
         self._services, self._admin, self._auto_create_segments = services, admin, auto_create_segments
 
-    # -- `controller.controllers.Rules`
+    # -- `controller.rules.Rules`
 
     async def check_may_create(self, topic: TopicName) -> None:
         catalog, twin = self._services().catalog, regular_twin(topic)

@@ -1,4 +1,6 @@
-"""What the controller of a topic decides: values and machines. Knows no broker; both meet through ports of this floor.
+"""The controllers of scalable topics. Knows no broker; both meet through ports of this floor (`host`, `face`, `place`).
+
+What is decided, values and machines decide; nothing in them waits:
 
 | module         | decides                                                                                  |
 |----------------|------------------------------------------------------------------------------------------|
@@ -13,6 +15,21 @@
 | `subscriptions`| subscribe, unsubscribe, seek: a cursor on every segment                                  |
 | `sessions`     | who is a consumer of an ordered subscription, also without a connection                  |
 | `group`        | sessions, drain gate and assignment of one subscription, stored together                 |
+
+What they decide, the shells do, and tell them what came of it:
+
+| module         | does                                                                                     |
+|----------------|------------------------------------------------------------------------------------------|
+| `service`      | all of it for one broker: `controllers` and `watches`                                    |
+| `controllers`  | which topics are led here: loaded, resumed, unloaded; every call                         |
+| `leader`       | one topic, one term: runs `operation` and `subscriptions`                                |
+| `members`      | the consumers of one subscription: runs `group`; `sitting` is one consumer's place       |
+| `collecting`   | asks what `gc` needs to know, and has pruned what may go                                 |
+| `watches`      | layouts, told in order to whoever watches                                                |
+| `records`      | the machines' reads and writes on the metadata store; `paths` are the keys               |
+| `offices`      | terms of office, which grow per topic name                                               |
+| `rules`        | what namespaces say; `settings`: what the broker says                                    |
+| `telling`      | what a leader knows, for people                                                          |
 
 Re-exports nothing.
 """

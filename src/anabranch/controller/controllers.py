@@ -12,13 +12,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from anabranch.controller import host, steps
 from anabranch.controller import subscriptions as registering
 from anabranch.controller.collecting import collect
 from anabranch.controller.face import AssignedSegments, ConsumerLink, LedElsewhere, Registration
-from anabranch.controller.gc import Retention
 from anabranch.controller.host import SegmentHost, SegmentRef, SegmentStats, Start
 from anabranch.controller.leader import Leader, Step, no_step
 from anabranch.controller.members import Members, new_link
@@ -27,6 +26,7 @@ from anabranch.controller.place import Place
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.records import NOW, Records
 from anabranch.controller.registry import SubscriptionKind
+from anabranch.controller.rules import Rules, retention_of
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.sitting import Sitting
 from anabranch.controller.steps import NotLeading, TopicGone
@@ -47,24 +47,7 @@ log = logging.getLogger(__name__)
 RESUME_TOGETHER = 32
 AGAIN = 4  # as after so many failures: how long a topic rests before it is led again
 LOOK_AGAIN = 10  # sweeps, before a topic whose segments are kept for somebody is looked at again
-MINUTE_MS = 60_000
-MIB = 1 << 20
 T = TypeVar("T")
-
-
-class Rules(Protocol):
-    """What namespaces say about scalable topics: filled by the broker's catalog."""
-
-    async def check_may_create(self, topic: TopicName) -> None:
-        """Raises NotFound for a namespace that is not there, AlreadyExists when a regular topic has the name."""
-
-    async def may_auto_create(self, namespace: str) -> bool: ...
-
-    async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
-        """The namespace's own, under Pulsar's names."""
-
-    async def retention(self, namespace: str) -> tuple[int, int] | None:
-        """Minutes and megabytes that the namespace says; None: it says nothing."""
 
 
 class Controllers:
@@ -323,9 +306,7 @@ class Controllers:
 
     async def _collect(self, topic: TopicName, leader: Leader) -> int:
         """When to look again."""
-        said = await self._rules.retention(topic.namespace_path)
-        minutes, mib = said or (self.settings.retention_minutes, self.settings.retention_mb)
-        retention = Retention(minutes * MINUTE_MS if minutes >= 0 else -1, mib * MIB if mib >= 0 else -1)
+        retention = retention_of(self.settings, await self._rules.retention(topic.namespace_path))
         sizes: dict[int, int] = {}
         if retention.size_bytes >= 0 and leader.record is not None:
             figures = await self.figures(topic, leader.record)

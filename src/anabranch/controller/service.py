@@ -8,13 +8,14 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from anabranch.controller.controllers import Controllers, Rules
+from anabranch.controller.controllers import Controllers
 from anabranch.controller.counts import OperationCounts, Totals
 from anabranch.controller.face import LayoutListener, LedTopic
 from anabranch.controller.host import SegmentHost
 from anabranch.controller.leader import Step, no_step
 from anabranch.controller.place import Place
 from anabranch.controller.record import TopicRecord
+from anabranch.controller.rules import Rules
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.telling import led_topic
 from anabranch.controller.watches import Births, Watcher, Watches, check_watchable
