@@ -5,6 +5,7 @@ The brokers are the model of `tests.lanes_world`; its oracle reads what they sto
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
@@ -15,13 +16,14 @@ from anabranch.client.lanes import Lanes
 from anabranch.client.lineage import Ancestor, Ancestry, successors
 from anabranch.client.policies import Batching
 from anabranch.client.record import Record
+from anabranch.client.ring import Ring
 from anabranch.client.topic_view import TopicView, synthetic_view
 from anabranch.client.track import AskLayout, Drop, Farewell, On, Open, Reopen, Track
 from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_migration
-from anabranch.model.routing import RingHash
+from anabranch.model.routing import MOD_N, RANGE_HIGH16, RANGE_LOW16, RingHash, Routing, key_hash
 from tests.lanes_world import HASHES, KEYS, MAX_BYTES, TOPIC, LanesWorld
 from tests.layout_world import applied, merge, split
 
@@ -282,3 +284,16 @@ def test_successors_follow_seals_in_a_row_and_leave_out_what_does_not_fit() -> N
     assert {one.segment_id for one in successors(first, heard).active} == {1, 3, 6}
     assert successors(first, {2: [third[4], third[5]]}).active == first.active
     assert successors(first, {0: [third[4]]}).active == first.active, "a gap"
+
+
+@pytest.mark.parametrize("routing", [RANGE_LOW16, RANGE_HIGH16, MOD_N])
+def test_the_ring_routes_as_the_layout_says(routing: Routing) -> None:
+    layout = replace(split(Layout.initial(3, now_ms=0), 1, ways=4), routing=routing)
+    tracks = {one.segment_id: Track(one, Lane("p", Batching()), one.hash_range) for one in layout.active}
+    starts = tuple(one.hash_range.start for one in layout.active)
+    ring = Ring(tuple(tracks[one.segment_id] for one in layout.active), layout.routing, starts)
+    for n in range(500):
+        raw = key_hash(f"key-{n}")
+        keyed = Record(n, b"", f"key-{n}", hash=raw)
+        assert ring.route(keyed).segment == layout.route(raw)
+        assert ring.route(Record(n, b"")).segment == layout.route_keyless(n)

@@ -11,7 +11,7 @@
 | `attachment` `channel` `reader` `inbox` | staying attached to whoever serves the topic; consuming; waiting |
 | `controller_session`            | being a member of an ordered subscription or a group                   |
 | `topic_view` `topic_watch`      | the segments of a topic, and how they change                           |
-| `lanes` `track` `lineage`       | machine: all lanes of a producer, through splits and merges            |
+| `lanes` `track` `lineage` `ring` | machine: all lanes of a producer, through splits and merges           |
 | `lane_runner` `room`            | one lane on the wire; how much may be under way                        |
 | `bulk` `contents` `message_batch` | many messages in one call: out, in, and as columns                   |
 | `client` `producer`             | what applications use                                                  |

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, overload
 
 from anabranch.client.compression import Compression, packed
 from anabranch.client.errors import ClientError, MessageTooLarge
-from anabranch.client.lanes import Ring
 from anabranch.client.message import MessageId
 from anabranch.client.policies import Batching
 from anabranch.client.record import Entry, Record, Style
+from anabranch.client.ring import Ring
 from anabranch.client.track import Track
 from anabranch.codec import BadColumn, Packed, route, write
 from anabranch.codec.column import Column, is_arrow, numbers, rows_of

@@ -18,37 +18,19 @@ No successor known yet: everything stays where it is, bounded by its deadlines, 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from anabranch.client.credits import Credits
 from anabranch.client.errors import ClientError, TimedOut
 from anabranch.client.lane import Effect, Failed, Lane, Stored
 from anabranch.client.lineage import Ancestor, Ancestry, successors
 from anabranch.client.record import Record
+from anabranch.client.ring import Ring
 from anabranch.client.topic_view import TopicView
 from anabranch.client.track import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
 from anabranch.model.hashrange import FULL
 from anabranch.model.layout import Layout
-from anabranch.model.routing import (
-    MOD_N,
-    RANGE_HIGH16,
-    RANGE_LOW16,
-    RingHash,
-    Routing,
-    RoutingKind,
-    keyless_position,
-)
 from anabranch.model.segment import Segment
-
-
-class Ring(NamedTuple):
-    """The active lanes, and how rows find theirs."""
-
-    tracks: tuple[Track, ...]
-    routing: Routing
-    starts: tuple[int, ...]
 
 
 class Lanes:
@@ -63,10 +45,7 @@ class Lanes:
         self._tracks: dict[int, Track] = {}  # of active segments
         self._planned: dict[int, Track] = {}
         self._retired: list[Track] = []
-        self._starts: list[int] = []
-        self._ring: list[Track] = []
-        self._is_modulo = False
-        self._is_low = True
+        self._ring = Ring()
 
     # -- looking
 
@@ -105,8 +84,7 @@ class Lanes:
         if self._next_view is not None:
             self._parked.append(record)
             return None, ()
-        ring = self._ring
-        track = ring[0] if len(ring) == 1 else self._route(record)
+        track = self._ring.route(record)
         ancestry = track.ancestry
         if ancestry is not None and record.sequence_id <= ancestry.highest and ancestry.has(record):
             return track, (Stored((record,), -1, -1),)
@@ -115,24 +93,10 @@ class Lanes:
     def ring(self, first: int) -> Ring | None:
         """For rows that are routed all at once, numbered from `first` on; None while each must be looked at on its own:
         the lanes are changing, or some of the rows may be stored already."""
-        stored = max((track.ancestry.highest for track in self._ring if track.ancestry is not None), default=-1)
-        if self._next_view is not None or first <= stored:
+        known = (track.ancestry.highest for track in self._ring.tracks if track.ancestry is not None)
+        if self._next_view is not None or first <= max(known, default=-1):
             return None
-        ranged = RANGE_LOW16 if self._is_low else RANGE_HIGH16
-        return Ring(tuple(self._ring), MOD_N if self._is_modulo else ranged, tuple(self._starts))
-
-    def _route(self, record: Record) -> Track:
-        ring = self._ring
-        if len(ring) == 1:
-            return ring[0]
-        raw = record.hash
-        if self._is_modulo:
-            return ring[(record.sequence_id if raw < 0 else raw & 0x7FFFFFFF) % len(ring)]
-        if raw < 0:
-            position = keyless_position(record.sequence_id)
-        else:
-            position = raw & 0xFFFF if self._is_low else raw >> 16
-        return ring[bisect_right(self._starts, position) - 1]
+        return self._ring
 
     def flush(self) -> list[LanesEffect]:
         return [On(track, effects) for track in self.tracks if (effects := track.lane.flush())]
@@ -187,7 +151,8 @@ class Lanes:
             track = self._planned.pop(segment_id) if planned else self._track(segment, effects)
             self._tracks[segment_id] = track
         self._prepare(view, wanted, effects)
-        self._lay_out(layout)
+        tracks = tuple(self._tracks[one.segment_id] for one in layout.active)
+        self._ring = Ring(tracks, layout.routing, tuple(one.hash_range.start for one in layout.active))
         for track in list(self._retired):
             records += self._empty(track, effects)
         self._hold()
@@ -212,12 +177,6 @@ class Lanes:
                 self._planned[segment_id] = self._track(segment, effects)
         given_up = [one for one in self._planned if one not in plan]
         effects += [Drop(self._planned.pop(one)) for one in given_up]
-
-    def _lay_out(self, layout: Layout) -> None:
-        self._ring = [self._tracks[one.segment_id] for one in layout.active]
-        self._starts = [one.hash_range.start for one in layout.active]
-        self._is_modulo = layout.routing.kind is RoutingKind.MOD_N
-        self._is_low = layout.routing.ring_hash is RingHash.LOW16
 
     # -- handing over
 
@@ -252,7 +211,7 @@ class Lanes:
     def _distribute(self, records: list[Record], effects: list[LanesEffect]) -> None:
         groups: dict[Track, list[Record]] = {}
         for record in records:
-            track = self._route(record)
+            track = self._ring.route(record)
             groups.setdefault(track, []).append(record)
             track.is_stale |= record.is_doubtful
         for track, group in groups.items():
@@ -338,9 +297,9 @@ class Lanes:
 
     def _remember(self, track: Track, last_sequence_id: int) -> None:
         """Lanes to the children may have been opened, or may be opening, when their parent was not final yet."""
-        if self._is_modulo:
+        if self._ring.is_modulo:
             return
-        one, ring_hash = track.segment, RingHash.LOW16 if self._is_low else RingHash.HIGH16
+        one, ring_hash = track.segment, self._ring.routing.ring_hash
         self._finals[one.segment_id] = Ancestor(one.segment_id, one.hash_range, last_sequence_id, ring_hash)
         for planned in self._planned.values():
             if planned.ancestry is not None:
@@ -394,7 +353,9 @@ class Lanes:
         late = [record for record in self._parked if record.deadline <= now]
         if late:
             self._parked = self._parked[len(late) :]
-            effects.append(On(self._ring[0], (Failed(late, TimedOut("no receipt in time; the message was not sent")),)))
+            effects.append(
+                On(self._ring.tracks[0], (Failed(late, TimedOut("no receipt in time; the message was not sent")),))
+            )
         return effects
 
     def close(self, error: ClientError) -> list[LanesEffect]:
@@ -402,7 +363,7 @@ class Lanes:
         parked, self._parked, self._next_view = self._parked, [], None
         effects: list[LanesEffect] = [On(one, done) for one in self.tracks if (done := one.lane.fail(error))]
         if parked:
-            effects.append(On(self._ring[0], (Failed(parked, error),)))
+            effects.append(On(self._ring.tracks[0], (Failed(parked, error),)))
         return effects
 
 
