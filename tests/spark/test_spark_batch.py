@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from anabranch import blocking
 from anabranch.client.policies import Batching
+from anabranch.schema import Avro, Json
 from tests.broker_process import BrokerProcess
 from tests.spark_rig import Traffic, check_complete, check_key_order
 
@@ -128,3 +130,45 @@ def test_sql_tables_follow_the_head(spark: Any, broker: BrokerProcess) -> None:
         f"options (serviceUrl '{broker.service_url}', topic 'batch-sql')"
     )
     assert spark.sql("select count(*) c from batch_sql").first().c == 6
+
+
+@dataclass
+class Order:
+    id: int
+    customer: str
+    tags: list[str]
+    price: float | None = None
+
+
+OrderNow = make_dataclass(
+    "Order",
+    [
+        ("id", int),
+        ("customer", str),
+        ("tags", list[str]),
+        ("price", float | None, None),
+        ("note", str, "none"),
+    ],
+)
+
+
+@pytest.mark.parametrize("form", [Json, Avro])
+def test_values_become_columns_by_the_topics_schema(spark: Any, broker: BrokerProcess, form: Any) -> None:
+    topic = f"batch-schema-{form.__name__.lower()}"
+    with blocking.connect(broker.service_url) as client:
+        with client.producer(topic, schema=form(Order)) as producer:
+            producer.send(Order(1, "ada", ["a", "b"], 2.5), key="k")
+            producer.send(Order(2, "bela", []), key="k")
+        with client.producer(topic, schema=form(OrderNow)) as producer:  # the next version of it
+            producer.send(OrderNow(3, "cleo", ["c"], None, "later"), key="k")
+    found = reader(spark, broker, topic=topic, valueFormat="schema", includeMetadata="none").load()
+    assert found.columns == ["key", "id", "customer", "tags", "price", "note"]
+    rows = [tuple(row) for row in found.orderBy("id").collect()]
+    unknown = None if form is Json else "none"  # Avro fills in what an older writer did not know
+    assert rows == [
+        ("k", 1, "ada", ["a", "b"], 2.5, unknown),
+        ("k", 2, "bela", [], None, unknown),
+        ("k", 3, "cleo", ["c"], None, "later"),
+    ]
+    few = reader(spark, broker, topic=topic, valueFormat="schema").schema("customer string, key string").load()
+    assert {row.customer for row in few.collect()} == {"ada", "bela", "cleo"}

@@ -8,6 +8,7 @@
 | `rows` `values` `reading`    | entries as Arrow                                                                  |
 | `planning` `stream` `source` | what Spark calls to read                                                          |
 | `sink` `outlet`              | what Spark calls to write; one task's way out to one topic                        |
+| `listener`                   | lag, for those who export metrics                                                 |
 | `copying` `auditing` `figures` | jobs, also `anabranch spark …`                                                    |
 
 `from anabranch.spark import register; register(spark)`, or install the package where Spark runs: Spark finds the module
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from anabranch.spark.auditing import Verdict, audit
     from anabranch.spark.copying import Copied, CopyJob, copy
     from anabranch.spark.figures import TopicStats, stats
+    from anabranch.spark.listener import Lag, LagListener
 
 _JOBS = {
     "audit": "auditing",
@@ -32,6 +34,8 @@ _JOBS = {
     "Copied": "copying",
     "stats": "figures",
     "TopicStats": "figures",
+    "Lag": "listener",
+    "LagListener": "listener",
 }
 
 
@@ -48,4 +52,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"anabranch.spark.{_JOBS[name]}"), name)
 
 
-__all__ = ["Copied", "CopyJob", "TopicStats", "Verdict", "audit", "copy", "register", "stats"]
+__all__ = ["Copied", "CopyJob", "Lag", "LagListener", "TopicStats", "Verdict", "audit", "copy", "register", "stats"]
