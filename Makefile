@@ -72,7 +72,7 @@ soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of fram
 	$(PY) -m tests.soak.fuzz_codec --cases $(CASES)
 	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/test_metadata_faults*.py tests/e2e/test_metadata_backends.py
 
-demo: $(STAMP)  ## a scalable topic on two brokers: keyed traffic, splits, merges, one kill -9, three kinds of consumers, audit
+demo: $(STAMP)  ## brokers, keyed traffic while a topic splits and merges, kill -9 in the middle, a pipeline on Spark, audit
 	@$(PY) -m scripts.demo
 
 clean:  ## remove everything that can be made again, .venv included
