@@ -40,8 +40,6 @@ def default_schema(options: SourceOptions, fields: StructType | None = None) -> 
         names = ["key", "value"]
     elif options.metadata is Metadata.BASIC:
         names = list(BASIC)
-    if options.has_properties and "properties" not in names:
-        names.append("properties") if options.metadata is Metadata.ALL else None
     if not options.has_properties and "properties" in names:
         names.remove("properties")
     if options.has_key_bytes:
