@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,23 @@ class TestCarrying:
         assert "\x1b[K" in shown and "exported 1 records" in shown.rpartition("\x1b[K")[2]
 
 
+@contextmanager
+def interruptible(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that SIGINT interrupts, also where the tests themselves run in the background, which ignores it."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 class TestFailures:
     def test_looking_makes_no_store(self, here: str, say: Say, tmp_path: Path) -> None:
         for verb in (("ls", here), ("get", here, "/a"), ("watch", here), ("export", here), ("rm", here, "/a", "-y")):
@@ -397,7 +415,7 @@ class TestFailures:
 
     def test_interrupted(self, here: str) -> None:
         assert process("put", here, "/a", "v").returncode == 0
-        with subprocess.Popen([*PROGRAM, "watch", here], stderr=subprocess.PIPE, text=True) as watcher:
+        with interruptible([*PROGRAM, "watch", here]) as watcher:
             assert watcher.stderr is not None
             watcher.stderr.readline()
             watcher.send_signal(signal.SIGINT)
@@ -409,8 +427,7 @@ class TestFailures:
             silent.settimeout(60)
             url = f"zk://127.0.0.1:{silent.getsockname()[1]}/x"
             command = [*PROGRAM, "put", url, "/a", "v", "--deadline", "60"]
-            writer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            with writer, silent.accept()[0]:
+            with interruptible(command) as writer, silent.accept()[0]:
                 writer.send_signal(signal.SIGINT)
                 _, complaints = writer.communicate(timeout=30)
             assert (writer.returncode, complaints.strip()) == (130, "")
