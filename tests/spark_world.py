@@ -106,9 +106,9 @@ class PaperTopic:
             segment.entries = {at: mine for at, mine in segment.entries.items() if at not in gone}
 
     def forget(self, one: int) -> None:
-        """The record of a sealed segment whose parents are gone."""
-        segment = self.segments[one]
-        if segment.is_sealed and not any(parent in self.segments for parent in segment.parents):
+        """The record of a sealed segment whose parents are gone; it may be gone itself."""
+        segment = self.segments.get(one)
+        if segment is not None and segment.is_sealed and not any(parent in self.segments for parent in segment.parents):
             del self.segments[one]
 
     def view(self) -> View:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from anabranch import blocking
+from anabranch import Batching, blocking
 from anabranch.admin import blocking as admin
 from anabranch.client.errors import TopicNotFound
 from anabranch.model.position import EARLIEST, Position
@@ -37,7 +37,8 @@ def cluster(broker: Broker) -> Iterator[Cluster]:
 
 def publish(broker: Broker, topic: str, batches: list[int], size: int = 50) -> None:
     """One entry per batch of so many messages."""
-    with blocking.connect(broker.service_url) as client, client.producer(topic) as producer:
+    whole = Batching(max_delay=60)  # only `flush` ends a batch
+    with blocking.connect(broker.service_url) as client, client.producer(topic, batching=whole) as producer:
         for count in batches:
             for _ in range(count):
                 producer.send_nowait(b"x" * size)
