@@ -17,7 +17,7 @@ from anabranch.model.segment import Segment
 from tests.simulation.controller_world import LINES_SHOWN, Broken, Leader, World, name_of
 from tests.simulation.world import seeds
 
-SEEDS = int(os.environ.get("ANABRANCH_SEEDS", "500"))
+SEEDS = int(os.environ.get("ANABRANCH_SEEDS", "1500"))
 CHAOS_MS = 4_000
 ORDERED = ("first", "early", "late")  # never moved: their consumers check order and loss
 

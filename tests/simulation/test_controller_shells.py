@@ -27,7 +27,7 @@ from tests.controller_parts import TOPIC, Brokers
 from tests.simulated_time import run_simulated
 from tests.simulation.world import LINES_SHOWN, seeds
 
-SEEDS = int(os.environ.get("ANABRANCH_SEEDS", "500")) // 4
+SEEDS = int(os.environ.get("ANABRANCH_SEEDS", "1500")) // 4
 STEPS = 14
 
 
