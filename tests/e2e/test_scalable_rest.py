@@ -175,9 +175,9 @@ class TestSubscriptions:
             refused(rest.call(method, f"{one}{call}"), 404, "subscription-not-found")
 
     def test_backlog_of_a_segment(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
-        rest.expect("PUT", of("/subscriptions/work?type=QUEUE"))
+        rest.expect("PUT", of("/subscriptions/jobs?type=QUEUE"))
         segment = f"/admin/v2/segments/public/default/{name}/0000-3fff-0"
-        assert rest.call("GET", f"{segment}/subscription/work/backlog") == (200, 0)
+        assert rest.call("GET", f"{segment}/subscription/jobs/backlog") == (200, 0)
         assert rest.call("GET", f"{segment}/subscription/none/backlog")[0] == 404
 
     def test_segments_are_the_controllers(self, rest: Rest, of: Callable[[str], str], name: str) -> None:
