@@ -1,9 +1,11 @@
 """`make services`: which real servers and foreign tools the tests can have on this machine, and how long they take.
 
-Servers are tried, the tool is only got. Knows no test."""
+`python -m scripts.services NAME …` looks at these alone; so is got what only benchmarks compare with (`kafka`,
+`spark-kafka`). Servers are tried, tools are only got. Knows no test."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 import tempfile
 import time
@@ -12,10 +14,13 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from tests.services import KINDS, ServerFailed, Unavailable, chromium, pulsar_admin, pulsar_v5
+from tests.services import KINDS, ServerFailed, Unavailable, chromium, kafka, pulsar_admin, pulsar_v5, spark_kafka
 from tests.services.available import REQUIRE, is_required
 
 TOOLS: dict[str, ModuleType] = {"pulsar-admin": pulsar_admin, "pulsar-v5": pulsar_v5, "chromium": chromium}
+PEERS: dict[str, ModuleType] = {"kafka": kafka}
+PEER_TOOLS: dict[str, ModuleType] = {"spark-kafka": spark_kafka}
+"""What benchmarks compare with and no test needs: a download of 450 MB, so only when it is named."""
 WIDTH = max(map(len, TOOLS))
 
 
@@ -43,12 +48,20 @@ def look_tool(name: str, tool: ModuleType) -> tuple[str, bool]:
     return f"{name:<{WIDTH}} yes   had in {time.monotonic() - began:6.1f} s", True
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    looks: dict[str, Callable[[], tuple[str, bool]]] = {
+        name: partial(look, name, one) for name, one in (KINDS | PEERS).items()
+    }
+    looks |= {name: partial(look_tool, name, one) for name, one in (TOOLS | PEER_TOOLS).items()}
+    parser = argparse.ArgumentParser(prog="python -m scripts.services", description="Get and try what tests run.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(looks)}; default: what tests need")
+    names = parser.parse_args(arguments).names or [*KINDS, *TOOLS]
+    unknown = [name for name in names if name not in looks]
+    if unknown:
+        parser.error(f"unknown: {', '.join(unknown)}")
     missing = 0
-    looks: list[Callable[[], tuple[str, bool]]] = [partial(look, kind, service) for kind, service in KINDS.items()]
-    looks += [partial(look_tool, name, tool) for name, tool in TOOLS.items()]
-    for one in looks:
-        line, is_there = one()
+    for name in names:
+        line, is_there = looks[name]()
         print(line, flush=True)
         missing += not is_there
     if missing:

@@ -31,7 +31,7 @@ def folder() -> Path:
 
 def once(name: str, recipe: Path, build: Callable[[Path], None], *, within_s: float) -> Path:
     """The entry for `recipe`; `build` fills an empty directory if there is none yet."""
-    entry = folder() / f"{name}-{hashlib.sha256(recipe.read_bytes()).hexdigest()[:12]}"
+    entry = _entry(name, recipe)
     if entry.is_dir():
         return entry
     entry.parent.mkdir(parents=True, exist_ok=True)
@@ -45,6 +45,15 @@ def once(name: str, recipe: Path, build: Callable[[Path], None], *, within_s: fl
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return entry
+
+
+def has(name: str, recipe: Path) -> bool:
+    """Whether `once` would give it without building."""
+    return _entry(name, recipe).is_dir()
+
+
+def _entry(name: str, recipe: Path) -> Path:
+    return folder() / f"{name}-{hashlib.sha256(recipe.read_bytes()).hexdigest()[:12]}"
 
 
 @contextmanager
