@@ -45,5 +45,6 @@ def _build(into: Path) -> None:
     cache.run(["mvn", "-q", "-B", "-f", _POM, *goal], within_s=280)
     cache.run([sys.executable, "-m", "venv", into / "venv"], within_s=120)
     # by the interpreter's module: a script's first line would name the directory before its last move
-    pip = [into / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    cache.run([*pip, f"pyspark=={version()}"], within_s=800)
+    python = into / "venv" / "bin" / "python"
+    options = ["--quiet", "--disable-pip-version-check"]
+    cache.run([python, "-m", "pip", "install", *options, f"pyspark=={version()}"], within_s=800)
