@@ -49,6 +49,15 @@ def test_a_layout_reads_back_as_it_was_sent() -> None:
     assert seen.backing(layout.active[0]) == "segment://public/default/x/0000-7fff-4"
 
 
+def test_what_did_not_change_is_not_read_again() -> None:
+    first = split(Layout.initial(2, now_ms=5), 0, at_ms=7)
+    known = read_view(update(dag_of(first)), TOPIC)
+    second = split(first, 1, at_ms=8)
+    seen = read_view(update(dag_of(second)), TOPIC, known)
+    assert seen == read_view(update(dag_of(second)), TOPIC)
+    assert [one for one in first.segments if seen.layout[one] is known.layout[one]] == [0, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("name", "routing"), [("", RANGE_LOW16), ("murmur3-low16", RANGE_LOW16), ("murmur3-high16", RANGE_HIGH16)]
 )

@@ -5,21 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.scalable_records import ScalableTopic, find_segment
-from anabranch.broker.segment_lineage import LastSequence, Lineage
+from anabranch.broker.segment_lineage import LastSequence, Lineage, telling
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.record_codec import encode_record
+from anabranch.controller.record_memo import RecordMemo
 from anabranch.metadata.open import open_store
 from anabranch.metadata.port import ANY
+from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_split, replaced, reserved
 from anabranch.model.routing import MOD_N
-from anabranch.model.segment import Seal, backing_topic
+from anabranch.model.segment import Seal, Segment, backing_topic
 from anabranch.node.scalable_records import StoredScalableRecords, topic_record_key
 from anabranch.runtime.clock import SystemClock
+from tests.layout_world import merge, split
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 
@@ -105,13 +110,15 @@ async def test_before_no_is_said_the_store_is_asked_for_all_there_is() -> None:
 
 async def test_records_are_decoded_when_they_have_changed() -> None:
     async with open_store("memory:", SystemClock(), 8_000) as store:
-        records, key = StoredScalableRecords(store), topic_record_key(TOPIC)
+        records, key = StoredScalableRecords(store, RecordMemo()), topic_record_key(TOPIC)
         assert await records.read(TOPIC) is None
         stored = TopicRecord(Layout.initial(2, now_ms=0), incarnation=1)
         await store.put(key, encode_record(stored), expected=ANY)
         first = await records.read(TOPIC)
         assert first is not None
-        assert await records.read(TOPIC, is_fresh=True) is first
+        again = await records.read(TOPIC, is_fresh=True)
+        assert again is not None
+        assert again.layout is first.layout
         await store.put(key, encode_record(replace(stored, incarnation=2)), expected=ANY)
         second = await records.read(TOPIC)
         assert second is not None
@@ -128,3 +135,50 @@ def test_keys_are_judged_where_ranges_mean_something() -> None:
     assert proof is not None
     assert proof.span == topic.layout[1].hash_range
     assert lineage.proof(replace(topic, layout=replace(topic.layout, routing=MOD_N)), topic.layout[1]) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(-1, 6), st.booleans()), max_size=8),
+    st.integers(0, 7),
+    st.integers(0, 6),
+)
+def test_what_is_left_out_was_said_by_others(
+    rows: list[tuple[int, int, int, bool]], position: int, sequence_id: int
+) -> None:
+    """Whether an ancestor has a message is the same for all of them and for those that are told."""
+    every = [
+        (
+            Segment(number, HashRange(min(a, b), max(a, b)), legacy_topic_name="persistent://t/n/x" if old else None),
+            last,
+        )
+        for number, (a, b, last, old) in enumerate(rows)
+    ]
+    told = telling(every)
+    assert [one for one in every if one[0].legacy_topic_name] == [one for one in told if one[0].legacy_topic_name]
+
+    def has(ancestors: list[tuple[Segment, int]]) -> bool:
+        by_range = [(one, last) for one, last in ancestors if one.legacy_topic_name is None]
+        return any(last >= sequence_id and position in one.hash_range for one, last in by_range)
+
+    assert has(told) == has(every)
+
+
+async def test_a_long_line_of_splits_and_merges_tells_of_a_few() -> None:
+    layout = Layout.initial(1, now_ms=0)
+    for _ in range(20):
+        layout = split(layout, layout.active[0].segment_id)
+        layout = merge(layout, *(one.segment_id for one in layout.active))
+    topic, whole = ScalableTopic(TOPIC, 1, layout), layout.active[0]
+
+    class Growing(Owners):
+        async def __call__(self, name: TopicName, producer: str) -> LastSequence | None:
+            self.asked.append((name, producer))
+            assert name.segment is not None
+            return LastSequence(10 * name.segment.segment_id, is_final=True)
+
+    owners = Growing()
+    lineage = Lineage(Records(topic), owners)
+    for _ in range(2):
+        told = await lineage.ancestors(topic, whole, "p")
+        assert [one.segment_id for one in told] == [whole.segment_id - 3, whole.segment_id - 2, whole.segment_id - 1]
+    assert len(owners.asked) == len(layout.segments) - 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from anabranch.broker.scalable_records import ScalableRecords, ScalableTopic, find_segment
@@ -54,21 +54,25 @@ class Lineage:
     async def ancestors(self, topic: ScalableTopic, segment: Segment, producer: str) -> list[pb.AncestorSequence]:
         """Raises what asking raises: without an answer nobody knows what was stored already."""
         found = topic.ancestors(segment)
-        keys = ((backing_topic(topic.name, one), topic.incarnation, producer) for one in found)
-        lasts = await asyncio.gather(*map(self._last, keys))
-        return [
-            ancestor_sequence(one, self._ring_hash(topic, one), last)
-            for one, last in zip(found, lasts, strict=True)
-            if last is not None
-        ]
+        keys = [(backing_topic(topic.name, one), topic.incarnation, producer) for one in found]
+        lasts = [self._remembered(key) for key in keys]
+        unknown = [index for index, last in enumerate(lasts) if last is None]
+        answers = await asyncio.gather(*(self._last(keys[index]) for index in unknown))
+        for index, answer in zip(unknown, answers, strict=True):
+            lasts[index] = answer
+        had = [(one, last) for one, last in zip(found, lasts, strict=True) if last is not None]
+        return [ancestor_sequence(one, self._ring_hash(topic, one), last) for one, last in telling(had)]
 
     def _ring_hash(self, topic: ScalableTopic, segment: Segment) -> RingHash | None:
         return None if segment.legacy_topic_name is not None else topic.layout.routing.ring_hash
 
+    def _remembered(self, key: _Key) -> int | None:
+        if key not in self._known:
+            return None
+        self._known.move_to_end(key)
+        return self._known[key]
+
     async def _last(self, key: _Key) -> int | None:
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key]
         name, _, producer = key
         answer = await self._ask(name, producer)
         if answer is None:
@@ -78,3 +82,22 @@ class Lineage:
             while len(self._known) > KNOWN_MAX:
                 self._known.popitem(last=False)
         return answer.last
+
+
+def telling(ancestors: Sequence[tuple[Segment, int]]) -> list[tuple[Segment, int]]:
+    """Those of the ancestors (with what each has last) that say something which no other one says.
+
+    Where an ancestor has everything up to a sequence id, one with a part of its keys and a lower id adds nothing. So a
+    topic that was split and merged a thousand times tells a producer of a few. Partitions of a regular topic stay: how
+    many there are is part of what they say.
+    """
+    kept: list[tuple[Segment, int]] = []
+    for one, last in sorted(ancestors, key=lambda it: (-it[1], -it[0].segment_id)):
+        is_modulo = one.legacy_topic_name is not None
+        if is_modulo or (last >= 0 and not any(_covers(other, one) for other, _ in kept)):
+            kept.append((one, last))
+    return sorted(kept, key=lambda it: it[0].segment_id)
+
+
+def _covers(other: Segment, one: Segment) -> bool:
+    return other.legacy_topic_name is None and other.hash_range.covers(one.hash_range)

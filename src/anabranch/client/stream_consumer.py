@@ -221,9 +221,11 @@ class StreamConsumer(Consumer):
     def _reorder(self, seat: StreamPart) -> None:
         """Where a controller hands out a child beside its parent, the parent comes first."""
         layout, channels = seat.part.view.layout, seat.part.channels
+        unread = [one for one, channel in channels.items() if not channel.is_at_end]
         for segment_id, channel in channels.items():
-            before = layout.ancestors(segment_id) if segment_id in layout else set[int]()
-            if any(one in channels and not channels[one].is_at_end for one in before):
+            # Looked for only where one of them can be: a lineage may be a thousand long.
+            is_later = segment_id in layout and any(one < segment_id for one in unread)
+            if is_later and not layout.ancestors(segment_id).isdisjoint(unread):
                 self._inbox.hold(channel, PARENTS)
             else:
                 self._inbox.release(channel, PARENTS)

@@ -84,12 +84,13 @@ def synthetic_view(topic: TopicName, partitions: int, now_ms: int) -> TopicView:
     return TopicView(topic, Layout.synthetic(names, now_ms=now_ms))
 
 
-def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName) -> TopicView:
-    """What a SCALABLE_TOPIC_UPDATE with a layout says; raises UnreadableLayout."""
-    dag = update.dag
+def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName, known: TopicView | None = None) -> TopicView:
+    """What a SCALABLE_TOPIC_UPDATE with a layout says; raises UnreadableLayout. Segments that are as in the `known`
+    view are taken from there: a change is about a few, a layout may have a thousand."""
+    dag, before = update.dag, {} if known is None else known.layout.segments
     try:
         topic = TopicName.parse(update.resolved_topic_name) if update.resolved_topic_name else asked
-        segments = {one.segment_id: read_segment(one) for one in dag.segments}
+        segments = {(number := one.segment_id): _read_again(one, before.get(number)) for one in dag.segments}
         active = [one for one in segments.values() if one.is_active]
         if active and all(one.legacy_topic_name is not None for one in active):
             routing = MOD_N
@@ -116,6 +117,15 @@ def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName) -> TopicV
         read_brokers(dag.segment_brokers),
         Served(dag.controller_broker_url, dag.controller_broker_url_tls),
     )
+
+
+def _read_again(one: pb.SegmentInfoProto, known: Segment | None) -> Segment:
+    text = one.SerializeToString()
+    if known is not None and known.forms.get(_read_again) == text:
+        return known
+    segment = read_segment(one)
+    segment.forms[_read_again] = text
+    return segment
 
 
 def read_segment(one: pb.SegmentInfoProto) -> Segment:

@@ -196,7 +196,7 @@ class TopicWatch:
             self._over(refusal(body.error, body.message))
             return
         try:
-            self._saw(read_view(body, self.topic))
+            self._saw(read_view(body, self.topic, self._sightings.view))
         except UnreadableLayout as error:
             self._over(error)
 

@@ -24,6 +24,7 @@ from anabranch.controller.members import Members, new_link
 from anabranch.controller.offices import Offices
 from anabranch.controller.place import Place
 from anabranch.controller.record import TopicRecord
+from anabranch.controller.record_memo import RecordMemo
 from anabranch.controller.records import NOW, Records
 from anabranch.controller.registry import SubscriptionKind
 from anabranch.controller.rules import Rules, retention_of
@@ -66,9 +67,11 @@ class Controllers:
         chance: Chance,
         step: Step = no_step,
         gate: WriteGate | None = None,
+        memo: RecordMemo | None = None,
     ) -> None:
+        """`memo` may be shared with others on this broker who read the same records."""
         self.settings = settings
-        self.records = Records(store, offices := Offices(store, broker))
+        self.records = Records(store, offices := Offices(store, broker), memo or RecordMemo())
         self.told: Callable[[TopicName, TopicRecord | None], None] = _nobody
         self._offices, self._place, self._host, self._rules = offices, place, segments, rules
         self._clock, self._chance, self._step, self._gate = clock, chance, step, gate

@@ -39,7 +39,9 @@ class RecordTooLarge(Error):
 
 
 def encode_record(record: TopicRecord) -> bytes:
-    data = json.dumps(record_json(record), separators=(",", ":")).encode()
+    """The text of `record_json`; of segments that were encoded before, theirs is taken as it is."""
+    segments = ",".join([_keyed_text(record.segments[one]) for one in sorted(record.segments)])
+    data = f'{_text(_before(record))[:-1]},"segments":{{{segments}}},{_text(_after(record))[1:]}'.encode()
     if len(data) > VALUE_BYTES_MAX:
         count = len(record.segments)
         raise RecordTooLarge(f"{count} segments take {len(data)} bytes of metadata, {VALUE_BYTES_MAX} are possible")
@@ -47,7 +49,22 @@ def encode_record(record: TopicRecord) -> bytes:
 
 
 def record_json(record: TopicRecord) -> dict[str, Any]:
-    layout = record.layout
+    segments = {str(one): segment_json(record.segments[one]) for one in sorted(record.segments)}
+    return {**_before(record), "segments": segments, **_after(record)}
+
+
+def _before(record: TopicRecord) -> dict[str, Any]:
+    """What stands before the segments; never empty."""
+    return {
+        **record.extra,
+        "format": FORMAT,
+        "epoch": record.layout.epoch,
+        "nextSegmentId": record.layout.next_segment_id,
+    }
+
+
+def _after(record: TopicRecord) -> dict[str, Any]:
+    """What stands behind them; never empty."""
     optional = {
         "operation": None if record.operation is None else _operation_json(record.operation),
         "lastOperation": None if record.last_operation is None else _finished_json(record.last_operation),
@@ -56,20 +73,26 @@ def record_json(record: TopicRecord) -> dict[str, Any]:
         "deleting": record.is_deleting or None,
     }
     return {
-        **record.extra,
-        "format": FORMAT,
-        "epoch": layout.epoch,
-        "nextSegmentId": layout.next_segment_id,
-        "segments": {str(one): segment_json(layout.segments[one]) for one in sorted(layout.segments)},
         "properties": dict(record.properties),
         "incarnation": record.incarnation,
-        "routing": _routing_json(layout.routing),
+        "routing": _routing_json(record.layout.routing),
         "leaderTerm": record.leader_term,
         "lastSplitAtMs": record.last_split_at_ms,
         "lastMergeAtMs": record.last_merge_at_ms,
         "garbage": [segment_json(segment) for segment in record.garbage],
         **{name: value for name, value in optional.items() if value is not None},
     }
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _keyed_text(segment: Segment) -> str:
+    known: str | None = segment.forms.get(_keyed_text)
+    if known is None:
+        known = segment.forms[_keyed_text] = f'"{segment.segment_id}":{_text(segment_json(segment))}'
+    return known
 
 
 def segment_json(segment: Segment) -> dict[str, Any]:
@@ -95,14 +118,15 @@ def segment_json(segment: Segment) -> dict[str, Any]:
     return value
 
 
-def decode_record(data: bytes) -> TopicRecord:
-    """The record, its layout checked. BadTopicRecord when it is none, or of a newer format."""
+def decode_record(data: bytes, known: TopicRecord | None = None) -> TopicRecord:
+    """The record, its layout checked. BadTopicRecord when it is none, or of a newer format. Segments that say the same
+    as those of a record that was decoded before are taken from there."""
     try:
         fields = dict(json.loads(data))
         number = fields.pop("format", FORMAT)
         if number != FORMAT:
             raise BadTopicRecord(f"topic record of format {number}, this version reads {FORMAT}")
-        record = _record(fields)
+        record = _record(fields, {} if known is None else known.segments)
         record.layout.check()
     except BadTopicRecord:
         raise
@@ -111,8 +135,8 @@ def decode_record(data: bytes) -> TopicRecord:
     return record
 
 
-def _record(fields: dict[str, Any]) -> TopicRecord:
-    segments = {int(one): _segment(dict(value)) for one, value in fields.pop("segments").items()}
+def _record(fields: dict[str, Any], known: Mapping[int, Segment]) -> TopicRecord:
+    segments = {(number := int(one)): _kept(value, known.get(number)) for one, value in fields.pop("segments").items()}
     operation, finished = fields.pop("operation", None), fields.pop("lastOperation", None)
     policy = fields.pop("autoScalePolicy", None)
     return TopicRecord(
@@ -135,6 +159,14 @@ def _record(fields: dict[str, Any]) -> TopicRecord:
         is_deleting=bool(fields.pop("deleting", False)),
         extra=fields,
     )
+
+
+def _kept(value: dict[str, Any], known: Segment | None) -> Segment:
+    if known is not None and known.forms.get(_kept) == value:
+        return known
+    segment = _segment(dict(value))
+    segment.forms[_kept] = value
+    return segment
 
 
 def _segment(fields: dict[str, Any]) -> Segment:

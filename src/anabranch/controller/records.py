@@ -27,6 +27,7 @@ from anabranch.controller.paths import (
 )
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.record_codec import decode_record, encode_record
+from anabranch.controller.record_memo import RecordMemo
 from anabranch.controller.registry import Registry, SubscriptionState
 from anabranch.controller.steps import (
     RecordDoubtful,
@@ -57,16 +58,17 @@ NOW = 0
 class Records:
     """All topics of one store."""
 
-    def __init__(self, store: MetadataStore, offices: Offices) -> None:
-        self._store, self._offices = store, offices
+    def __init__(self, store: MetadataStore, offices: Offices, memo: RecordMemo) -> None:
+        self._store, self._offices, self._memo = store, offices, memo
 
     # topics -----------------------------------------------------------------------------------------------------------
     async def find(self, topic: TopicName, *, sync: bool = True) -> TopicRecord | None:
         """Raises StoreUnavailable, BadTopicRecord."""
         if sync:
             await self._store.sync()
-        found = await self._store.get(record_key(topic))
-        return None if found is None else decode_record(found.value)
+        key = record_key(topic)
+        found = await self._store.get(key)
+        return None if found is None else self._memo.decode(key, found.value)
 
     async def create(self, topic: TopicName, record: TopicRecord) -> None:
         try:
@@ -88,16 +90,18 @@ class Records:
     async def load(self, topic: TopicName) -> RecordSeen | RecordUnread:
         try:
             await self._store.sync()
-            found = await self._store.get(record_key(topic))
-            return RecordSeen(None, 0) if found is None else RecordSeen(decode_record(found.value), found.version)
+            found = await self._store.get(key := record_key(topic))
+            if found is None:
+                return RecordSeen(None, 0)
+            return RecordSeen(self._memo.decode(key, found.value), found.version)
         except Error as error:
             log.warning("topic record not read", extra={"topic": str(topic), "reason": error.reason})
             return RecordUnread()
 
     async def save(self, topic: TopicName, effect: SaveRecord) -> RecordSaved | RecordDoubtful:
         try:
-            data = encode_record(effect.record)
-            return RecordSaved(await self._store.put(record_key(topic), data, expected=effect.expected))
+            data = self._memo.encode(key := record_key(topic), effect.record)
+            return RecordSaved(await self._store.put(key, data, expected=effect.expected))
         except Error as error:
             _doubt(topic, "topic record", error)
             return RecordDoubtful()
@@ -118,6 +122,7 @@ class Records:
         except Error as error:
             _doubt(topic, "removal of the topic record", error)
             return RecordDoubtful()
+        self._memo.forget(record_key(topic))
         try:
             await self._forget(wanted_key(topic))
             await self._offices.lay_down(topic, term)

@@ -15,6 +15,7 @@ from anabranch.controller.host import SegmentHost
 from anabranch.controller.leader import Step, no_step
 from anabranch.controller.place import Place
 from anabranch.controller.record import TopicRecord
+from anabranch.controller.record_memo import RecordMemo
 from anabranch.controller.rules import Rules
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.telling import led_topic
@@ -43,6 +44,7 @@ class ScalableService(Controllers):
         chance: Chance,
         step: Step = no_step,
         gate: WriteGate | None = None,
+        memo: RecordMemo | None = None,
     ) -> None:
         super().__init__(
             store,
@@ -55,6 +57,7 @@ class ScalableService(Controllers):
             chance=chance,
             step=step,
             gate=gate,
+            memo=memo,
         )
         self.watches = Watches(store, self.records, place, births, clock)
         self.counts = OperationCounts()

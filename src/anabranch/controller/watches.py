@@ -183,6 +183,8 @@ class Watches:
         elif record.leader_term == 0:  # just written: its segments may not exist yet
             await self._births.wake(topic)
             watched.is_dirty = True
+        elif record is watched.record and all(watcher.told is not None for watcher in watched.watchers):
+            return  # what the leader here has said is now in the store
         elif not _is_older(record, watched.record):
             watched.record = record
             self._tell(topic, watched)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 from anabranch.model.errors import BadRequest, Error, NotFound
 from anabranch.model.hashrange import HashRange
@@ -90,6 +91,9 @@ class Segment:
     entry_bucket_splits: tuple[int, ...] = ()  # bucket count - 1 split points
     merge_depth: int = 0  # merges among its ancestors and itself; survives their garbage collection
     extra: Mapping[str, object] = field(default_factory=dict)  # what a newer writer added, kept as it came
+    forms: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What others have made of it (text, frame, name): a value that never changes is encoded once, not with each of the
+    thousand layouts that it is in."""
 
     @property
     def is_active(self) -> bool:
@@ -110,8 +114,12 @@ def backing_topic(topic: TopicName, segment: Segment) -> TopicName:
     """The topic that has the segment's entries: the only way from a segment of `topic://…` to a topic name."""
     if segment.legacy_topic_name is not None:
         return TopicName.parse(segment.legacy_topic_name)
-    one = segment.hash_range
-    return topic.scalable.segment_name(SegmentDescriptor(one.start, one.end, segment.segment_id))
+    known: tuple[TopicName, TopicName] | None = segment.forms.get(backing_topic)
+    if known is None or known[0] != topic:
+        one = segment.hash_range
+        made = topic.scalable.segment_name(SegmentDescriptor(one.start, one.end, segment.segment_id))
+        known = segment.forms[backing_topic] = topic, made
+    return known[1]
 
 
 def bucket_splits(count: int) -> tuple[int, ...]:

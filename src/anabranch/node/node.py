@@ -36,6 +36,7 @@ from anabranch.cluster.secret import load_secret
 from anabranch.cluster.signature import SECRET_BYTES, Secret
 from anabranch.cluster.table import Seat
 from anabranch.controller.host import SegmentHost
+from anabranch.controller.record_memo import RecordMemo
 from anabranch.controller.service import ScalableService
 from anabranch.metadata.open import open_store, without_credentials
 from anabranch.metadata.port import MetadataStore
@@ -235,7 +236,8 @@ class Node:
             None if tls is None else f"pulsar+ssl://{settings.advertised_host}:{listeners[1].port}",
             None if tls is None else f"https://{settings.advertised_host}:{https_port}",
         )
-        segments = None
+        here = place or EverythingHere(address)
+        segments, record_memo = None, RecordMemo()
         if scalable.enabled:
             owner = SegmentOwner(topics, segment_logs, clock)
             stack.push_async_callback(owner.close)
@@ -243,13 +245,12 @@ class Node:
             graves = SegmentGraves(catalog, segment_logs, owner, clock)
             stack.push_async_callback(graves.close)
             graves.start()
-            scalable_records = StoredScalableRecords(metadata)
-            where = EverythingHere(address) if place is None else place
-            segments = EmbeddedHost(owner, where, fleet, clock, scalable_records)
+            scalable_records = StoredScalableRecords(metadata, record_memo)
+            segments = EmbeddedHost(owner, here, fleet, clock, scalable_records)
             stack.push_async_callback(segments.close)
             admin.more_errands[GROUP] = segments
             topics.admit_segment = SegmentGuard(scalable_records, owner.wait_made).admit
-        controllers = self._controllers(metadata, scalable_admin, place or EverythingHere(address), segments)
+        controllers = self._controllers(metadata, scalable_admin, here, segments, record_memo)
         self._services = Services(
             settings=settings.broker,
             clock=clock,
@@ -282,7 +283,12 @@ class Node:
             await place.cluster.wait_serving(CLUSTER_SECONDS)
 
     def _controllers(
-        self, metadata: GatedStore, admin: ScalableAdmin, placement: Placement, own: SegmentHost | None
+        self,
+        metadata: GatedStore,
+        admin: ScalableAdmin,
+        placement: Placement,
+        own: SegmentHost | None,
+        memo: RecordMemo,
     ) -> ScalableService | None:
         settings, segments = self.settings.scalable_topics, self._segments or own
         if segments is None:
@@ -299,6 +305,7 @@ class Node:
             clock=self._clock,
             chance=SystemChance(),
             step=step_of(os.environ),
+            memo=memo,
             gate=metadata.gate,
         )
 

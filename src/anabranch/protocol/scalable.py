@@ -62,6 +62,26 @@ def broker_addresses(segments: Iterable[Segment], brokers: Mapping[int, Reachabl
     ]
 
 
+# Bytes of layouts that have nothing but one segment, or one address: one behind the other they are a layout with all of
+# them. Each is made once, not with every layout that its segment is in.
+def _segment_part(segment: Segment, *, extensions: bool) -> bytes:
+    key = _segment_part, extensions
+    known: bytes | None = segment.forms.get(key)
+    if known is None:
+        part = pb.ScalableTopicDAG(epoch=0, segments=[segment_info(segment, extensions=extensions)])
+        known = segment.forms[key] = part.SerializeToString()
+    return known
+
+
+def _address_part(segment: Segment, where: Reachable) -> bytes:
+    known: tuple[Reachable, bytes] | None = segment.forms.get(_address_part)
+    if known is None or (known[0] is not where and known[0] != where):
+        found = broker_addresses((segment,), {segment.segment_id: where})
+        part = pb.ScalableTopicDAG(epoch=0, segment_brokers=found)
+        known = segment.forms[_address_part] = where, part.SerializeToString()
+    return known[1]
+
+
 def layout_update(
     session_id: int,
     topic: TopicName,
@@ -76,11 +96,11 @@ def layout_update(
 ) -> bytes:
     """71 with a layout. Addresses of active segments; for peers of ours of all of them, and the change that runs."""
     ordered = sorted(layout.segments.values(), key=lambda one: one.segment_id)
-    dag = pb.ScalableTopicDAG(
-        epoch=layout.epoch,
-        segments=[segment_info(one, extensions=extensions) for one in ordered],
-        segment_brokers=broker_addresses(ordered if extensions else layout.active, brokers),
-    )
+    parts = [_segment_part(one, extensions=extensions) for one in ordered]
+    placed = [one for one in (ordered if extensions else layout.active) if one.segment_id in brokers]
+    parts += [_address_part(one, brokers[one.segment_id]) for one in placed]
+    dag = pb.ScalableTopicDAG.FromString(b"".join(parts))
+    dag.epoch = layout.epoch
     if controller is not None:
         dag.controller_broker_url = controller.service_url
         if controller.service_url_tls is not None:

@@ -1,0 +1,52 @@
+"""What the bytes of topic records mean, remembered: a record is decoded once, and what was written here not at all.
+
+A split writes the record twice, and everybody on the broker who follows the topic then reads it: watches, owners of
+segments, producers that open a lane. Its segments are mostly the same as before: those are taken over with all that was
+made of them (`Segment.forms`). Pure facts about bytes: whether they are in the store, the store says. Never awaits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from anabranch.controller.record import TopicRecord
+from anabranch.controller.record_codec import decode_record, encode_record
+
+BYTES_MAX = 16 * 1024 * 1024
+
+
+class RecordMemo:
+    """The last record of each key, as long as all texts together are not larger than `bytes_max`."""
+
+    def __init__(self, bytes_max: int = BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._known: OrderedDict[str, tuple[bytes, TopicRecord]] = OrderedDict()
+        self._bytes = 0
+
+    def encode(self, key: str, record: TopicRecord) -> bytes:
+        """Raises RecordTooLarge."""
+        data = encode_record(record)
+        self._remember(key, data, record)
+        return data
+
+    def decode(self, key: str, data: bytes) -> TopicRecord:
+        """Raises BadTopicRecord."""
+        known = self._known.get(key)
+        if known is not None and known[0] == data:
+            self._known.move_to_end(key)
+            return known[1]
+        record = decode_record(data, None if known is None else known[1])
+        self._remember(key, data, record)
+        return record
+
+    def forget(self, key: str) -> None:
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._bytes -= len(known[0])
+
+    def _remember(self, key: str, data: bytes, record: TopicRecord) -> None:
+        self.forget(key)
+        self._known[key] = data, record
+        self._bytes += len(data)
+        while self._bytes > self._bytes_max and len(self._known) > 1:
+            self.forget(next(iter(self._known)))
