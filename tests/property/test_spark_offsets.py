@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,8 @@ from anabranch.spark import cuts, offsets, plan
 from anabranch.spark.cuts import LostData, TopicRecreated
 from anabranch.spark.offsets import Cut, Offset
 from anabranch.spark.plan import Packing
+from anabranch.spark.view import View
+from anabranch.spark.wanted import EVERYTHING, Wanted
 from tests.spark_world import RING, PaperTopic
 
 KEYS = [0, 7, 9_000, 20_000, 32_767, 32_768, 40_000, 50_000, 65_535]
@@ -35,8 +38,10 @@ topics = st.integers(1, 4)
 class Query:
     """A streaming query on paper: it keeps what Spark keeps, the end of each batch as text."""
 
-    def __init__(self, topic: PaperTopic) -> None:
+    def __init__(self, topic: PaperTopic, wanted: Wanted = EVERYTHING) -> None:
         self.topic = topic
+        self.wanted = wanted
+        self.bound: Callable[[View], View] = lambda view: view
         self.initial: Offset = {topic.name: cuts.earliest(topic.view())}
         self.log: list[str] = []
         self.seen: dict[int, list[int]] = defaultdict(list)
@@ -47,9 +52,9 @@ class Query:
 
     def next_end(self, limit: int) -> Offset | None:
         """`limit` entries per segment; 0: all."""
-        view = self.topic.view()
+        view = self.bound(self.topic.view())
         views = {self.topic.name: view}
-        settled = {self.topic.name: cuts.settled(self.start[self.topic.name], view)}
+        settled = {self.topic.name: cuts.settled(self.start[self.topic.name], view, wanted=self.wanted)}
         ends = {}
         for (name, one), (begin, end) in cuts.ahead(settled, views).items():
             positions = [at for at in sorted(self.topic.segments[one].entries) if begin <= at < end]
@@ -63,10 +68,10 @@ class Query:
         if end is None:
             return False
         text = json.dumps(offsets.dump(end))
-        found = plan.ranges(self.start, end)
+        found = self.ranges(self.start, end)
         for _ in range(replays):  # another driver has the text only, and may find another start for batch 0
             start = self.start if self.log else {self.topic.name: cuts.latest(self.topic.view())}
-            assert plan.ranges(start, offsets.load(json.loads(text))) == found
+            assert self.ranges(start, offsets.load(json.loads(text))) == found
         of_key: dict[int, set[int]] = defaultdict(set)
         for one in found:
             for key, number in self.topic.read(one):
@@ -75,6 +80,11 @@ class Query:
         assert all(len(segments) == 1 for segments in of_key.values()), "a key in two segments of one batch"
         self.log.append(text)
         return True
+
+    def ranges(self, start: Offset, end: Offset) -> list[plan.Range]:
+        marks, view = end[self.topic.name].marks, self.topic.view()
+        found = plan.ranges(start, end)
+        return [one for one in found if cuts.is_of_interest(marks[one.segment], view, self.wanted)]
 
     def collect(self) -> None:
         """Records of segments that this query has behind it go, oldest first."""
@@ -109,6 +119,57 @@ def test_every_message_once_and_in_order(segments: int, history: list[tuple[str,
                 query.collect()
         query.check()
     while query.batch(0, replays=1):
+        pass
+    query.check()
+    assert {key: len(numbers) for key, numbers in query.seen.items()} == topic.written
+
+
+@settings(max_examples=150)
+@given(topics, histories, st.tuples(st.integers(0, RING - 1), st.integers(0, RING - 1)))
+def test_a_part_of_the_ring_is_read_whole_and_in_order(
+    segments: int, history: list[tuple[str, object]], ends: tuple[int, int]
+) -> None:
+    low, high = sorted(ends)
+    topic = PaperTopic(segments)
+    query = Query(topic, Wanted(spans=((low, high),)))
+    for what, how in history:
+        if what in ("publish", "split", "merge", "roll"):
+            getattr(topic, what)(how)
+        elif what == "batch" and isinstance(how, int):
+            query.batch(how, replays=1)
+    while query.batch(0):
+        pass
+    query.check()
+    inside = {key: count for key, count in topic.written.items() if low <= key <= high}
+    assert {key: len(numbers) for key, numbers in query.seen.items() if low <= key <= high} == inside
+    spans = [one.span for one in topic.segments.values()]
+    overlapping = [span for span in spans if span[0] <= high and low <= span[1]]
+    assert all(any(low <= key <= high for low, high in overlapping) for key in query.seen), "others are not read"
+
+
+@settings(max_examples=150)
+@given(topics, histories, histories)
+def test_a_bounded_stream_ends_there_and_goes_on_without_the_bound(
+    segments: int, before: list[tuple[str, object]], after: list[tuple[str, object]]
+) -> None:
+    topic = PaperTopic(segments)
+    query = Query(topic)
+    for what, how in before:
+        if what in ("publish", "split", "merge", "roll"):
+            getattr(topic, what)(how)
+    end = {one: mark.position for one, mark in cuts.latest(topic.view()).marks.items()}
+    written = topic.written
+    query.bound = lambda view: view.bounded(end)
+    for what, how in after:
+        if what in ("publish", "split", "merge", "roll"):
+            getattr(topic, what)(how)
+        elif what == "batch" and isinstance(how, int):
+            query.batch(how, replays=1)
+    while query.batch(0):
+        pass
+    assert {key: len(numbers) for key, numbers in query.seen.items()} == written, "to the end, and no further"
+    query.bound = lambda view: view
+    while query.batch(0):
         pass
     query.check()
     assert {key: len(numbers) for key, numbers in query.seen.items()} == topic.written

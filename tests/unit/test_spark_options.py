@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from anabranch.spark.access import BadSparkOption
 from anabranch.spark.options import SINK_OPTIONS, SOURCE_OPTIONS, Given, Metadata, SourceOptions, moment_ms
 
+ROOT = Path(__file__).parents[2]
 BASE = {"serviceUrl": "pulsar://h:6650", "topic": "t"}
 
 
@@ -55,6 +59,12 @@ def test_unknown_names_are_refused_with_a_hint(name: str, hint: str) -> None:
         ({"maxTriggerDelay": "soon"}, "a duration like 30s or 15m"),
         ({"subscription": "s"}, "option subscription is for streams"),
         ({"serviceUrl": ""}, "option serviceUrl is missing"),
+        ({"readAlignment": "eventTime"}, "option readAlignment is one of backlog, publishTime"),
+        ({"isolation": "none"}, "option isolation is one of read_committed, read_uncommitted"),
+        ({"keys": "[1]"}, "option keys is keys with commas between them, or a JSON list of texts"),
+        ({"keyHashRange": "7fff-0000"}, "hexadecimal like 0000-7fff"),
+        ({"keyHashRange": "0-32768"}, "hexadecimal like 0000-7fff"),
+        ({"txnTimeoutMs": "1"}, "option txnTimeoutMs is refused: it needs transactions"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, str], text: str) -> None:
@@ -63,9 +73,26 @@ def test_what_makes_no_sense_is_refused(options: dict[str, str], text: str) -> N
     assert text in told.value.reason
 
 
-def test_a_stream_has_no_end() -> None:
-    with pytest.raises(BadSparkOption, match="endingOffsets is for batch queries"):
-        parsed({"endingOffsets": "latest"}, streaming=True)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"maxBytesPerPartition": "1"}, "option maxBytesPerPartition is for batch queries"),
+        ({"maxRecordsPerPartition": "1"}, "option maxRecordsPerPartition is for batch queries"),
+        ({"metadata": "segments"}, "metadata=segments is for batch queries"),
+    ],
+)
+def test_what_a_stream_cannot_have(options: dict[str, str], text: str) -> None:
+    with pytest.raises(BadSparkOption) as told:
+        parsed(options, streaming=True)
+    assert text in told.value.reason
+    assert parsed(options)
+
+
+def test_a_stream_may_have_an_end() -> None:
+    bounded = parsed({"endingOffsets": "latest"}, streaming=True)
+    assert bounded.end is not None
+    assert bounded.end.word == "latest"
+    assert parsed(streaming=True).end is None
 
 
 def test_times_and_durations() -> None:
@@ -76,6 +103,14 @@ def test_times_and_durations() -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert "s3cr3t" not in repr(parsed({"client.token": "s3cr3t"}))
+
+
+@pytest.mark.parametrize(("chapter", "known"), [("Reading", SOURCE_OPTIONS), ("Writing", SINK_OPTIONS)])
+def test_the_guide_has_every_option_and_no_other(chapter: str, known: tuple[str, ...]) -> None:
+    text = (ROOT / "docs/spark.md").read_text().split(f"## {chapter}\n")[1].split("\n## ")[0]
+    table = text.split("| option | default | meaning |\n")[1].split("\n\n")[0]
+    told = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert sorted(told) == sorted(known)
 
 
 def test_names_are_told_apart() -> None:

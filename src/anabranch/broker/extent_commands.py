@@ -66,7 +66,10 @@ async def extent(topic: Topic, asked: pb.CommandTopicExtent) -> pb.CommandTopicE
         answer.upto.CopyFrom(_id(await _upto(log, start, end, asked.messages_max)))
     if asked.HasField("publish_time"):
         at = await log.position_at_time(min(asked.publish_time, (1 << 63) - 1))
-        answer.at_time.CopyFrom(_id(at if at < end else max(first, end)))
+        moment = at if at < end else max(first, end)
+        answer.at_time.CopyFrom(_id(moment))
+        if start < moment:
+            answer.messages_to_time = await log.messages_between(_before(start), _before(moment))
     return answer
 
 

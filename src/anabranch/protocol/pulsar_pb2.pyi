@@ -1518,7 +1518,7 @@ class CommandTopicExtent(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., topic: _Optional[str] = ..., start: _Optional[_Union[MessageIdData, _Mapping]] = ..., messages_max: _Optional[int] = ..., publish_time: _Optional[int] = ...) -> None: ...
 
 class CommandTopicExtentResponse(_message.Message):
-    __slots__ = ("request_id", "first", "end", "trimmed_to", "terminated", "incarnation", "deduplicates", "messages", "bytes", "upto", "at_time", "ledgers")
+    __slots__ = ("request_id", "first", "end", "trimmed_to", "terminated", "incarnation", "deduplicates", "messages", "bytes", "upto", "at_time", "ledgers", "messages_to_time")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
@@ -1531,6 +1531,7 @@ class CommandTopicExtentResponse(_message.Message):
     UPTO_FIELD_NUMBER: _ClassVar[int]
     AT_TIME_FIELD_NUMBER: _ClassVar[int]
     LEDGERS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_TO_TIME_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     first: MessageIdData
     end: MessageIdData
@@ -1543,7 +1544,8 @@ class CommandTopicExtentResponse(_message.Message):
     upto: MessageIdData
     at_time: MessageIdData
     ledgers: _containers.RepeatedCompositeFieldContainer[LedgerExtent]
-    def __init__(self, request_id: _Optional[int] = ..., first: _Optional[_Union[MessageIdData, _Mapping]] = ..., end: _Optional[_Union[MessageIdData, _Mapping]] = ..., trimmed_to: _Optional[_Union[MessageIdData, _Mapping]] = ..., terminated: _Optional[bool] = ..., incarnation: _Optional[int] = ..., deduplicates: _Optional[bool] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., upto: _Optional[_Union[MessageIdData, _Mapping]] = ..., at_time: _Optional[_Union[MessageIdData, _Mapping]] = ..., ledgers: _Optional[_Iterable[_Union[LedgerExtent, _Mapping]]] = ...) -> None: ...
+    messages_to_time: int
+    def __init__(self, request_id: _Optional[int] = ..., first: _Optional[_Union[MessageIdData, _Mapping]] = ..., end: _Optional[_Union[MessageIdData, _Mapping]] = ..., trimmed_to: _Optional[_Union[MessageIdData, _Mapping]] = ..., terminated: _Optional[bool] = ..., incarnation: _Optional[int] = ..., deduplicates: _Optional[bool] = ..., messages: _Optional[int] = ..., bytes: _Optional[int] = ..., upto: _Optional[_Union[MessageIdData, _Mapping]] = ..., at_time: _Optional[_Union[MessageIdData, _Mapping]] = ..., ledgers: _Optional[_Iterable[_Union[LedgerExtent, _Mapping]]] = ..., messages_to_time: _Optional[int] = ...) -> None: ...
 
 class LedgerExtent(_message.Message):
     __slots__ = ("ledger_id", "entries", "messages", "bytes")

@@ -3,11 +3,14 @@
 | module                       | knows                                                                             |
 |------------------------------|-----------------------------------------------------------------------------------|
 | `offsets` `view` `cuts` `plan` | values and decisions: where a query is, what there is, what comes next. Pure      |
+| `wanted`                     | which keys a query wants. Pure                                                    |
 | `options` `access` `schema`  | what users say                                                                    |
 | `cluster` `fetch`            | brokers: questions, ranges of entries                                             |
 | `rows` `values` `reading`    | entries as Arrow                                                                  |
-| `planning` `stream` `source` | what Spark calls to read                                                          |
-| `sink` `outlet`              | what Spark calls to write; one task's way out to one topic                        |
+| `planning` `admission`       | from options to offsets and ranges; how much a batch takes in                     |
+| `stream` `source` `segments` | what Spark calls to read                                                          |
+| `sink` `outlet` `replay`     | what Spark calls to write; one task's way out to one topic; is a replay the same? |
+| `buckets` `moments`          | for users: rows in fixed buckets, offsets of a moment                             |
 | `listener`                   | lag, for those who export metrics                                                 |
 | `copying` `auditing` `figures` | jobs, also `anabranch spark …`                                                    |
 
@@ -22,9 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anabranch.spark.auditing import Verdict, audit
+    from anabranch.spark.buckets import to_buckets
     from anabranch.spark.copying import Copied, CopyJob, copy
     from anabranch.spark.figures import TopicStats, stats
     from anabranch.spark.listener import Lag, LagListener
+    from anabranch.spark.moments import offsets_at
 
 _JOBS = {
     "audit": "auditing",
@@ -34,6 +39,8 @@ _JOBS = {
     "Copied": "copying",
     "stats": "figures",
     "TopicStats": "figures",
+    "offsets_at": "moments",
+    "to_buckets": "buckets",
     "Lag": "listener",
     "LagListener": "listener",
 }
@@ -52,4 +59,17 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"anabranch.spark.{_JOBS[name]}"), name)
 
 
-__all__ = ["Copied", "CopyJob", "Lag", "LagListener", "TopicStats", "Verdict", "audit", "copy", "register", "stats"]
+__all__ = [
+    "Copied",
+    "CopyJob",
+    "Lag",
+    "LagListener",
+    "TopicStats",
+    "Verdict",
+    "audit",
+    "copy",
+    "offsets_at",
+    "register",
+    "stats",
+    "to_buckets",
+]

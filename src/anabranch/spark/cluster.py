@@ -56,6 +56,7 @@ class Extent:
     bytes: int
     upto: Position
     at_time: Position
+    messages_to_time: int
     ledgers: tuple[LedgerSum, ...]
 
 
@@ -96,7 +97,7 @@ class Cluster:
 
     def topics(self, pattern: str) -> tuple[str, ...]:
         """Topics of a namespace whose names match: `persistent://tenant/namespace/` and a regular expression."""
-        return self.call(lambda: self._topics(pattern))
+        return self.call(lambda: self.topics_now(pattern))
 
     def layout(self, topic: str) -> TopicView:
         return self.call(lambda: self._layout(topic))
@@ -194,7 +195,7 @@ class Cluster:
         except TopicNotFound:  # it is created by the first producer
             return True
 
-    async def _topics(self, pattern: str) -> tuple[str, ...]:
+    async def topics_now(self, pattern: str) -> tuple[str, ...]:
         scheme, _, rest = pattern.partition("://") if "://" in pattern else ("persistent", "", pattern)
         tenant, namespace, local = rest.split("/", 2)
 
@@ -233,15 +234,16 @@ class Cluster:
 
     # -- readers
 
-    def attach(self, topic: str, intake: Intake) -> Future[None]:
-        return self.submit(lambda: self._attach(topic, intake))
+    def attach(self, topic: str, intake: Intake, prefix: str = "spark") -> Future[None]:
+        """`prefix` begins the reader's name in the broker's statistics."""
+        return self.submit(lambda: self._attach(topic, intake, prefix))
 
-    async def _attach(self, topic: str, intake: Intake) -> None:
+    async def _attach(self, topic: str, intake: Intake, prefix: str) -> None:
         connection = await self.patiently(lambda: self.serving(topic, fresh=True))
         intake.consumer_id, intake.connection = connection.new_id(), connection
         connection.listen_consumer(intake.consumer_id, intake)
         try:
-            fields = subscribe_fields(topic, f"spark-{secret_bytes(8).hex()}", intake.start)
+            fields = subscribe_fields(topic, f"{prefix}-{secret_bytes(8).hex()}", intake.start)
             await connection.ask(BaseCommand.SUBSCRIBE, self.timeout_s, consumer_id=intake.consumer_id, **fields)
         except BaseException:
             connection.unlisten(intake.consumer_id)
@@ -358,7 +360,8 @@ def view_of(topic: str, seen: TopicView, extents: Mapping[int, Extent]) -> View:
     uid = str(seen.incarnation or "")
     if not uid and len(extents) == 1:
         uid = str(next(iter(extents.values())).incarnation or "")
-    return View(topic, uid, {one: stretch_of(seen.layout[one], extent) for one, extent in extents.items()})
+    segments = {one: stretch_of(seen.layout[one], extent) for one, extent in extents.items()}
+    return View(topic, uid, segments, seen.layout.routing.ring_hash)
 
 
 def stretch_of(segment: Segment, extent: Extent) -> Stretch:
@@ -388,6 +391,7 @@ def read_extent(answer: pb.CommandTopicExtentResponse) -> Extent:
         answer.bytes,
         position_of(answer.upto) if answer.HasField("upto") else EARLIEST,
         position_of(answer.at_time) if answer.HasField("at_time") else EARLIEST,
+        answer.messages_to_time,
         tuple(LedgerSum(one.ledger_id, one.entries, one.messages, one.bytes) for one in answer.ledgers),
     )
 

@@ -17,6 +17,7 @@ from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.spark.offsets import Cut, Mark, Offset
 from anabranch.spark.view import Stretch, View
+from anabranch.spark.wanted import EVERYTHING, Wanted
 
 Segment = tuple[str, int]
 """Topic and segment id."""
@@ -80,8 +81,22 @@ def at(view: View, positions: Mapping[int, Position]) -> Cut:
 # ------------------------------------------------------------------------------------------------------ between batches
 
 
-def settled(cut: Cut, view: View, on_loss: OnLoss = raise_loss) -> Cut:
-    """The cut at the start of a batch: holes found, drained parents replaced by their children."""
+def is_of_interest(segment: Stretch | Mark, view: View, wanted: Wanted) -> bool:
+    """Segments that cannot have a wanted row are passed unread. Partitions of a regular topic can have any key."""
+    return wanted.is_all or segment.topic is not None or wanted.can_be_in(segment.span, view.ring_hash)
+
+
+def settled(cut: Cut, view: View, on_loss: OnLoss = raise_loss, wanted: Wanted = EVERYTHING) -> Cut:
+    """The cut at the start of a batch: holes found, drained parents replaced by their children, segments without a
+    wanted row passed."""
+
+    def opened(segment: Stretch) -> Mark:
+        return (
+            segment.opened()
+            if is_of_interest(segment, view, wanted)
+            else segment.mark_at(max(segment.first, segment.end))
+        )
+
     if view.uid and cut.uid and view.uid != cut.uid:
         on_loss(TopicRecreated(view.topic, cut.uid, view.uid))
         return earliest(view)
@@ -90,9 +105,12 @@ def settled(cut: Cut, view: View, on_loss: OnLoss = raise_loss) -> Cut:
     for one, mark in cut.marks.items():
         segment = view.segments.get(one)
         if segment is None:
-            if not mark.is_drained:
+            if not mark.is_drained and is_of_interest(mark, view, wanted):
                 on_loss(LostData(view.topic, one, mark.position, None))
             gone.append(mark)
+        elif not is_of_interest(segment, view, wanted):
+            end = max(mark.position, segment.end)
+            marks[one] = replace(mark, position=end, base=None, is_drained=segment.is_read(end))
         elif mark.position <= segment.trimmed_to:
             on_loss(LostData(view.topic, one, mark.position, segment.first))
             marks[one] = segment.mark_at(segment.first)
@@ -103,8 +121,8 @@ def settled(cut: Cut, view: View, on_loss: OnLoss = raise_loss) -> Cut:
         segment = view.segments[one]
         is_heir = any(_overlaps(segment.span, mark.span) for mark in gone)
         if one not in known and (is_heir or segment.topic is not None):
-            marks[one] = segment.opened()
-    return Cut(view.uid or cut.uid, _passed(marks, view, Stretch.opened))
+            marks[one] = opened(segment)
+    return Cut(view.uid or cut.uid, _passed(marks, view, opened))
 
 
 def _passed(marks: dict[int, Mark], view: View, opened: Callable[[Stretch], Mark]) -> dict[int, Mark]:

@@ -46,7 +46,7 @@ class Ground(Protocol):
 
     timeout_s: float
 
-    def attach(self, topic: str, intake: Intake) -> Future[None]: ...
+    def attach(self, topic: str, intake: Intake, prefix: str) -> Future[None]: ...
 
     def write(self, intake: Intake, data: bytes) -> None: ...
 
@@ -127,6 +127,7 @@ class Fetch:
         retries: int,
         backoff_ms: int,
         fails_on_holes: bool = True,
+        prefix: str = "spark",
     ) -> None:
         self._ground = ground
         self._range = one
@@ -134,6 +135,7 @@ class Fetch:
         self._retries = retries
         self._backoff_s = backoff_ms / 1000
         self._fails_on_holes = fails_on_holes
+        self._prefix = prefix
         self._intake: Intake | None = None
         self._permits = 0  # granted and not used yet, about
         self._messages = 0
@@ -185,7 +187,8 @@ class Fetch:
 
     def _attached(self, start: Position) -> Intake:
         intake = Intake(start, self._range.end)
-        self._ground.attach(self._range.backing, intake).result(3 * self._ground.timeout_s)  # it has its own deadlines
+        attached = self._ground.attach(self._range.backing, intake, self._prefix)
+        attached.result(3 * self._ground.timeout_s)  # it has its own deadlines
         self._intake, self._permits = intake, 0
         self._grant(intake, FIRST_PERMITS)
         return intake

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from anabranch.model.names import TopicName
 from anabranch.spark.access import CLIENT_OPTIONS, Access, BadSparkOption
 from anabranch.spark.plan import Packing
+from anabranch.spark.wanted import Wanted, read_keys, read_spans
 
 T = TypeVar("T")
 
@@ -24,14 +25,21 @@ SOURCE_OPTIONS = (
     "serviceUrl", "topic", "topics", "topicsPattern", "startingOffsets", "startingTimestamp",
     "startingTimestampStrategy", "endingOffsets", "endingTimestamp", "maxRowsPerTrigger", "maxBytesPerTrigger",
     "minRowsPerTrigger", "maxTriggerDelay", "minPartitions", "maxPartitions", "maxRecordsPerPartition",
-    "preserveKeyOrder", "failOnDataLoss", "subscription", "includeProperties", "includeMetadata", "includeKeyBytes",
+    "maxBytesPerPartition", "preserveKeyOrder", "readAlignment", "failOnDataLoss", "subscription", "subscriptionPrefix",
+    "keys", "keyHashRange", "isolation", "metadata", "includeProperties", "includeMetadata", "includeKeyBytes",
     "valueFormat", "metadataMaxAgeMs", "fetchRetries", "fetchRetryBackoffMs", "operationTimeoutMs", "prefetchBytes",
     "arrowBatchRows", "arrowBatchBytes",
 )  # fmt: skip
 SINK_OPTIONS = (
-    "serviceUrl", "topic", "delivery", "producerPrefix", "sortBy", "idempotencyKey", "entryMaxRows", "entryMaxBytes",
-    "maxInFlight", "compression", "onNonDeterministicReplay", "operationTimeoutMs", "sendTimeoutMs",
+    "serviceUrl", "topic", "delivery", "producerPrefix", "producers", "buckets", "sortBy", "idempotencyKey",
+    "idempotencyVersion", "entryMaxRows", "entryMaxBytes", "maxInFlight", "compression", "onNonDeterministicReplay",
+    "operationTimeoutMs", "sendTimeoutMs",
 )  # fmt: skip
+NOT_YET = {
+    "txnTimeoutMs": "transactions, which brokers do not have yet; delivery=effectively-once stores each row once, too",
+    "truncate": "a topic that can be emptied: what is in one cannot be taken back",
+}
+"""Options that will mean something, and what for: refused by name, not as unknown."""
 ASYNC_PROGRESS = "asyncProgressTrackingEnabled"
 SPARKS_OWN = frozenset(
     {"path", "checkpointlocation", "queryname", "outputmode", "asyncprogresstrackingcheckpointintervalms"}
@@ -46,6 +54,27 @@ class Metadata(StrEnum):
     NONE = "none"  # key, value
     BASIC = "basic"  # … and times
     ALL = "all"
+
+
+class Subject(StrEnum):
+    """What the rows are."""
+
+    MESSAGES = "messages"
+    SEGMENTS = "segments"  # one row per segment: the graph, positions, sizes
+
+
+class Alignment(StrEnum):
+    """How a limit per batch is shared out among the segments."""
+
+    BACKLOG = "backlog"  # in proportion to what each still has
+    PUBLISH_TIME = "publishtime"  # all up to the same moment, so that catching up makes no late data
+
+
+class Isolation(StrEnum):
+    """Without transactions nothing is ever uncommitted: both read the same."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
 
 
 class ValueFormat(StrEnum):
@@ -74,6 +103,8 @@ class Given:
                 self._values[low] = value
             elif low in SPARKS_OWN:
                 self._sparks[low] = value
+            elif (later := next((one for one in NOT_YET if one.lower() == low), None)) is not None:
+                raise BadSparkOption(f"option {later} is refused: it needs {NOT_YET[later]}")
             else:
                 raise _unknown(name, [*names, *(f"client.{one}" for one in CLIENT_OPTIONS)])
 
@@ -141,15 +172,20 @@ class SourceOptions:
     topics: tuple[str, ...]
     topics_pattern: str | None
     start: Point
-    end: Point | None  # batch; None: what is there at planning
+    end: Point | None  # None: what is there at planning, and no end of a stream
     rows_max: int  # per trigger; 0: any
     bytes_max: int
     rows_min: int
     trigger_delay_ms: int
     packing: Packing
     records_per_partition_max: int
+    bytes_per_partition_max: int
+    alignment: Alignment
+    wanted: Wanted
     fails_on_loss: bool
     subscription: str | None
+    reader_prefix: str
+    subject: Subject
     has_properties: bool
     metadata: Metadata
     has_key_bytes: bool
@@ -165,12 +201,9 @@ class SourceOptions:
     def of(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         given = Given(options, SOURCE_OPTIONS)
         topics, pattern = _topics(given)
-        if streaming:
-            for name in ("endingOffsets", "endingTimestamp"):
-                if given.text(name) is not None:
-                    raise BadSparkOption(f"option {name} is for batch queries; a stream ends with Trigger.AvailableNow")
-        elif given.text("subscription") is not None:
-            raise BadSparkOption("option subscription is for streams: a batch query commits nothing")
+        subject = given.choice("metadata", Subject, Subject.MESSAGES, Subject)
+        _check_kind(given, subject, streaming=streaming)
+        given.choice("isolation", Isolation, Isolation.READ_COMMITTED, Isolation)
         keeps_order = given.flag("preserveKeyOrder", streaming)
         least = given.number("minPartitions", 1, 1)
         return SourceOptions(
@@ -185,8 +218,16 @@ class SourceOptions:
             trigger_delay_ms=given.parsed("maxTriggerDelay", _duration_ms, 15 * 60_000, "a duration like 30s or 15m"),
             packing=Packing(least, max(given.number("maxPartitions", 32, 1), least), 0, keeps_order),
             records_per_partition_max=given.number("maxRecordsPerPartition", 0),
+            bytes_per_partition_max=given.number("maxBytesPerPartition", 0),
+            alignment=given.choice("readAlignment", Alignment, Alignment.BACKLOG, ("backlog", "publishTime")),
+            wanted=Wanted(
+                given.parsed("keys", read_keys, None, "keys with commas between them, or a JSON list of texts"),
+                given.parsed("keyHashRange", read_spans, None, "hexadecimal like 0000-7fff, several with commas"),
+            ),
             fails_on_loss=given.flag("failOnDataLoss", True),
             subscription=given.text("subscription"),
+            reader_prefix=given.text("subscriptionPrefix") or "spark",
+            subject=subject,
             has_properties=given.flag("includeProperties", True),
             metadata=given.choice("includeMetadata", Metadata, Metadata.ALL, Metadata),
             has_key_bytes=given.flag("includeKeyBytes", False),
@@ -198,6 +239,21 @@ class SourceOptions:
             batch_rows=given.number("arrowBatchRows", 10_000, 1),
             batch_bytes=given.number("arrowBatchBytes", 4 << 20, 1),
         )
+
+
+def _check_kind(given: Given, subject: Subject, *, streaming: bool) -> None:
+    """What only one kind of query can have."""
+    if streaming:
+        for name in ("maxRecordsPerPartition", "maxBytesPerPartition"):
+            if given.text(name) is not None:
+                raise BadSparkOption(
+                    f"option {name} is for batch queries: the tasks of a stream's batch must follow from its offsets "
+                    "alone. maxRowsPerTrigger and maxBytesPerTrigger limit a batch"
+                )
+        if subject is Subject.SEGMENTS:
+            raise BadSparkOption("metadata=segments is for batch queries")
+    elif given.text("subscription") is not None:
+        raise BadSparkOption("option subscription is for streams: a batch query commits nothing")
 
 
 def _topics(given: Given) -> tuple[tuple[str, ...], str | None]:

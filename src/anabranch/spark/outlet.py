@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,14 @@ class NotDeduplicating(Error):
     code = "not-deduplicating"
 
 
+class OnReplay(StrEnum):
+    """What to do when a batch that runs again brings other rows than are stored."""
+
+    FAIL = "fail"
+    WARN = "warn"  # say so in the log, and go on
+    IGNORE = "ignore"  # nothing is compared
+
+
 @dataclass(frozen=True, slots=True)
 class OutletOptions:
     entry_rows: int = 1_000
@@ -49,7 +58,7 @@ class OutletOptions:
     compression: Compression = Compression.NONE
     send_timeout_s: float = 60.0
     is_exact: bool = True
-    checks_replay: bool = True  # what is left out is compared with what is stored
+    on_replay: OnReplay = OnReplay.FAIL
 
 
 @dataclass(slots=True, eq=False)
@@ -225,7 +234,7 @@ class Outlet:
                 # An ancestor that was routed modulo its siblings says nothing by its range: parts of it are here.
                 inside = (ring >= one.hash_start) & (ring <= one.hash_end) if one.ring_hash else mine
                 known |= mine & inside & (sequence <= one.last_sequence_id)
-        if known.any() and self._options.checks_replay:
+        if known.any() and self._options.on_replay is not OnReplay.IGNORE:
             if lane.stored is None:
                 lane.stored = replay.stored_rows(self._cluster, lane.backing, self._name)
             numbers = np.flatnonzero(known & ~rows.done).tolist()

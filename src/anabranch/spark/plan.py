@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.model.names import SegmentDescriptor, TopicName
 from anabranch.model.position import Position
+from anabranch.model.routing import RingHash
 from anabranch.spark.offsets import Cut, Mark, Offset
 from anabranch.spark.view import LedgerSum, View
 
@@ -21,6 +22,7 @@ class Range:
     start: Position
     end: Position
     backing: str  # the topic that has the entries
+    ring_hash: RingHash = RingHash.LOW16
 
     @property
     def entries(self) -> int:

@@ -57,6 +57,7 @@ def _read_range(task: Task, cluster: Cluster, one: Range) -> Iterator[pa.RecordB
         retries=options.fetch_retries,
         backoff_ms=options.fetch_backoff_ms,
         fails_on_holes=options.fails_on_loss,
+        prefix=options.reader_prefix,
     )
     pending: list[Stored] = []
     size = 0
@@ -93,6 +94,9 @@ def _rows(task: Task, one: Range, fetch: Fetch, entries: list[Stored]) -> Iterat
         batch = record_batch(found, entries, one.topic, one.segment, task.schema)
     else:
         batch = task.values.record_batch(found, entries, one.topic, one.segment, task.schema)
+    wanted = task.options.wanted
+    if not wanted.is_all:
+        batch = batch.filter(wanted.mask(found.arrow("key_bytes"), one.ring_hash))
     rows_max = task.options.batch_rows
     for start in range(0, batch.num_rows, rows_max):
         yield batch.slice(start, rows_max)

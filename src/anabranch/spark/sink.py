@@ -3,16 +3,17 @@
 | delivery           | producer name                             | sequence id of row n | a row is stored           |
 |--------------------|-------------------------------------------|----------------------|---------------------------|
 | `effectively-once` | query (or idempotency key), and partition | batch id · 2³² + n   | once, whatever is retried |
+|                    | or bucket                                 |                      |                           |
 | `at-least-once`    | its own for every attempt                 | n                    | once or more              |
 
 A batch that runs again must bring the same rows in the same order to the same partitions. That is so without a shuffle;
-after one, `sortBy` makes the order certain.
+after one, `sortBy` makes the order certain, and `producers=buckets` the names, whatever the number of partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -20,15 +21,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from anabranch.client.compression import Compression
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.chance import secret_bytes
 from anabranch.spark.access import Access, BadSparkOption
+from anabranch.spark.buckets import BUCKET, BUCKETS_MAX
 from anabranch.spark.cluster import Cluster, cluster_of
 from anabranch.spark.options import ASYNC_PROGRESS, SINK_OPTIONS, Given
-from anabranch.spark.outlet import NotDeduplicating, Outlet, OutletOptions, Rows
+from anabranch.spark.outlet import NotDeduplicating, OnReplay, Outlet, OutletOptions, Rows
 
 BATCH_SHIFT = 32
 ROWS_MAX = (1 << BATCH_SHIFT) - 1
@@ -42,17 +53,25 @@ INPUT: dict[str, tuple[DataType, ...]] = {
     "properties": (MapType(StringType(), StringType()),),
     "event_time": (TimestampType(), LongType()),
     "topic": (StringType(),),
+    BUCKET: (IntegerType(), LongType()),  # of `producers=buckets`; passed over otherwise
 }
 PASSED_OVER = frozenset({"segment", "message_id", "publish_time", "producer_name", "sequence_id"})
 """Columns of the source that a copy has and the new message gets anew."""
 
 
-_ON_REPLAY = {"fail": True, "ignore": False}
+VERSIONS_MAX = 1 << 31
 
 
 class Delivery(StrEnum):
     EFFECTIVELY_ONCE = "effectively-once"
     AT_LEAST_ONCE = "at-least-once"
+
+
+class Producers(StrEnum):
+    """What has a name of its own for the broker."""
+
+    PARTITIONS = "partitions"
+    BUCKETS = "buckets"
 
 
 class BadRows(BadSparkOption):
@@ -69,11 +88,18 @@ class SinkOptions:
     producer_prefix: str
     sort_by: tuple[str, ...]
     idempotency_key: str | None
+    idempotency_version: int | None
+    buckets: int  # 0: names go by partition
     outlet: OutletOptions
 
     @staticmethod
     def of(options: Mapping[str, str]) -> SinkOptions:
         given = Given(options, SINK_OPTIONS)
+        if (given.text("delivery") or "").lower() == "exactly-once":
+            raise BadSparkOption(
+                "delivery=exactly-once is refused: it needs transactions, which brokers do not have yet. "
+                "delivery=effectively-once stores each row once, too, where a replay brings the same rows"
+            )
         delivery = given.choice("delivery", Delivery, Delivery.EFFECTIVELY_ONCE, Delivery)
         if delivery is Delivery.EFFECTIVELY_ONCE and given.is_on(ASYNC_PROGRESS):
             raise BadSparkOption(
@@ -84,6 +110,9 @@ class SinkOptions:
         key = given.text("idempotencyKey")
         if key is not None and delivery is Delivery.AT_LEAST_ONCE:
             raise BadSparkOption("idempotencyKey is for delivery=effectively-once; at-least-once recognises nothing")
+        version = given.parsed("idempotencyVersion", int, None, "a whole number")
+        if version is not None and (key is None or not 0 <= version < VERSIONS_MAX):
+            raise BadSparkOption(f"idempotencyVersion goes with idempotencyKey and is 0 to {VERSIONS_MAX - 1}")
         sort_by = tuple(name.strip() for name in (given.text("sortBy") or "").split(",") if name.strip())
         return SinkOptions(
             given.access(),
@@ -92,6 +121,8 @@ class SinkOptions:
             given.text("producerPrefix") or "spark",
             sort_by,
             key,
+            version,
+            _buckets(given, delivery, sort_by),
             OutletOptions(
                 entry_rows=given.number("entryMaxRows", 1_000, 1),
                 entry_bytes=given.number("entryMaxBytes", 128 * 1024, 1),
@@ -99,9 +130,27 @@ class SinkOptions:
                 compression=given.choice("compression", Compression, Compression.NONE, Compression),
                 send_timeout_s=given.number("sendTimeoutMs", 60_000, 1) / 1000,
                 is_exact=delivery is Delivery.EFFECTIVELY_ONCE,
-                checks_replay=given.choice("onNonDeterministicReplay", _ON_REPLAY.__getitem__, True, _ON_REPLAY),
+                on_replay=given.choice("onNonDeterministicReplay", OnReplay, OnReplay.FAIL, OnReplay),
             ),
         )
+
+
+def _buckets(given: Given, delivery: Delivery, sort_by: tuple[str, ...]) -> int:
+    count = given.number("buckets", 0)
+    if given.choice("producers", Producers, Producers.PARTITIONS, Producers) is Producers.PARTITIONS:
+        if count:
+            raise BadSparkOption("buckets goes with producers=buckets")
+        return 0
+    if not 1 <= count <= BUCKETS_MAX:
+        raise BadSparkOption(f"producers=buckets needs buckets, 1 to {BUCKETS_MAX}, not {count}")
+    if delivery is Delivery.AT_LEAST_ONCE:
+        raise BadSparkOption("producers=buckets is for delivery=effectively-once; at-least-once recognises nothing")
+    if not sort_by:
+        raise BadSparkOption(
+            "producers=buckets needs sortBy: rows come into buckets by a shuffle, whose order is not the same when a "
+            "batch runs again"
+        )
+    return count
 
 
 def checked_topic(text: str) -> str:
@@ -124,6 +173,8 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             raise BadRows(f"column {name} means nothing to a message; known are {', '.join(INPUT)}")
     if {"key", "key_bytes"} <= set(names):
         raise BadRows("columns key and key_bytes exclude each other in what is written")
+    if options.buckets and BUCKET not in names:
+        raise BadSparkOption(f"producers=buckets needs a column {BUCKET}: write to_buckets(rows, {options.buckets})")
     if options.topic is None and "topic" not in names:
         raise BadSparkOption("say where to write: option topic, or a column topic")
     for name in options.sort_by:
@@ -148,6 +199,10 @@ class Identity:
     first: int  # sequence id of its first row
     epoch: int  # of two that call themselves the same, the one with the higher epoch is right
 
+    def of_bucket(self, bucket: int) -> Identity:
+        """A bucket is the same one in whatever task it is."""
+        return replace(self, name=f"{self.name.rpartition('/')[0]}/bucket-{bucket}")
+
 
 def identity(options: SinkOptions, job: str, now_ms: int) -> Identity:
     """From the task's own context: the same for every attempt, unless delivery is at least once."""
@@ -157,28 +212,32 @@ def identity(options: SinkOptions, job: str, now_ms: int) -> Identity:
         return Identity(f"{options.producer_prefix}-{secret_bytes(8).hex()}", 0, now_ms)
     query = None if context is None else context.getLocalProperty(QUERY_ID)
     batch = None if context is None else context.getLocalProperty(BATCH_ID)
+    run = 0 if query is None or batch is None else int(batch)
     if options.idempotency_key is not None:
-        return Identity(f"{options.producer_prefix}/{options.idempotency_key}/{partition}", 0, now_ms)
-    if query is not None and batch is not None:
-        return Identity(f"{options.producer_prefix}/{query}/{partition}", int(batch) << BATCH_SHIFT, now_ms)
-    return Identity(f"{options.producer_prefix}/{job}/{partition}", 0, now_ms)
+        job = options.idempotency_key
+        run = run if options.idempotency_version is None else options.idempotency_version
+    elif query is not None and batch is not None:
+        job = query
+    return Identity(f"{options.producer_prefix}/{job}/{partition}", run << BATCH_SHIFT, now_ms)
 
 
 def write_task(options: SinkOptions, job: str, batches: Iterable[pa.RecordBatch]) -> Written:
     cluster = cluster_of(options.access)
     who = identity(options, job, cluster.now_ms())
-    outlets: dict[str, Outlet] = {}
+    outlets: dict[Lot, Outlet] = {}
     count = 0
     try:
-        for topic, rows in rows_of(options, batches, who.first):
+        for lot, rows in rows_of(options, batches, who.first):
             count += len(rows)
             if count > ROWS_MAX:
                 raise BadRows(f"more than {ROWS_MAX} rows in one task")
-            if topic not in outlets:
+            if lot not in outlets:
+                bucket, topic = lot
                 if options.outlet.is_exact:
                     check_deduplicates(cluster, topic)
-                outlets[topic] = Outlet(cluster, topic, who.name, who.epoch, options.outlet)
-            outlets[topic].send(rows)
+                name = who.name if bucket is None else who.of_bucket(bucket).name
+                outlets[lot] = Outlet(cluster, topic, name, who.epoch, options.outlet)
+            outlets[lot].send(rows)
         for outlet in outlets.values():
             outlet.finish()
         known = sum(outlet.rows_known for outlet in outlets.values())
@@ -200,28 +259,42 @@ def check_deduplicates(cluster: Cluster, topic: str) -> None:
             )
 
 
-def rows_of(options: SinkOptions, batches: Iterable[pa.RecordBatch], first: int) -> Iterator[tuple[str, Rows]]:
-    """The task's rows by topic, numbered in their order."""
+Lot = tuple[int | None, str]
+"""Bucket, if there are any, and topic: what is numbered for itself."""
+
+
+def rows_of(options: SinkOptions, batches: Iterable[pa.RecordBatch], first: int) -> Iterator[tuple[Lot, Rows]]:
+    """The task's rows by bucket and topic, numbered in their order."""
     if options.sort_by:
         whole = pa.Table.from_batches(list(batches)) if not isinstance(batches, pa.Table) else batches
         batches = whole.sort_by([(name, "ascending") for name in options.sort_by]).to_batches()
-    firsts: dict[str, int] = {}
+    firsts: dict[Lot, int] = {}
     for batch in batches:
         if not batch.num_rows:
             continue
         columns = {name: batch.column(name) for name in batch.schema.names}
-        if options.topic is not None:
-            yield options.topic, as_rows(columns, first)
-            first += batch.num_rows
-            continue
-        topics = columns["topic"]
-        if topics.null_count:
-            raise BadRows("column topic is null in some row")
-        for topic in pc.unique(topics).to_pylist():
-            picked = pc.equal(topics, topic)
-            made = as_rows({name: column.filter(picked) for name, column in columns.items()}, firsts.get(topic, first))
-            firsts[topic] = made.first + len(made)  # each topic counts for itself
-            yield checked_topic(topic), made
+        for bucket, of_bucket in _by(columns, BUCKET if options.buckets else None):
+            if bucket is not None and not 0 <= bucket < options.buckets:
+                raise BadRows(f"column {BUCKET} has {bucket}, where there are {options.buckets} buckets from 0 on")
+            for topic, some in _by(of_bucket, "topic" if options.topic is None else None):
+                lot = bucket, options.topic or checked_topic(topic)
+                made = as_rows(some, firsts.get(lot, first))
+                firsts[lot] = made.first + len(made)
+                yield lot, made
+
+
+def _by(columns: Mapping[str, Any], name: str | None) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+    """The rows of each value of a column; all of them, when there is none to go by."""
+    if name is None:
+        yield None, columns
+        return
+    by = columns[name]
+    if by.null_count:
+        raise BadRows(f"column {name} is null in some row")
+    values = pc.unique(by).to_pylist()
+    for value in values:
+        picked = None if len(values) == 1 else pc.equal(by, value)
+        yield value, columns if picked is None else {name: one.filter(picked) for name, one in columns.items()}
 
 
 def as_rows(columns: Mapping[str, Any], first: int) -> Rows:
@@ -249,6 +322,8 @@ class BatchWriter(DataSourceArrowWriter):
 
 class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
+        if options.idempotency_key is not None:
+            raise BadSparkOption("idempotencyKey is for batch writes: a stream is recognised by its checkpoint")
         self._options = options
         self._job = secret_bytes(8).hex()
 

@@ -13,11 +13,12 @@ from pyspark.sql.types import StructType
 
 from anabranch.spark.access import BadSparkOption
 from anabranch.spark.cluster import cluster_of
-from anabranch.spark.options import SourceOptions, ValueFormat
+from anabranch.spark.options import SourceOptions, Subject, ValueFormat
 from anabranch.spark.plan import Range
 from anabranch.spark.planning import batch_partitions, topics_of
 from anabranch.spark.reading import Task, read
 from anabranch.spark.schema import check_projection, default_schema
+from anabranch.spark.segments import SEGMENT_COLUMNS, SegmentsReader
 from anabranch.spark.sink import BatchWriter, SinkOptions, StreamWriter, check_columns
 from anabranch.spark.values import Form, ValueReader, value_reader
 
@@ -42,10 +43,14 @@ class AnabranchSource(DataSource):
 
     def schema(self) -> StructType:
         options = SourceOptions.of(_texts(self.options), streaming=_might_stream(self.options))
+        if options.subject is Subject.SEGMENTS:
+            return SEGMENT_COLUMNS
         return default_schema(options, _values_of(options)[1])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = SourceOptions.of(_texts(self.options), streaming=False)
+        if options.subject is Subject.SEGMENTS:
+            return SegmentsReader(options, schema)
         return BatchReader(task_of(options, schema))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  Spark's name

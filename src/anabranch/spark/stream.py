@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,21 +27,27 @@ from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol.commands import message_id
 from anabranch.spark import cuts, offsets, plan
+from anabranch.spark.admission import admitted
 from anabranch.spark.cluster import Cluster, cluster_of
 from anabranch.spark.offsets import Cut, Offset
-from anabranch.spark.planning import admitted, loss_taken, offset_at, topics_of
+from anabranch.spark.planning import at_time, loss_taken, offset_at, topics_of
 from anabranch.spark.reading import Task, read
 from anabranch.spark.view import View
 
 log = logging.getLogger(__name__)
 
+NAMES_EVERY_S = 5.0  # how often topics that match a pattern are looked for
+
 
 class Watcher:
     """What the brokers said last of some topics, asked for again and again on the event loop."""
 
-    def __init__(self, cluster: Cluster, topics: Sequence[str], every_ms: int) -> None:
+    def __init__(self, cluster: Cluster, topics: Sequence[str], every_ms: int, pattern: str | None = None) -> None:
+        """With a pattern, topics that begin to match it are watched from then on."""
         self._cluster = cluster
         self._topics = list(topics)
+        self._pattern = pattern
+        self._named_at = cluster.clock.monotonic()
         self._every_s = every_ms / 1000
         self._views: dict[str, View] | None = None
         self._seen_at = 0.0
@@ -56,6 +63,7 @@ class Watcher:
     async def _run(self) -> None:
         while True:
             try:
+                await self._look_for_topics()
                 found = await asyncio.gather(*(self._cluster.view_now(topic) for topic in self._topics))
                 self._views, self._failure = dict(zip(self._topics, found, strict=True)), None
                 self._seen_at = self._cluster.clock.monotonic()
@@ -64,6 +72,13 @@ class Watcher:
                 if isinstance(error, ClientError) and not error.retryable:
                     self._views = None  # nobody should plan with what is known to be wrong
             await self._cluster.clock.sleep(self._every_s)
+
+    async def _look_for_topics(self) -> None:
+        now = self._cluster.clock.monotonic()
+        if self._pattern is None or now - self._named_at < NAMES_EVERY_S:
+            return
+        self._named_at = now
+        self._topics += [one for one in await self._cluster.topics_now(self._pattern) if one not in self._topics]
 
     def views(self) -> dict[str, View]:
         """Not older than the operation timeout; raises why there are none."""
@@ -93,6 +108,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._task = task
         self._watcher: Watcher | None = None
         self._frozen: dict[str, View] | None = None  # AvailableNow: what there was when the query started
+        self._end: Offset | None = None  # of a bounded stream, once it is known
+        self._bounded: tuple[Mapping[str, View], Mapping[str, View]] | None = None  # views, and what of them is read
         self._reached: Offset = {}  # where the query is once the batch that was offered last is done
         self._waiting_since: float | None = None
         self._held: dict[str, Position] = {}
@@ -109,12 +126,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _views(self) -> Mapping[str, View]:
         if self._frozen is not None:
-            return self._frozen
+            return self._limited(self._frozen)
         if self._watcher is None:
             options = self._task.options
-            self._watcher = Watcher(self._cluster, topics_of(self._cluster, options), options.metadata_age_ms)
+            self._watcher = Watcher(
+                self._cluster, topics_of(self._cluster, options), options.metadata_age_ms, options.topics_pattern
+            )
             self._watcher.start()
-        return self._watcher.views()
+        return self._limited(self._watcher.views())
+
+    def _limited(self, views: Mapping[str, View]) -> Mapping[str, View]:
+        """Of a bounded stream only what lies before its end. A time may lie ahead of us, so it is looked up anew; an
+        offset is what it was when the query started."""
+        end = self._task.options.end
+        if end is None:
+            return views
+        if self._bounded is None or self._bounded[0] is not views:
+            if end.time_ms is not None:
+                ends = {topic: at_time(self._cluster, view, end.time_ms) for topic, view in views.items()}
+            else:
+                if self._end is None:
+                    self._end = offset_at(self._cluster, end, views)
+                marks = {topic: cut.marks for topic, cut in self._end.items()}
+                ends = {topic: {one: mark.position for one, mark in marks.get(topic, {}).items()} for topic in views}
+            self._bounded = views, {topic: view.bounded(ends[topic]) for topic, view in views.items()}
+        return self._bounded[1]
 
     # -- what Spark asks for
 
@@ -142,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not ahead or self._waits(settled, views):
             return start
         rows_max, bytes_max = _limits(limit, options.bytes_max)
-        ends = admitted(self._cluster, settled, views, rows_max, bytes_max)
+        ends = admitted(self._cluster, settled, views, rows_max, bytes_max, options.alignment)
         if not ends:
             return start
         self._waiting_since = None
@@ -152,14 +188,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _settled(self, start: Offset, views: Mapping[str, View]) -> dict[str, Cut]:
         on_loss = loss_taken(self._task.options)
         return {
-            topic: cuts.settled(start[topic], view, on_loss) if topic in start else cuts.earliest(view)
+            topic: cuts.settled(start.get(topic) or cuts.earliest(view), view, on_loss, self._task.options.wanted)
             for topic, view in views.items()
         }
 
     def _waits(self, settled: Offset, views: Mapping[str, View]) -> bool:
-        """Too little to begin with, and not for too long yet."""
+        """Too little to begin with, and not for too long yet. Nothing more comes for AvailableNow."""
         options = self._task.options
-        if not options.rows_min:
+        if not options.rows_min or self._frozen is not None:
             return False
         now = self._cluster.clock.monotonic()
         if self._waiting_since is None:
@@ -194,8 +230,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         from anabranch.spark.source import RangesPartition
 
-        found = plan.ranges(offsets.load(start), offsets.load(end))
-        return [RangesPartition(one) for one in plan.partitions(found, self._task.options.packing)]
+        options, upto = self._task.options, offsets.load(end)
+        found = plan.ranges(offsets.load(start), upto)
+        if not options.wanted.is_all:
+            found = self._of_interest(found, upto)
+        return [RangesPartition(one) for one in plan.partitions(found, options.packing)]
+
+    def _of_interest(self, found: Sequence[plan.Range], end: Offset) -> list[plan.Range]:
+        """How a topic hashes keys never changes, so this follows from the offsets, too."""
+        views, wanted = self._views(), self._task.options.wanted
+        return [
+            replace(one, ring_hash=views[one.topic].ring_hash)
+            for one in found
+            if cuts.is_of_interest(end[one.topic].marks[one.segment], views[one.topic], wanted)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         yield from read(self._task, getattr(partition, "ranges", ()))

@@ -6,9 +6,10 @@ Knows no I/O; `anabranch.spark.cluster` asks, everything that decides takes one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anabranch.model.position import EARLIEST, Position
+from anabranch.model.routing import RingHash
 from anabranch.spark.offsets import Mark
 
 
@@ -46,6 +47,10 @@ class Stretch:
         """A fresh mark: reading begins there."""
         return Mark(position, self.span, position, self.is_read(position), self.topic)
 
+    def upto(self, end: Position | None) -> Stretch:
+        """Without what comes at or after `end`."""
+        return self if end is None or end >= self.end else replace(self, end=end, is_sealed=False)
+
     def is_read(self, position: Position) -> bool:
         """Sealed, and nothing is left from there on."""
         return self.is_sealed and position >= self.end
@@ -56,6 +61,14 @@ class View:
     topic: str
     uid: str
     segments: Mapping[int, Stretch]
+    ring_hash: RingHash = RingHash.LOW16
+
+    def bounded(self, ends: Mapping[int, Position]) -> View:
+        """What of it lies before these ends. Segments before one that is named are there as a whole; those that are
+        neither are not there at all. What is cut short is not sealed here: something of it stays unread."""
+        kept = set(ends) | self.ancestors(ends)
+        cut = {one: self.segments[one].upto(ends.get(one)) for one in self.segments if one in kept}
+        return replace(self, segments=cut)
 
     @property
     def roots(self) -> Iterable[int]:
