@@ -11,8 +11,9 @@ import cramjam
 import pytest
 
 from anabranch.client.compression import FLOOR_BYTES, Compression, packed, unpacked
+from anabranch.client.draft import sealed
 from anabranch.client.errors import BadOption
-from anabranch.client.record import Record, Style, sealed
+from anabranch.client.record import Record, Style
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import messages_of, parts
 from anabranch.protocol.errors import BadEntry, OpaqueEntry

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.client.draft import sealed
 from anabranch.client.errors import Closed, MessageTooLarge, TimedOut, refusal
 from anabranch.client.lane import Arm, Failed, Lane, Reconnect, Stored, Transmit
 from anabranch.client.policies import Batching
-from anabranch.client.record import Entry, Record, Style, sealed
+from anabranch.client.record import Entry, Record, Style
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import checksum_ok, metadata, split_batch
+from anabranch.protocol.keyhash import murmur3_32
 
 ONE_BY_ONE = Batching(max_messages=1)
 BY_THREE = Batching(max_messages=3)
@@ -46,6 +48,43 @@ def test_a_batch_ends_before_it_would_be_too_large() -> None:
     lane.append(Record(0, b"x" * 150))
     assert sent(lane.append(Record(1, b"x" * 100))) == [[0]]
     assert sent(lane.append(Record(2, b"x" * 500))) == [[1], [2]]
+
+
+def test_messages_join_an_open_batch_and_no_other() -> None:
+    lane = opened(BY_THREE)
+    assert lane.join(b"0", None, 0, 0, "ticket 0", 65) is None, "there is none"
+    first = record(1, order=1, ticket="ticket 1", publish_time_ms=7, deadline=9.0)
+    lane.append(first)
+    assert lane.join(b"2", "key", 2, 2, "ticket 2", 68) == ()
+    assert lane.join(b"1", None, 1, 3, None, 65) is None, "the application repeats itself"
+    assert lane.join(b"x" * 200_000, None, 3, 3, None, 200_064) is None, "it does not fit"
+    (transmit,) = lane.join(b"3", None, 3, 3, "ticket 3", 65) or ()
+    assert isinstance(transmit, Transmit)
+    entry = transmit.entry
+    assert (entry.first, entry.highest, entry.deadline) == (1, 3, 9.0)
+    assert [one.data for one in split_batch(entry.data)] == [b"1", b"2", b"3"]
+    (stored,) = lane.receipt(1, 5, 6)
+    assert isinstance(stored, Stored) and stored.records[0] is first
+    assert [(one.sequence_id, one.order, one.ticket) for one in stored.records] == [
+        (1, 1, "ticket 1"),
+        (2, 2, "ticket 2"),
+        (3, 3, "ticket 3"),
+    ]
+    assert lane.join(b"4", None, 4, 4, None, 65) is None, "a full batch is none that is open"
+
+
+def test_what_joined_a_batch_can_be_taken_out_as_records() -> None:
+    lane = opened(Batching(max_messages=10))
+    lane.append(record(0, properties={"a": "b"}, deadline=5.0, publish_time_ms=3))
+    lane.join(b"one", "key", 1, 1, "ticket", 70)
+    first, second = lane.take_unsent()
+    assert (first.properties, second.value, second.key, second.ticket) == ({"a": "b"}, b"one", "key", "ticket")
+    assert (second.deadline, second.publish_time_ms, second.size_bytes) == (5.0, 3, 70)
+    assert second.hash == murmur3_32("key") and lane.is_idle
+    lane.append(first)
+    lane.join(b"one", "key", 1, 1, "ticket", 70)
+    (late,) = lane.expire(5.0)
+    assert isinstance(late, Failed) and [one.ticket for one in late.records] == [None, "ticket"]
 
 
 def test_receipts_come_in_order_and_late_ones_are_ignored() -> None:

@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from anabranch.client.chunking import entries_of
 from anabranch.client.credits import Credits
+from anabranch.client.draft import Draft, sealed
 from anabranch.client.errors import ClientError, NotAllowed, Refused, TimedOut
 from anabranch.client.policies import Batching
-from anabranch.client.record import Entry, Record, Style, sealed
+from anabranch.client.record import Entry, Record, Style
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 from anabranch.protocol.server_errors import ServerError
 
@@ -76,8 +78,7 @@ class Lane:
         self._is_open = False
         self.is_held = False
         self._dead: ClientError | None = None
-        self._batch: list[Record] = []
-        self._batch_bytes = 0
+        self._batch: Draft | None = None
         self._batch_number = 0
         self._waiting: deque[Entry] = deque()
         self._in_flight: deque[Entry] = deque()
@@ -94,40 +95,57 @@ class Lane:
         self._add(record, effects)
         return self._transmit(effects) if self._waiting else effects
 
+    def join(
+        self, value: bytes, key: str | bytes | None, sequence_id: int, order: int, ticket: Any, size_bytes: int
+    ) -> Sequence[Effect] | None:
+        """A message that has nothing else to say of itself, into the batch that is open; its times are the batch's.
+        None, and nothing is taken: there is no such batch, or it is full. `append` knows what to do then."""
+        batch = self._batch
+        if batch is None or batch.size_bytes + size_bytes > self._batch_bytes_max or sequence_id <= batch.highest:
+            return None
+        batch.join(value, key, sequence_id, order, ticket, size_bytes)
+        if len(batch.values) >= self._batching.max_messages or batch.size_bytes >= self._batching.max_bytes:
+            self._seal(batch)
+            return self._transmit([])
+        return NOTHING
+
     def _add(self, record: Record, effects: list[Effect]) -> None:
         size = record.size_bytes
         limits = self._batching
         batch = self._batch
         if size > self._message_bytes_max:  # several entries, which nothing may come between
             entries = entries_of(record, self._style, self._message_bytes_max)
-            if batch:
-                self._seal()
+            if batch is not None:
+                self._seal(batch)
             self._waiting.extend(entries)
             return
-        if batch and (
-            self._batch_bytes + size > self._batch_bytes_max
-            or record.sequence_id <= batch[-1].sequence_id  # repeated by the application: for the broker to see
+        if batch is not None and (
+            batch.size_bytes + size > self._batch_bytes_max
+            or record.sequence_id <= batch.highest  # repeated by the application: for the broker to see
         ):
-            self._seal()
-            batch = self._batch
+            self._seal(batch)
+            batch = None
         if record.deliver_at_ms:  # has a time of its own, so an entry of its own
-            if batch:
-                self._seal()
+            if batch is not None:
+                self._seal(batch)
             self._waiting.append(sealed((record,), self._style))
             return
-        batch.append(record)
-        self._batch_bytes += size
-        if len(batch) >= limits.max_messages or self._batch_bytes >= limits.max_bytes:
-            self._seal()
-        elif len(batch) == 1:
+        is_first = batch is None
+        if batch is None:
+            batch = self._batch = Draft(record)
+        else:
+            batch.add(record)
+        if len(batch.values) >= limits.max_messages or batch.size_bytes >= limits.max_bytes:
+            self._seal(batch)
+        elif is_first:
             effects.append(Arm(self._batch_number))
 
     def append_entries(self, entries: Sequence[Entry]) -> Sequence[Effect]:
         """Entries that are sealed already, behind what is there."""
         if self._dead is not None:
             raise self._dead
-        if self._batch:
-            self._seal()
+        if self._batch is not None:
+            self._seal(self._batch)
         self._waiting.extend(entries)
         return self._transmit([])
 
@@ -146,9 +164,9 @@ class Lane:
         return self.flush() if batch == self._batch_number else NOTHING
 
     def flush(self) -> Sequence[Effect]:
-        if not self._batch:
+        if self._batch is None:
             return NOTHING
-        self._seal()
+        self._seal(self._batch)
         return self._transmit([])
 
     # -- what the broker does
@@ -213,9 +231,8 @@ class Lane:
                 late += entry.records
                 if entries is self._in_flight:
                     self._in_flight_bytes -= len(entry.data)
-        if self._batch and self._batch[0].deadline <= now:
-            late += self._batch
-            self._new_batch()
+        if self._batch is not None and self._batch.deadline <= now:
+            late += self._new_batch()
         if not late:
             return NOTHING
         return self._transmit([Failed(late, TimedOut("no receipt in time; the message may be stored or not"))])
@@ -226,7 +243,7 @@ class Lane:
             return self._in_flight[0].deadline
         if self._waiting:
             return self._waiting[0].deadline
-        return self._batch[0].deadline if self._batch else float("inf")
+        return self._batch.deadline if self._batch is not None else float("inf")
 
     def oldest(self) -> float:
         """`order` of the oldest record without an outcome; infinite when there is none."""
@@ -234,7 +251,7 @@ class Lane:
             for entry in entries:
                 if entry.records:  # all but the first chunks of a message
                     return entry.records[0].order
-        return self._batch[0].order if self._batch else float("inf")
+        return self._batch[0].order if self._batch is not None else float("inf")
 
     def fail(self, error: ClientError) -> Sequence[Effect]:
         """The end of this lane: every record fails, in order, and so does every later `append`."""
@@ -243,11 +260,10 @@ class Lane:
         records = [
             record for entries in (self._in_flight, self._waiting) for entry in entries for record in entry.records
         ]
-        records += self._batch
+        records += self._new_batch()
         self._in_flight.clear()
         self._waiting.clear()
         self._in_flight_bytes = 0
-        self._new_batch()
         return (Failed(records, error),) if records else NOTHING
 
     # -- handing over
@@ -264,16 +280,13 @@ class Lane:
         """What no broker has ever seen, in order; it is no longer in this lane."""
         unsent = [entry for entry in self._waiting if not entry.was_sent]
         self._waiting = deque(entry for entry in self._waiting if entry.was_sent)
-        records = [record for entry in unsent for record in entry.records] + self._batch
-        self._new_batch()
-        return records
+        return [record for entry in unsent for record in entry.records] + self._new_batch()
 
     def take_all(self) -> list[Record]:
         """Everything without an outcome, in order; the lane is empty then."""
         self.lost()
-        records = [record for entry in self._waiting for record in entry.records] + self._batch
+        records = [record for entry in self._waiting for record in entry.records] + self._new_batch()
         self._waiting.clear()
-        self._new_batch()
         return records
 
     def settle(self, up_to: int) -> Sequence[Effect]:
@@ -295,8 +308,8 @@ class Lane:
                 self._add(record, effects)
             except ClientError as error:  # this broker takes less at once than the one before
                 effects.append(Failed((record,), error))
-        if self._batch:
-            self._seal()
+        if self._batch is not None:
+            self._seal(self._batch)
         return self._transmit([effect for effect in effects if isinstance(effect, Failed)])
 
     def drop_stored(self, is_stored: Callable[[Record], bool]) -> Sequence[Effect]:
@@ -311,17 +324,20 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        return not (self._batch or self._waiting or self._in_flight)
+        return not (self._batch is not None or self._waiting or self._in_flight)
 
     # -- inside
 
-    def _seal(self) -> None:
-        self._waiting.append(sealed(self._batch, self._style))
-        self._new_batch()
-
-    def _new_batch(self) -> None:
-        self._batch, self._batch_bytes = [], 0
+    def _seal(self, batch: Draft) -> None:
+        self._waiting.append(sealed(batch, self._style))
+        self._batch = None
         self._batch_number += 1
+
+    def _new_batch(self) -> list[Record]:
+        """The open batch is none any more; what was in it."""
+        batch, self._batch = self._batch, None
+        self._batch_number += 1
+        return [] if batch is None else list(batch)
 
     def _landed(self) -> Entry:
         entry = self._in_flight.popleft()

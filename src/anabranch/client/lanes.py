@@ -31,6 +31,7 @@ from anabranch.client.track import AskLayout, Drop, Farewell, LanesEffect, On, O
 from anabranch.model.hashrange import FULL
 from anabranch.model.layout import Layout
 from anabranch.model.segment import Segment
+from anabranch.protocol.keyhash import murmur3_32
 
 
 class Lanes:
@@ -89,6 +90,15 @@ class Lanes:
         if ancestry is not None and record.sequence_id <= ancestry.highest and ancestry.has(record):
             return track, (Stored((record,), -1, -1),)
         return track, track.lane.append(record)
+
+    def track_of(self, key: str | bytes | None, sequence_id: int) -> Track | None:
+        """Where a new message goes that needs no second look; None: it does, by `append`."""
+        if self._next_view is not None:
+            return None
+        tracks = self._ring.tracks
+        track = tracks[0] if len(tracks) == 1 else self._ring.track_of(_hash(key), sequence_id)
+        ancestry = track.ancestry
+        return track if ancestry is None or sequence_id > ancestry.highest else None
 
     def ring(self, first: int) -> Ring | None:
         """For rows that are routed all at once, numbered from `first` on; None while each must be looked at on its own:
@@ -365,6 +375,10 @@ class Lanes:
         if parked:
             effects.append(On(self._ring.tracks[0], (Failed(parked, error),)))
         return effects
+
+
+def _hash(key: str | bytes | None) -> int:
+    return -1 if key is None else murmur3_32(key)
 
 
 def _is_ahead(layout: Layout, segment_id: int) -> bool:

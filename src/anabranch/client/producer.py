@@ -12,6 +12,7 @@ from typing import Any
 
 from anabranch.client.bulk import Bulk, Sent, Shipment
 from anabranch.client.channel import Ground
+from anabranch.client.draft import Draft
 from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
 from anabranch.client.lane import Lane
 from anabranch.client.lane_runner import FAREWELL_SECONDS, LaneRunner
@@ -19,7 +20,7 @@ from anabranch.client.lanes import Lanes
 from anabranch.client.message import MessageId
 from anabranch.client.policies import Seconds, seconds
 from anabranch.client.producer_options import ProducerOptions
-from anabranch.client.record import Record
+from anabranch.client.record import RECORD_OVERHEAD_BYTES, Record
 from anabranch.client.room import Room
 from anabranch.client.schema import encoder_of
 from anabranch.client.times import Moment, delivery_ms, milliseconds
@@ -134,7 +135,9 @@ class Producer:
         """
         try:
             async with asyncio.timeout(None if timeout is None else seconds(timeout)):
-                record = self._record(value, key, properties, event_time, deliver_after, deliver_at, sequence_id)
+                record = self._record(
+                    self._encode(value), key, properties, event_time, deliver_after, deliver_at, sequence_id
+                )
                 await self._room.wait(record.size_bytes)
                 return await self._append(record)
         except TimeoutError as error:
@@ -152,7 +155,18 @@ class Producer:
         sequence_id: int | None = None,
     ) -> asyncio.Future[MessageId]:
         """Order is fixed now; the future has the id when the message is stored. Raises QueueFull without room."""
-        record = self._record(value, key, properties, event_time, deliver_after, deliver_at, sequence_id)
+        data = self._encode(value)
+        if (
+            properties is None
+            and event_time is None
+            and deliver_after is None
+            and deliver_at is None
+            and sequence_id is None
+            and (key is None or (type(key) is str and key.isascii()))
+            and (joined := self._join(data, key)) is not None
+        ):
+            return joined
+        record = self._record(data, key, properties, event_time, deliver_after, deliver_at, sequence_id)
         self._room.check(record.size_bytes)
         return self._append(record)
 
@@ -234,9 +248,32 @@ class Producer:
 
     # -- sending
 
+    def _join(self, data: bytes, key: str | None) -> asyncio.Future[MessageId] | None:
+        """The usual message, into a batch that is open: most of them, so it counts. None, and nothing is taken: it goes
+        the way of all others."""
+        if self._is_closed:
+            return None
+        sequence, order, room = self._next_sequence, self._next_order, self._room
+        track = self._lanes.track_of(key, sequence)
+        if track is None:
+            return None
+        size = len(data) + RECORD_OVERHEAD_BYTES
+        if key is not None:
+            size += len(key)
+        room.check(size)
+        future: asyncio.Future[MessageId] = asyncio.Future(loop=self._loop)  # `create_future` without the call
+        effects = track.lane.join(data, key, sequence, order, future, size)
+        if effects is None:
+            return None
+        room.taken += size
+        self._next_sequence, self._next_order = sequence + 1, order + 1
+        if effects:
+            self._runners[track].do(effects)
+        return future
+
     def _record(
         self,
-        value: Any,
+        data: bytes,
         key: str | bytes | None,
         properties: Mapping[str, str] | None,
         event_time: Moment | None,
@@ -252,7 +289,7 @@ class Producer:
         timeout_s = self._options.send_timeout_s
         return Record(
             -1 if sequence_id is None else sequence_id,
-            self._encode(value),
+            data,
             key,
             properties,
             0 if event_time is None else milliseconds(event_time, "event_time"),
@@ -393,24 +430,16 @@ class Producer:
 
     def stored(self, records: Sequence[Record], lane: int, ledger: int, position: int) -> None:
         if isinstance(records, Shipment):
-            self._settle_shipment(records, lane, ledger, position)
-            return
-        topic = self._topic
-        size = len(records) if len(records) > 1 and position >= 0 else 0
-        freed = 0
-        for index, record in enumerate(records):
-            freed += record.size_bytes
-            ticket = record.ticket
-            if not ticket.done():
-                ticket.set_result(MessageId(topic, ledger, position, index if size else -1, size, lane))
-        self._last_stored = max(self._last_stored, records[-1].sequence_id)
-        self._room.give(freed)
-        self._settle_flushes()
-
-    def _settle_shipment(self, shipment: Shipment, lane: int, ledger: int, position: int) -> None:
-        self._last_stored = max(self._last_stored, shipment.highest)
-        self._room.give(shipment.size_bytes)
-        shipment.stored(lane, ledger, position)
+            records.stored(lane, ledger, position)
+        else:
+            records = records if isinstance(records, Draft) else Draft.of(records)
+            tickets, topic = records.tickets, self._topic
+            size = len(tickets) if len(tickets) > 1 and position >= 0 else 0
+            for index, ticket in enumerate(tickets):
+                if not ticket.done():
+                    ticket.set_result(MessageId(topic, ledger, position, index if size else -1, size, lane))
+        self._last_stored = max(self._last_stored, records.highest)
+        self._room.give(records.size_bytes)
         self._settle_flushes()
 
     def failed(self, records: Sequence[Record], error: ClientError) -> None:

@@ -7,17 +7,13 @@ How bodies are packed and which schema they name is the `Style` of the producer,
 from __future__ import annotations
 
 import base64
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.client.compression import Compression, packed
-from anabranch.codec import core
-from anabranch.codec.column import pairs
+from anabranch.client.compression import Compression
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_with_payload
-from anabranch.protocol.entry import seal_entry
 
 FOREVER = float("inf")
 RECORD_OVERHEAD_BYTES = 64  # what a record adds to its payload on the wire, about
@@ -110,23 +106,6 @@ class Entry:
         return frame_with_payload(BaseCommand(type=BaseCommand.SEND, send=send), self.data)
 
 
-def sealed(records: Sequence[Record], style: Style) -> Entry:
-    """The entry with these messages, in this order; one message alone is not in batch layout."""
-    first, last = records[0], records[-1]
-    body: bytes | bytearray
-    if len(records) == 1:
-        of, body = described(first, style), first.value
-    else:
-        of, body = head(first, style), batch_body(records)
-        of.num_messages_in_batch = len(records)
-        of.highest_sequence_id = last.sequence_id
-    of.uncompressed_size = len(body)
-    if style.compression is not Compression.NONE:
-        kind, body = packed(bytes(body), style.compression)
-        of.compression = kind.number
-    return Entry(records, seal_entry(of, body), first.sequence_id, last.sequence_id, first.deadline)
-
-
 def head(first: Record, style: Style) -> pb.MessageMetadata:
     """What every entry says of its first message."""
     of = pb.MessageMetadata(
@@ -150,28 +129,6 @@ def described(record: Record, style: Style) -> pb.MessageMetadata:
     if record.deliver_at_ms:
         of.deliver_at_time = record.deliver_at_ms
     return of
-
-
-def batch_body(records: Sequence[Record]) -> bytes | bytearray:
-    """In batch layout, by the codec: once per message, so it counts."""
-    loops, rows = core.loops, len(records)
-    times = [record.event_time_ms for record in records]
-    properties = [record.properties for record in records]
-    ((body, *_),) = loops.pack(
-        [record.value for record in records],
-        [record.key for record in records],
-        None,
-        array("q", times) if any(times) else None,
-        pairs(properties, rows, loops.given) if any(properties) else None,
-        0,
-        array("q", [record.sequence_id for record in records]),
-        None,
-        0,
-        rows,
-        core.UNLIMITED,
-        core.UNLIMITED,
-    )
-    return body
 
 
 def _set_key(of: pb.MessageMetadata, key: str | bytes | None) -> None:

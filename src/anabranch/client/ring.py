@@ -21,15 +21,19 @@ class Ring(NamedTuple):
         return self.routing.kind is RoutingKind.MOD_N
 
     def route(self, record: Record) -> Track:
-        """What `Layout.route` and `Layout.route_keyless` say, at less than half their price."""
+        return self.track_of(record.hash, record.sequence_id)
+
+    def track_of(self, raw: int, sequence_id: int) -> Track:
+        """By the hash of its key, -1 for none. What `Layout.route` and `Layout.route_keyless` say, at less than half
+        their price."""
         tracks = self.tracks
         if len(tracks) == 1:
             return tracks[0]
-        raw, routing = record.hash, self.routing
+        routing = self.routing
         if routing.kind is RoutingKind.MOD_N:
-            return tracks[(record.sequence_id if raw < 0 else raw & 0x7FFFFFFF) % len(tracks)]
+            return tracks[(sequence_id if raw < 0 else raw & 0x7FFFFFFF) % len(tracks)]
         if raw < 0:
-            position = keyless_position(record.sequence_id)
+            position = keyless_position(sequence_id)
         else:
             position = raw & 0xFFFF if routing.ring_hash is RingHash.LOW16 else raw >> 16
         return tracks[bisect_right(self.starts, position) - 1]

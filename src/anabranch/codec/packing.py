@@ -8,6 +8,7 @@ import base64
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import cache
 from struct import Struct
 from typing import Any
 
@@ -25,7 +26,7 @@ Batch = tuple[bytearray, int, int, int, int]
 """Body, where its rows begin in the order, how many they are, first and last sequence id."""
 
 _PACK_U32 = Struct(">I").pack
-_VARINTS = [varint(number) for number in range(1 << 14)]
+MANY, FEW = 1 << 14, 1 << 11  # numbers that are kept in written form
 
 
 def pack(
@@ -52,24 +53,21 @@ def pack(
     record: tuple[bytes, ...]
     start, size, lowest, sequence = begin, 0, 0, 0
     is_plain = pairs is None and event_times is None
+    short, low, heads, sizes, lengths = _tables()
     for place in range(begin, end):
         row = place if order is None else order[place]
         value, key = values[row], None if keys is None else keys[row]
         following = first + row if sequence_ids is None else sequence_ids[row]
         if is_plain and type(value) is bytes and (key is None or type(key) is str) and 0 <= following < 1 << 28:
-            # The usual row, in pieces and for a third of the price.
+            # The usual row, of ready pieces and for a third of the price.
             length = len(value)
-            counted = _VARINTS[length] if length < 1 << 14 else varint(length)
-            number = _VARINTS[following & 0x3FFF] if following < 1 << 14 else _long_varint(following)
-            if key is None:
-                size_bytes = 2 + len(counted) + len(number)
-                record = (_PACK_U32(size_bytes), b"\x18", counted, b"\x40", number, value)
-            else:
-                text = _encoded(key, row)
-                key_bytes = len(text)
-                key_size = _VARINTS[key_bytes] if key_bytes < 1 << 14 else varint(key_bytes)
-                size_bytes = 3 + len(key_size) + key_bytes + len(counted) + len(number)
-                record = (_PACK_U32(size_bytes), b"\x12", key_size, text, b"\x18", counted, b"\x40", number, value)
+            usual = sizes[length] if length < FEW else b"\x18" + varint(length) + b"\x40"
+            usual += short[following] if following < MANY else low[following & MANY - 1] + short[following >> 14]
+            if key is not None:
+                text = key.encode() if key.isascii() else _encoded(key, row)
+                usual = (heads[len(text)] if len(text) < FEW else b"\x12" + varint(len(text))) + text + usual
+            size_bytes = len(usual)
+            record = (lengths[size_bytes] if size_bytes < FEW else _PACK_U32(size_bytes), usual, value)
             length += 4 + size_bytes
         else:
             single, data = _single(value, key, event_times, pairs, following, row)
@@ -88,9 +86,19 @@ def pack(
     return batches
 
 
-def _long_varint(number: int) -> bytes:
-    """Of a number of 14 to 28 bits."""
-    return bytes((number & 127 | 128, number >> 7 & 127 | 128)) + _VARINTS[number >> 14]
+@cache
+def _tables() -> tuple[list[bytes], ...]:
+    """Numbers below MANY as varints, and the same where more of a number follows; numbers below FEW as the size of a
+    key with its tag, as that of a value with the tag of the sequence id that comes next, and as that of a record. Made
+    when they are needed first: where there is a compiled codec, never."""
+    short = [varint(number) for number in range(MANY)]
+    return (
+        short,
+        [bytes((number & 127 | 128, number >> 7 | 128)) for number in range(MANY)],
+        [b"\x12" + one for one in short[:FEW]],
+        [b"\x18" + one + b"\x40" for one in short[:FEW]],
+        [_PACK_U32(number) for number in range(FEW)],
+    )
 
 
 def _single(
