@@ -137,4 +137,4 @@ async def test_sessions_and_assignments_survive_a_restart_of_the_broker(tmp_path
             TOPIC, "s", "a", held_segments=ids(before.assignment), generation=before.assignment.generation
         )
         assert ids(after.assignment) == ids(before.assignment)
-        assert after.assignment.generation == before.assignment.generation  # nothing was taken or given
+        assert after.assignment.generation == before.assignment.generation + 1  # of its new leader; nothing was taken

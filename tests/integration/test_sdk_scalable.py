@@ -27,14 +27,19 @@ from anabranch import (
     StreamConsumer,
 )
 from anabranch.broker.scalable_admin import ScalableAdmin
+from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.client.checkpoint import Kind, TopicCut
 from anabranch.client.consumer import Consumer
 from anabranch.client.errors import Closed
 from anabranch.client.opening import Opening
 from anabranch.client.traversal import CheckpointMismatch, PositionGone
+from anabranch.controller.host import CloseReader, SegmentRef
+from anabranch.model.names import TopicName
+from anabranch.model.routing import key_hash
+from anabranch.model.segment import backing_topic
 from anabranch.node.node import Node
 from anabranch.node.scalable_settings import ScalableTopicSettings
-from tests.scalable_nodes import admin_of, plain_settings
+from tests.scalable_nodes import admin_of, plain_settings, service_of
 from tests.two_nodes import until
 
 PATIENCE = 20.0
@@ -336,6 +341,40 @@ async def test_a_consumer_that_comes_back_within_the_grace_keeps_its_segments(wo
 
 
 # -------------------------------------------------------------------------------------------------------------- queues
+
+
+async def test_a_segment_that_its_owner_gives_no_more_is_dropped_until_it_is_assigned_anew(world: World) -> None:
+    """The segment was given away and the consumer has not heard of it: it does not fail, and does not knock."""
+    await world.create(2)
+    async with world.client.stream_consumer(TOPIC, subscription="s", name="a") as consumer:
+        await world.publish(24)
+        await consumer.ack_cumulative((await received(consumer, 24))[-1])
+        leader = service_of(world.node).leading(TopicName.parse(TOPIC))
+        assert leader is not None and leader.record is not None and world.node.services.segments is not None
+        generation = leader.members["s"].group.assignment.generation
+        first = leader.record.segments[0]
+        ref = SegmentRef(backing_topic(leader.topic, first), leader.record.incarnation, 0)
+        topic = world.node.services.topics.loaded(ref.name)
+        assert isinstance(topic, SegmentTopic)
+        await until(lambda: not topic.subscriptions["s"].cursor.has_backlog)  # the acks are there
+        await leader.ask_host(CloseReader("test", ref, "s", "a", generation + 1))
+        (seat,) = consumer._seats.values()
+        await until(lambda: seat.holdings.held == (1,))
+        assert not topic.subscriptions["s"].consumers
+        await world.publish(24)
+        keys = await keys_of(world, 1)
+        other = [text for text in world.all[24:] if text.split()[0] in keys]
+        got = await received(consumer, len(other))
+        assert_ordered(got, other)
+        await consumer.ack_cumulative(got[-1])
+        async with world.client.stream_consumer(TOPIC, subscription="s", name="b"):
+            pass  # came and went: what `a` has is of a new generation
+        assert_ordered(await received(consumer, 24 - len(other)), sorted(set(world.all[24:]) - set(other)))
+
+
+async def keys_of(world: World, segment_id: int) -> set[str]:
+    record = await service_of(world.node).record(TopicName.parse(TOPIC))
+    return {key for key in KEYS if record.layout.route(key_hash(key)).segment_id == segment_id}
 
 
 async def test_a_queue_follows_splits_and_merges(world: World) -> None:

@@ -19,6 +19,7 @@ from anabranch.controller.host import (
     Done,
     Drained,
     Fence,
+    GrantReader,
     Mandate,
     OtherIncarnation,
     Overtaken,
@@ -164,8 +165,10 @@ async def test_drained_is_told_once_and_taken_back_by_a_seek(world: SegmentWorld
 
 
 async def test_readers_are_closed_also_where_there_are_none(world: SegmentWorld) -> None:
-    assert await world.host.ask(Mandate(1, 2), CloseReader("op", parent(world), "s", "nobody")) == Done()
-    assert await world.host.ask(Mandate(1, 2), CloseReader("op", children(world)[0], "s", "nobody")) == Done()
+    assert await world.host.ask(Mandate(1, 2), CloseReader("op", parent(world), "s", "nobody", 3)) == Done()
+    assert await world.host.ask(Mandate(1, 2), CloseReader("op", children(world)[0], "s", "nobody", 3)) == Done()
+    assert await world.host.ask(Mandate(1, 3), GrantReader("op", parent(world), "s", "somebody", 4)) == Done()
+    assert await world.host.ask(Mandate(1, 3), GrantReader("op", children(world)[0], "s", "somebody", 4)) == Done()
     with pytest.raises(Overtaken):
         await world.host.ask(Mandate(1, 1), Fence("op", parent(world)))
 

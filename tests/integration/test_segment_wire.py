@@ -20,8 +20,10 @@ from anabranch.controller.host import (
     CreateCursor,
     CursorSpec,
     Delete,
+    DeleteCursor,
     Drained,
     Fence,
+    GrantReader,
     HostEvent,
     Mandate,
     Refilled,
@@ -42,7 +44,7 @@ from anabranch.protocol.commands import BaseCommand, frame_with_payload, positio
 from anabranch.protocol.entry import build_entry, seal_entry
 from anabranch.protocol.pulsar_pb2 import ServerError
 from tests.integration.broker_serving import client_of, serving
-from tests.raw_client import RawClient
+from tests.raw_client import RawClient, Received
 from tests.segment_world import TOPIC, ref_of, save_record, split_record, until
 from tests.two_nodes import nodes, place_of
 
@@ -148,20 +150,95 @@ async def test_an_unknown_subscription_waits_for_the_registry(node: Node) -> Non
         assert (reader.kind, seen) == (BaseCommand.SUCCESS, [])  # known, or nobody's business
 
 
-async def test_a_member_that_was_closed_does_not_come_back_before_its_successor(node: Node) -> None:
-    name, exclusive = str(PARENT.name), {"subType": pb.CommandSubscribe.Exclusive}
+# -- who is let in
+
+
+async def attached(client: RawClient, who: str, generation: int | None = None, incarnation: int = 1) -> Received:
+    """As a stream consumer's reader of the parent; without a generation it is a client of Pulsar's."""
+    grant = {} if generation is None else {"generation": generation, "incarnation": incarnation}
+    exclusive = pb.CommandSubscribe.Exclusive
+    return await client.subscribe(str(PARENT.name), "s", consumer_name=f"{who}-seg-0", subType=exclusive, **grant)
+
+
+async def test_a_client_without_generations_that_was_closed_comes_back_when_it_is_named(node: Node) -> None:
+    ask = host_of(node).ask
     async with client_of(node) as old, client_of(node) as new:
-        assert (await old.subscribe(name, "s", consumer_name="old-seg-0", **exclusive)).kind == BaseCommand.SUCCESS
-        await host_of(node).ask(Mandate(1, 9), CloseReader("op", PARENT, "s", "old"))
+        assert (await attached(old, "old")).kind == BaseCommand.SUCCESS
+        await ask(Mandate(1, 9), CloseReader("op", PARENT, "s", "old", 5))
         await old.expect(BaseCommand.CLOSE_CONSUMER)
-        back = await old.subscribe(name, "s", consumer_name="old-seg-0", **exclusive)
-        assert back.body.error == ServerError.ConsumerBusy
-        assert (await new.subscribe(name, "s", consumer_name="new-seg-0", **exclusive)).kind == BaseCommand.SUCCESS
-        back = await old.subscribe(name, "s", consumer_name="old-seg-0", **exclusive)
-        assert back.body.error == ServerError.ConsumerBusy  # taken
+        for client, who in ((old, "old"), (new, "new")):
+            assert (await attached(client, who)).body.error == ServerError.ConsumerBusy
+        await ask(Mandate(1, 10), GrantReader("op", PARENT, "s", "new", 6))
+        assert (await attached(new, "new")).kind == BaseCommand.SUCCESS
         new.tell(BaseCommand.CLOSE_CONSUMER, consumer_id=1, request_id=77)
         await new.until(lambda one: getattr(one.body, "request_id", None) == 77)
-        assert (await old.subscribe(name, "s", consumer_name="old-seg-0", **exclusive)).kind == BaseCommand.SUCCESS
+        assert (await attached(old, "old")).body.error == ServerError.ConsumerBusy  # free, and not its own
+        await ask(Mandate(1, 11), GrantReader("op", PARENT, "s", "old", 8))
+        assert (await attached(old, "old")).kind == BaseCommand.SUCCESS
+
+
+async def test_a_consumer_of_an_assignment_that_is_over_is_refused_for_good(node: Node) -> None:
+    async with client_of(node, extensions=True) as old, client_of(node, extensions=True) as new:
+        assert (await attached(old, "old", 4)).kind == BaseCommand.SUCCESS
+        await host_of(node).ask(Mandate(1, 9), CloseReader("op", PARENT, "s", "old", 5))
+        await old.expect(BaseCommand.CLOSE_CONSUMER)
+        assert (await attached(old, "old", 4)).body.error == ServerError.ConsumerAssignError
+        assert (await attached(old, "old", 9, incarnation=2)).body.error == ServerError.ConsumerAssignError
+        assert (await attached(new, "new", 6)).kind == BaseCommand.SUCCESS
+        new.tell(BaseCommand.CLOSE_CONSUMER, consumer_id=1, request_id=77)
+        await new.until(lambda one: getattr(one.body, "request_id", None) == 77)
+        assert (await attached(old, "old", 5)).body.error == ServerError.ConsumerAssignError
+        assert (await attached(old, "old", 7)).kind == BaseCommand.SUCCESS  # given to it again
+
+
+async def test_the_newer_assignment_ends_the_older_and_its_acks_move_nothing(node: Node) -> None:
+    cursor = loaded(node).subscriptions["s"].cursor
+    async with client_of(node, extensions=True) as old, client_of(node, extensions=True) as new:
+        await new.producer(str(PARENT.name), producer_id=9)
+        for number in range(3):
+            new.send(number, producer_id=9)
+            await new.receipt()
+        assert (await attached(old, "old", 4)).kind == BaseCommand.SUCCESS
+        old.flow(10)
+        first, second, third = await old.messages(3)
+        old.ack(first, ack_type=pb.CommandAck.Cumulative)
+        await old.barrier()
+        assert cursor.mark_delete == first
+        assert (await attached(new, "new", 6)).kind == BaseCommand.SUCCESS  # nobody told it to go: a higher one came
+        old.ack(third, ack_type=pb.CommandAck.Cumulative)
+        await old.barrier()
+        assert cursor.mark_delete == first
+        new.flow(10)
+        assert await new.messages(2) == [second, third]
+        await old.expect(BaseCommand.CLOSE_CONSUMER)
+
+
+async def test_fences_outlive_the_broker(tmp_path: Path) -> None:
+    async with serving(tmp_path) as node:
+        await save_record(node, TOPIC, split_record())
+        ask = host_of(node).ask
+        await ask(
+            Mandate(1, 1), Create("op", PARENT, (CursorSpec("s", Start.EARLIEST), CursorSpec("t", Start.EARLIEST)))
+        )
+        await ask(Mandate(1, 2), CloseReader("op", PARENT, "s", "old", 5))
+        async with client_of(node, extensions=True) as client:
+            assert (
+                await client.subscribe(str(PARENT.name), "t", generation=8, incarnation=1)
+            ).kind == BaseCommand.SUCCESS
+    async with serving(tmp_path) as node, client_of(node, extensions=True) as client:
+        assert (await attached(client, "old", 4)).body.error == ServerError.ConsumerAssignError
+        told_by_a_consumer = await client.subscribe(str(PARENT.name), "t", generation=7, incarnation=1)
+        assert told_by_a_consumer.body.error == ServerError.ConsumerAssignError
+        assert (await attached(client, "new", 5)).kind == BaseCommand.SUCCESS
+
+
+async def test_a_subscription_made_again_begins_without_a_fence(node: Node) -> None:
+    ask = host_of(node).ask
+    await ask(Mandate(1, 9), CloseReader("op", PARENT, "s", "old", 5))
+    await ask(Mandate(1, 10), DeleteCursor("op", PARENT, "s"))
+    await ask(Mandate(1, 11), CreateCursor("op", PARENT, CursorSpec("s", Start.EARLIEST)))
+    async with client_of(node, extensions=True) as client:
+        assert (await attached(client, "new", 1)).kind == BaseCommand.SUCCESS
 
 
 async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

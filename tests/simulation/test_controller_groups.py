@@ -1,11 +1,14 @@
 """Consumers of ordered subscriptions come, go, hang and die while segments split and merge and leaders change.
 
-At no moment do two consumers read one segment; nothing is read before its ancestors are drained (the deliveries show
-it: every key in order); nothing confirmed is lost; in the end everything open is assigned, evenly.
+At no moment do two consumers read one segment, and never two under one generation: attaching is a message that may
+arrive seconds late, and a process that was replaced by another one of its name wakes up and goes on where it was.
+Nothing is read before its ancestors are drained (the deliveries show it: every key in order); nothing confirmed is
+lost; in the end everything open is assigned, evenly.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,6 +18,7 @@ from anabranch.controller import assignment as assigning
 from anabranch.controller import drain as draining
 from anabranch.controller import host
 from anabranch.controller.assignment import AwaitRelease
+from anabranch.controller.fence import ReaderFence
 from anabranch.controller.group import (
     AskDrained,
     CloseConsumer,
@@ -61,20 +65,19 @@ class Consumer:
     def __init__(self, life: GroupLife, subscription: str, name: str) -> None:
         self._life, self.subscription, self.name = life, subscription, name
         self.connection = -1
-        self.attachment = (-1, 0)
         self.leader: GroupLeader | None = None
         self.generation = -1  # the newest that it has heard of
         self.applied = -1  # the one it acts upon: what it attaches to the owners under
-        self.held: set[int] = set()
-        self.held_under: dict[int, tuple[int, int]] = {}  # segment -> the attachment it was made under
+        self.held: set[int] = set()  # what it has asked for, or has
         self.wanted: set[int] = set()
         self.is_hanging = False
         self.is_gone = False
+        self.is_replaced = False  # by another process of its name; it does not know
 
     def connect(self) -> None:
         """To whoever leads; again and again until there is somebody."""
         life = self._life
-        if self.is_gone:
+        if self.is_gone or self.is_replaced:
             return
         leader = life.leader
         if leader is self.leader and not leader.is_dead and self.connection >= 0:
@@ -85,7 +88,7 @@ class Consumer:
             life.connections += 1
             self.connection, self.leader = life.connections, leader
             life.consumers[self.connection] = self
-            leader.tell(self.subscription, Registered(self.name, self.connection))
+            leader.tell(self.subscription, Registered(self.name, self.connection, is_new=self.generation < 0))
         life.at(100, self.connect)
 
     def drop(self) -> None:
@@ -108,6 +111,21 @@ class Consumer:
             self.detach(one)
         self.is_gone = True
         self.drop()
+
+    def replaced(self) -> None:
+        """It sleeps; when it wakes up it attaches, for a while, to what it had."""
+        life = self._life
+        self.is_replaced, self.is_hanging = True, True
+        self.drop()
+
+        def wake() -> None:
+            self.is_hanging = False
+            for one in sorted(self.wanted):
+                self.attach(one)
+
+        for delay_ms in (life.chance.randint(1, 300), life.chance.randint(300, 3_000)):
+            life.at(delay_ms, wake)
+        life.at(4_000, self.die)
 
     def assigned(self, push: Push) -> None:
         if push.connection != self.connection or push.generation < self.generation or self.is_gone:
@@ -134,34 +152,41 @@ class Consumer:
         life.at(life.chance.randint(0, 20), apply)
 
     def attach(self, segment_id: int) -> None:
-        life, key = self._life, (self.subscription, segment_id)
-        if self.applied < life.barred.get((*key, self.name), -1):
-            return  # its owner closed this consumer there: only a newer assignment lets it in again
-        if self.attachment <= life.sent_away.get((self.subscription, self.name), (-1, -1)):
-            return
-        life.must(key not in life.readers, f"{self.name} attaches to {key}, which {life.readers.get(key)} reads")
-        life.readers[key] = self.name
+        """A SUBSCRIBE under the assignment that it acts upon; it may be on its way for long."""
+        life, generation = self._life, self.applied
         self.held.add(segment_id)
-        self.held_under[segment_id] = self.attachment
+        delay_ms = life.chance.choice([50, 500, 3_000]) if life.is_late() else life.chance.randint(0, 5)
+        life.at(delay_ms, lambda: life.subscribed(self, segment_id, generation))
 
     def detach(self, segment_id: int) -> None:
         self.held.discard(segment_id)
-        self.held_under.pop(segment_id, None)
-        if self._life.readers.get((self.subscription, segment_id)) == self.name:
-            del self._life.readers[self.subscription, segment_id]
+        life, key = self._life, (self.subscription, segment_id)
+        if key in life.readers and life.readers[key][0] is self:
+            del life.readers[key]
+
+    def fenced(self, segment_id: int, generation: int) -> None:
+        """Refused: it is another's. It is dropped, unless a newer assignment has it."""
+        if self._life.reader(self.subscription, segment_id) is self:
+            return  # that was an old one, which came late
+        self.held.discard(segment_id)
+        if generation == self.applied:
+            self.wanted.discard(segment_id)
+            if self.leader is not None:
+                self.leader.tell(self.subscription, assigning.Released(self.name, segment_id, generation))
+        self.attach_again(segment_id)
 
     def closed(self, segment_id: int) -> None:
         """By the segment's owner. What it still is to read it attaches to again, if it is let in."""
-        self.detach(segment_id)
+        self.held.discard(segment_id)
         self._life.at(50, lambda: self.attach_again(segment_id))
 
     def attach_again(self, segment_id: int) -> None:
         if self.is_gone or segment_id not in self.wanted or segment_id in self.held:
             return
-        if not self.is_hanging and (self.subscription, segment_id) not in self._life.readers:
-            self.attach(segment_id)
-        if segment_id not in self.held:
+        if self.is_hanging:
             self._life.at(50, lambda: self.attach_again(segment_id))
+        else:
+            self.attach(segment_id)
 
     def read(self) -> bool:
         life, found = self._life, False
@@ -171,6 +196,8 @@ class Consumer:
         for one in sorted(self.held & record.segments.keys()):
             segment = name_of(record.segments[one])
             stored = life.shelf.segments.get(segment)
+            if life.reader(self.subscription, one) is not self:
+                continue
             if stored is None or self.subscription not in stored.cursors or life.chance.random() < 0.3:
                 continue
             for position, entry in life.shelf.unread(segment, self.subscription)[:5]:
@@ -247,32 +274,44 @@ class GroupLeader(Leader):
             case AwaitRelease(segment_id, _, generation):
                 life.at(RELEASE_MS, lambda: self.deliver(machine, ReleaseOverdue(segment_id, generation)))
             case CloseConsumer():
-                self.say(f"{name}: closes {effect.consumer} at {effect.segment_id}")
-                life.at(life.chance.randint(0, 20), lambda: self.close_consumer(machine, name, effect))
+                self.say(f"{name}: closes {effect.consumer} at {effect.segment_id} below {effect.generation}")
+                self.close_consumer(machine, name, effect)
             case WakeAt(at_ms):
                 life.at(at_ms - life.now_ms, lambda: self.deliver(machine, Ticked()))
-            case Welcome(_, connection, attachment):
-                if connection in life.consumers and life.consumers[connection].connection == connection:
-                    life.consumers[connection].attachment = attachment
-            case Fence() | Refuse():
+            case Welcome() | Fence() | Refuse():
                 pass
             case _:
                 raise AssertionError(effect)
 
     def close_consumer(self, machine: Any, name: str, close: CloseConsumer) -> None:
-        """What the owners do; they do it whether the leader is still there or not."""
-        life = self.life
-        (consumer,) = [c for c in life.everybody if (c.subscription, c.name) == (name, close.consumer)]
-        if close.segment_id is not None:
-            consumer.closed(close.segment_id)
-            key = (name, close.segment_id, close.consumer)
-            life.barred[key] = max(life.barred.get(key, -1), close.generation)
-        else:
-            for one in [one for one, attachment in consumer.held_under.items() if attachment <= close.attachment]:
-                consumer.closed(one)
-            sent_away = life.sent_away.get((name, close.consumer), (-1, -1))
-            life.sent_away[name, close.consumer] = max(sent_away, close.attachment)
-        self.deliver(machine, ConsumerClosed(close))
+        """As the shell does it: at all owners of what the consumer can have had, until each has confirmed it."""
+        stored = machine.assignment.record()
+        segments = {close.segment_id} if close.segment_id is not None else set(stored.owned.get(close.consumer, ()))
+        if close.segment_id is None:
+            segments |= {one for one, it in stored.leaving.items() if it.holder == close.consumer}
+        missing = set(segments)
+
+        def closed(segment_id: int) -> None:
+            missing.discard(segment_id)
+            if not missing:
+                self.deliver(machine, ConsumerClosed(close))
+
+        for one in sorted(segments):
+            self.close_at(name, close, one, partial(closed, one))
+        if not segments:
+            self.deliver(machine, ConsumerClosed(close))
+
+    def close_at(self, name: str, close: CloseConsumer, segment_id: int, done: Callable[[], None]) -> None:
+        life, record = self.life, self.life.record
+        if self.is_dead or record is None:
+            return
+        if segment_id not in record.segments:
+            done()
+            return
+        ref = SegmentRef(name_of(record.segments[segment_id]), record.incarnation, segment_id)
+        request = host.CloseReader("close", ref, name, close.consumer, close.generation)
+        again = partial(self.close_at, name, close, segment_id, done)
+        life.ask_host(Mandate(self.term, next(self._numbers)), request, lambda _: done(), lambda _: life.at(50, again))
 
     def ask_drained(self, name: str, segment_id: int) -> None:
         life, record = self.life, self.life.record
@@ -296,12 +335,12 @@ class GroupLife(Life):
         self.connections = 0
         self.consumers: dict[int, Consumer] = {}  # by connection
         self.everybody: list[Consumer] = []
-        self.readers: dict[tuple[str, int], str] = {}
-        self.barred: dict[tuple[str, int, str], int] = {}
-        self.sent_away: dict[tuple[str, str], tuple[int, int]] = {}
+        self.readers: dict[tuple[str, int], tuple[Consumer, int]] = {}  # by the owners: who reads, under which number
+        self.under: dict[tuple[str, int, int], Consumer] = {}  # who was ever let in under a generation
         super().__init__(seed)
         self.deletes = False
         self.listeners.append(self.broadcast)
+        self.shelf.on_close(lambda ref, subscription, _: self.send_away(subscription, ref.segment_id))
 
     def new_leader(self, term: int) -> Leader:
         return GroupLeader(self, term)
@@ -310,6 +349,54 @@ class GroupLife(Life):
         for leader in self.leaders:
             if isinstance(leader, GroupLeader) and not leader.is_dead:
                 self.at(self.chance.randint(0, 10), partial(leader.hear, event))
+
+    # what the owners of segments do with readers ----------------------------------------------------------------------
+    def is_late(self) -> bool:
+        return self.is_chaotic and self.chance.random() < self.trouble
+
+    def reader(self, subscription: str, segment_id: int) -> Consumer | None:
+        found = self.readers.get((subscription, segment_id))
+        return None if found is None else found[0]
+
+    def fence_of(self, subscription: str, segment_id: int) -> ReaderFence | None:
+        record = self.record
+        segment = None if record is None else record.segments.get(segment_id)
+        stored = None if segment is None else self.shelf.segments.get(name_of(segment))
+        return None if stored is None or subscription not in stored.cursors else stored.cursors[subscription].fence
+
+    def subscribed(self, consumer: Consumer, segment_id: int, generation: int) -> None:
+        """A SUBSCRIBE arrives."""
+        key, fence = (consumer.subscription, segment_id), self.fence_of(consumer.subscription, segment_id)
+        if fence is None:
+            consumer.detach(segment_id)
+            return
+        if not fence.admits(consumer.name, segment_id, generation):
+            self.say(f"  host: {segment_id} refuses {consumer.name} under {generation}, {fence.generation} was told")
+            consumer.fenced(segment_id, generation)
+            return
+        fence.raise_to(generation)
+        self.send_away(*key)
+        before = self.reader(*key)
+        known = self.under.setdefault((*key, generation), consumer)
+        self.must(known is consumer, f"{key}: {known.name} and {consumer.name} both come under {generation}")
+        self.must(before in (None, consumer), f"{consumer.name} attaches to {key}, which another one reads")
+        if not consumer.is_gone and segment_id in consumer.held:  # otherwise its goodbye is right behind
+            self.readers[key] = consumer, generation
+
+    def send_away(self, subscription: str, segment_id: int) -> None:
+        """Whoever reads under a generation that is over."""
+        key, fence = (subscription, segment_id), self.fence_of(subscription, segment_id)
+        if key in self.readers and fence is not None:
+            consumer, generation = self.readers[key]
+            if generation < fence.generation:
+                del self.readers[key]
+                consumer.closed(segment_id)
+
+    def replace_process(self, old: Consumer) -> None:
+        old.replaced()
+        new = Consumer(self, old.subscription, old.name)
+        self.everybody.append(new)
+        new.connect()
 
     def join(self, subscription: str) -> None:
         consumer = Consumer(self, subscription, f"{subscription}-{len(self.everybody)}")
@@ -331,13 +418,16 @@ class GroupLife(Life):
         if not self.is_chaotic:
             return
         self.at(self.chance.randint(1, 150), self.trouble_consumers)
-        living = [consumer for consumer in self.everybody if not consumer.is_gone]
+        living = [consumer for consumer in self.everybody if not consumer.is_gone and not consumer.is_replaced]
         if not living:
             return
         one = self.chance.choice(living)
-        match self.chance.randrange(7):
+        match self.chance.randrange(8):
             case 0 | 1:
                 one.drop()
+            case 5:
+                self.say(f"{one.name} is replaced by another process")
+                self.replace_process(one)
             case 2:
                 one.is_hanging = not one.is_hanging
             case 3:
@@ -407,9 +497,10 @@ class GroupLife(Life):
                 one for one in record.segments if one not in drained and record.layout.ancestors(one) <= drained
             }
             living = [c for c in self.everybody if c.subscription == name and not c.is_gone]
-            held = [one for consumer in living for one in consumer.held]
-            self.must(sorted(held) == sorted(expected), f"{name}: {expected} are open, {sorted(held)} are read")
-            counts = [len(consumer.held) for consumer in living]
+            read = [(one, who) for (subscription, one), (who, _) in self.readers.items() if subscription == name]
+            held = sorted(one for one, _ in read)
+            self.must(held == sorted(expected), f"{name}: {expected} are open, {held} are read")
+            counts = [sum(who is consumer for _, who in read) for consumer in living]
             self.must(max(counts) - min(counts) <= 1, f"{name}: uneven, {counts}")
 
 

@@ -123,9 +123,51 @@ def test_back_before_it_was_sent_away() -> None:
     bench.tell(Disconnected(7))
     bench.now_ms = 100
     (close,) = [effect for effect in bench.tell(Ticked()) if isinstance(effect, CloseConsumer)]
-    assert pushes(bench.tell(Registered("a", 9))) == {"a": (0, 1)}
+    told = bench.tell(Registered("a", 9))
+    assert pushes(told) == {"a": (0, 1)}
+    # the owners let in nothing below what they were told to close it with: it has it under a new generation
+    assert {one.generation for one in told if isinstance(one, Push)} == {close.generation}
     assert bench.tell(ConsumerClosed(close)) == []
     assert bench.group.assignment.members == {"a"}
+
+
+def test_owners_are_told_no_fence_that_a_successor_would_not_know() -> None:
+    bench = Bench()
+    bench.lead(two())
+    bench.tell(Registered("a", 7))
+    bench.tell(Disconnected(7))
+    (save,) = bench.group.handle(Ticked(), 100)
+    assert isinstance(save, SaveGroup)  # first that, then the closing
+    (close,) = bench.group.handle(GroupSaved(50), 100)
+    assert close == CloseConsumer("a", None, save.record.assignment.generation + 1)
+    heir = Bench(2, save.record, 50)
+    heir.lead(two())
+    told = [one.generation for one in heir.tell(Registered("b", 1)) if isinstance(one, Push)]
+    assert min(told) >= close.generation
+
+
+def test_another_process_of_the_same_name_has_it_under_another_generation() -> None:
+    bench = Bench()
+    bench.lead(two())
+    (first,) = {one.generation for one in bench.tell(Registered("a", 7)) if isinstance(one, Push)}
+    taken_over = {one.generation for one in bench.tell(Registered("a", 8)) if isinstance(one, Push)}
+    assert taken_over == {first + 1}
+    bench.tell(Disconnected(8))
+    back = {one.generation for one in bench.tell(Registered("a", 9)) if isinstance(one, Push)}
+    assert back == {first + 1}  # the same process, as far as anybody can tell: nothing is written
+    bench.tell(Disconnected(9))
+    new = {one.generation for one in bench.tell(Registered("a", 10, is_new=True)) if isinstance(one, Push)}
+    assert new == {first + 2}
+
+
+def test_generations_of_a_new_life_begin_above_those_of_the_old() -> None:
+    old = Bench()
+    old.lead(two())
+    old.tell(Registered("a", 1))
+    heir = Group("another", 2, first_generation=1 << 32)
+    (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
+    assert isinstance(save, SaveGroup)
+    assert save.record.assignment.generation == 1 << 32
 
 
 def test_children_wait_for_their_parent() -> None:
@@ -146,7 +188,8 @@ class TestSuccessor:
         heir = Bench(2, old.stored, old.stamp)
         heir.lead(two())
         assert pushes(heir.tell(Registered("a", 9))) == {"a": (0, 1)}
-        assert heir.group.assignment.generation == old.group.assignment.generation
+        # one above what it found: whatever the owners were told last, nobody is locked out
+        assert heir.group.assignment.generation == old.group.assignment.generation + 1
 
     def test_asks_once_who_is_drained(self) -> None:
         heir = Bench(2)

@@ -12,6 +12,7 @@ from anabranch.controller.sessions import (
     LeftCleanly,
     Refuse,
     Registered,
+    Renew,
     SaveSessions,
     Sessions,
     SessionsRecord,
@@ -22,33 +23,33 @@ from anabranch.controller.sessions import (
 
 
 def test_a_new_consumer_is_durable_before_it_is_welcome() -> None:
-    sessions = Sessions(3)
-    assert sessions.handle(Registered("a", 1), 0) == [SaveSessions(), Arrived("a"), Welcome("a", 1, (3, 1))]
+    sessions = Sessions()
+    assert sessions.handle(Registered("a", 1), 0) == [SaveSessions(), Arrived("a"), Welcome("a", 1)]
     assert sessions.record() == SessionsRecord({"a": 0})
 
 
 def test_back_within_grace_writes_nothing() -> None:
-    sessions = Sessions(1, grace_ms=100)
+    sessions = Sessions(grace_ms=100)
     sessions.handle(Registered("a", 1), 0)
     assert sessions.handle(Disconnected(1), 50) == [WakeAt(150)]
-    assert sessions.handle(Registered("a", 2), 149) == [Welcome("a", 2, (1, 2))]
+    assert sessions.handle(Registered("a", 2), 149) == [Welcome("a", 2)]
     assert sessions.handle(Ticked(), 10_000) == []
 
 
 def test_grace_over() -> None:
-    sessions = Sessions(1, grace_ms=100)
+    sessions = Sessions(grace_ms=100)
     sessions.handle(Registered("a", 1), 0)
     sessions.handle(Disconnected(1), 50)
     assert sessions.handle(Ticked(), 149) == []
-    assert sessions.handle(Ticked(), 150) == [SaveSessions(), Departed("a", EXPIRED, (1, 1))]
+    assert sessions.handle(Ticked(), 150) == [SaveSessions(), Departed("a", EXPIRED)]
     assert sessions.names == frozenset()
 
 
 def test_the_close_of_the_old_connection_comes_after_the_new_one() -> None:
     """Facts, 1.6 defect 7: it must not send the new session away."""
-    sessions = Sessions(1, grace_ms=100)
+    sessions = Sessions(grace_ms=100)
     sessions.handle(Registered("a", 1), 0)
-    assert sessions.handle(Registered("a", 2), 10) == [Fence("a", 1), Welcome("a", 2, (1, 2))]
+    assert sessions.handle(Registered("a", 2), 10) == [Fence("a", 1), Renew("a"), Welcome("a", 2)]
     assert sessions.handle(Disconnected(1), 20) == []
     assert sessions.handle(LeftCleanly("a", 1), 20) == []
     assert sessions.is_current("a", 2)
@@ -56,14 +57,14 @@ def test_the_close_of_the_old_connection_comes_after_the_new_one() -> None:
 
 
 def test_a_clean_leave_is_at_once() -> None:
-    sessions = Sessions(1)
+    sessions = Sessions()
     sessions.handle(Registered("a", 1), 0)
-    assert sessions.handle(LeftCleanly("a", 1), 5) == [SaveSessions(), Departed("a", LEFT, (1, 1))]
+    assert sessions.handle(LeftCleanly("a", 1), 5) == [SaveSessions(), Departed("a", LEFT)]
     assert sessions.handle(LeftCleanly("a", None), 5) == []
 
 
 def test_one_connection_with_several_sessions() -> None:
-    sessions = Sessions(1, grace_ms=10)
+    sessions = Sessions(grace_ms=10)
     for name in "ab":
         sessions.handle(Registered(name, 1), 0)
     sessions.handle(Registered("c", 2), 0)
@@ -75,15 +76,15 @@ def test_one_connection_with_several_sessions() -> None:
 
 def test_a_new_leader_gives_everybody_a_whole_grace_period() -> None:
     record = SessionsRecord.from_json(SessionsRecord({"a/%#é": 1, "b": 2}).to_json())
-    sessions = Sessions(2, record=record, now_ms=1_000, grace_ms=100)
+    sessions = Sessions(record=record, now_ms=1_000, grace_ms=100)
     assert sessions.begin() == [WakeAt(1_100)]
-    assert sessions.handle(Registered("b", 1), 1_050) == [Welcome("b", 1, (2, 1))]
+    assert sessions.handle(Registered("b", 1), 1_050) == [Welcome("b", 1)]
     gone = sessions.handle(Ticked(), 1_100)
-    assert gone == [SaveSessions(), Departed("a/%#é", EXPIRED, (2, 0))]
+    assert gone == [SaveSessions(), Departed("a/%#é", EXPIRED)]
 
 
 def test_the_limit() -> None:
-    sessions = Sessions(1, sessions_max=1)
+    sessions = Sessions(sessions_max=1)
     sessions.handle(Registered("a", 1), 0)
     (refusal,) = sessions.handle(Registered("b", 2), 0)
     assert isinstance(refusal, Refuse)

@@ -52,6 +52,7 @@ HAND_OVER = {  # inside a function (or for types only), never at import
 PORTS = {  # siblings meet through what one of them declares: values and protocols, no behaviour
     "broker": (
         "anabranch.controller.host",  # what a controller asks of the owners of its segments
+        "anabranch.controller.fence",  # whom owners let in: one rule for every host
         "anabranch.controller.face",  # what brokers ask of the controllers
     ),
 }

@@ -16,6 +16,7 @@ from anabranch.broker.segment_facts import (
     grave_text,
     mandate_on,
 )
+from anabranch.controller.fence import ReaderFence
 from anabranch.controller.host import Drained, Mandate, OtherIncarnation, Overtaken, Refilled, SegmentRef, StaleTerm
 from anabranch.model.names import TopicName
 
@@ -69,7 +70,11 @@ def test_moves_are_remembered_the_last_ones() -> None:
 mandates = st.builds(Mandate, st.integers(0, 1 << 40), st.integers(0, 1 << 40))
 names = st.text(min_size=1, max_size=8)
 notes = st.none() | st.builds(SealNote, st.integers(0, 1 << 45), names, st.sampled_from([(), (CHILD,), (CHILD, REF)]))
-cursors = st.dictionaries(names, st.builds(CursorFacts, st.lists(names, max_size=3), st.booleans(), st.integers(0, 9)))
+fences = st.builds(ReaderFence, st.integers(0, 1 << 40), names)
+cursors = st.dictionaries(
+    names,
+    st.builds(CursorFacts, st.lists(names, max_size=3), st.booleans(), st.integers(0, 9), st.booleans(), fences),
+)
 
 
 @given(mandates, mandates, notes, cursors)
@@ -84,6 +89,12 @@ def test_both_texts_together_bring_it_back(
     facts.mandate = max(born, later)
     assert found == facts
     assert mandate_on(properties) == born
+
+
+def test_the_state_of_an_earlier_version_has_no_fences() -> None:
+    blob = b'{"mandate":[2,5],"cursors":{"s":[["m"],true,1],"t":[[],false,0,true]}}'
+    found = SegmentFacts.load(NAME, fresh().identity(), blob)
+    assert found.cursors == {"s": CursorFacts(["m"], True, 1), "t": CursorFacts(is_undecided=True)}
 
 
 def test_graves_remember_mandates() -> None:

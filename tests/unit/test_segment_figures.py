@@ -1,4 +1,4 @@
-"""Small parts of a segment: bars, policies, rates over two windows."""
+"""Small parts of a segment: policies, rates over two windows."""
 
 from __future__ import annotations
 
@@ -7,25 +7,12 @@ import pytest
 from anabranch.broker.inactive import needs_patrol
 from anabranch.broker.meter import Meter
 from anabranch.broker.policies import InactiveRule, Policies, Retention
-from anabranch.broker.segment_bars import BAR_SECONDS, Bars
 from anabranch.broker.segment_rates import LOOK_SECONDS, SHORT_SAMPLES, SHORT_SECONDS
 from anabranch.broker.segment_topic import for_segments, segment_policies
 from anabranch.broker.settings import BrokerSettings
 from anabranch.node.settings import NodeSettings
 
 WEEK_MS = 7 * 24 * 3600 * 1000
-
-
-def test_a_bar_ends_with_the_successor_or_with_time() -> None:
-    bars = Bars()
-    bars.bar("s", {"a", "a-seg-0"}, 10.0)
-    assert bars.is_barred("s", "a-seg-0", 10.0 + BAR_SECONDS - 0.1)
-    assert not bars.is_barred("s", "a", 10.0 + BAR_SECONDS)
-    assert not bars.is_barred("t", "a", 10.0)
-    bars.bar("t", {"a"}, 10.0)
-    bars.came("s")
-    assert not bars.is_barred("s", "a", 10.0)
-    assert bars.is_barred("t", "a", 10.0)
 
 
 def test_segments_go_by_their_namespace_but_live_and_die_by_their_topic() -> None:

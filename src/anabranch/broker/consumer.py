@@ -53,6 +53,13 @@ class KeySharedPolicy:
         return bool(self.ranges)
 
 
+class SegmentGrant(NamedTuple):
+    """Under which assignment of its topic's controller a consumer attaches to a segment."""
+
+    incarnation: int
+    generation: int
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerSpec:
     """What SUBSCRIBE said about the consumer itself."""
@@ -66,6 +73,7 @@ class ConsumerSpec:
     key_shared: KeySharedPolicy
     epoch: int | None
     read_compacted: bool = False
+    grant: SegmentGrant | None = None  # clients of Pulsar say none
 
 
 class Pending(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 from anabranch.broker.authorization import Resource
 from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
-from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscriptionType
+from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SegmentGrant, SubscriptionType
 from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, ConsumerNotFound
 from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
 from anabranch.broker.schema_commands import wire_schema
@@ -124,6 +124,7 @@ class ConsumerCommands(CommandSet):
             key_shared=_key_shared(body) if kind is SubscriptionType.KEY_SHARED else KeySharedPolicy(),
             epoch=epoch if epoch >= 0 else None,
             read_compacted=body.read_compacted,
+            grant=SegmentGrant(body.incarnation, body.generation) if body.HasField("generation") else None,
         )
         return SubscribeRequest(
             name=check_subscription_name(body.subscription),

@@ -41,6 +41,12 @@ class ConsumerAssignFailed(NotAllowed):
     code = "consumer-assign"
 
 
+class ConsumerFenced(NotAllowed):
+    """The assignment that the consumer attaches under is over: the segment is, or will be, another's."""
+
+    code = "consumer-fenced"
+
+
 class ProducerBusy(Busy):
     code = "producer-busy"
 

@@ -66,8 +66,9 @@ def request_json(mandate: Mandate, request: Request) -> Json:
             value["subscription"], value["publishMs"] = request.subscription, request.publish_ms
         case host.DeleteCursor() | host.ClearBacklog():
             value["subscription"] = request.subscription
-        case host.CloseReader():
+        case host.CloseReader() | host.GrantReader():
             value["subscription"], value["consumer"] = request.subscription, request.consumer
+            value["generation"] = request.generation
         case host.Fence() | host.Delete():
             pass
         case _:
@@ -102,8 +103,10 @@ def _request(value: Mapping[str, Any]) -> Request:
             return host.Seek(operation, segment, str(value["subscription"]), int(value["publishMs"]))
         case "ClearBacklog":
             return host.ClearBacklog(operation, segment, str(value["subscription"]))
-        case "CloseReader":
-            return host.CloseReader(operation, segment, str(value["subscription"]), str(value["consumer"]))
+        case "CloseReader" | "GrantReader":
+            kind = host.CloseReader if value["kind"] == "CloseReader" else host.GrantReader
+            who, generation = str(value["consumer"]), int(value["generation"])
+            return kind(operation, segment, str(value["subscription"]), who, generation)
         case other:
             raise BadRequest(f"no request {other!r} is known here")
 

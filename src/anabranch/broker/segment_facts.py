@@ -9,6 +9,7 @@ Where it lives, so that every request costs one durable write:
 | seal: time, operation, children, mandate | the same property | the end of the topic (`terminate`), one write |
 | last position | the topic's record | the same |
 | mandates since; moves, drains, rewinds of cursors | a blob of the topic's state (`dump`) | the cursors they are of |
+| fences of readers | the same blob | the request that told it; told by a consumer: its first ack at the latest |
 | last sequence ids of producers | the topic's deduplication: snapshot, then the log itself | – |
 | mandate of a segment that is not there | the property of its grave (`topicgrave`) | the deletion, the fence |
 """
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from anabranch.controller.fence import ReaderFence
 from anabranch.controller.host import (
     Drained,
     Mandate,
@@ -35,6 +37,8 @@ PROPERTY = "segment"  # of the topic's record
 BLOB = "segment"  # of the topic's state
 MOVES_MAX = 16  # remembered per cursor: a topic moves its cursors one operation after another
 NEVER = Mandate(-1, 0)
+UNSAID = ((), False, 0, False, 0, "")
+"""What earlier versions do not say of a cursor."""
 
 
 def check_mandate(name: TopicName, known: Mandate, mandate: Mandate) -> None:
@@ -60,6 +64,7 @@ class CursorFacts:
     is_drained: bool = False
     rewinds: int = 0  # how often it was taken back out of a drained segment
     is_undecided: bool = False  # its first consumer says where it begins (`Start.FIRST`)
+    fence: ReaderFence = field(default_factory=ReaderFence)  # of an ordered subscription: who is let in
 
 
 @dataclass(slots=True)
@@ -128,7 +133,8 @@ class SegmentFacts:
     def dump(self) -> bytes:
         """Blob of the topic's state."""
         cursors = {
-            name: [one.moves, one.is_drained, one.rewinds, one.is_undecided] for name, one in self.cursors.items()
+            name: [one.moves, one.is_drained, one.rewinds, one.is_undecided, one.fence.generation, one.fence.holder]
+            for name, one in self.cursors.items()
         }
         value = {"mandate": [self.mandate.term, self.mandate.number], "cursors": cursors}
         return json.dumps(value, separators=(",", ":")).encode()
@@ -153,9 +159,15 @@ class SegmentFacts:
         if blob:
             state = json.loads(blob)
             facts.mandate = max(facts.mandate, Mandate(*state["mandate"]))
-            for subscription, (moves, is_drained, rewinds, *more) in state["cursors"].items():
+            for subscription, stored in state["cursors"].items():
+                said: list[Any] = [*stored, *UNSAID[len(stored) :]]
+                moves, is_drained, rewinds, is_undecided, generation, holder = said
                 facts.cursors[str(subscription)] = CursorFacts(
-                    list(moves), bool(is_drained), int(rewinds), bool(more and more[0])
+                    list(moves),
+                    bool(is_drained),
+                    int(rewinds),
+                    bool(is_undecided),
+                    ReaderFence(int(generation), str(holder)),
                 )
         return facts
 

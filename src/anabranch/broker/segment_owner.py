@@ -34,6 +34,7 @@ from anabranch.controller.host import (
     DeleteCursor,
     Done,
     Fence,
+    GrantReader,
     HostEvent,
     Mandate,
     Request,
@@ -181,7 +182,7 @@ class SegmentOwner:
         match request:
             case Fence():
                 return Status(exists=False)
-            case Delete() | DeleteCursor() | CloseReader():
+            case Delete() | DeleteCursor() | CloseReader() | GrantReader():
                 return Done()
             case _:
                 raise SegmentMissing(f"{ref} does not exist")
@@ -215,8 +216,11 @@ class SegmentOwner:
                 await topic.move_cursor(subscription, operation, publish_ms)
             case ClearBacklog(operation, _, subscription):
                 await topic.move_cursor(subscription, operation, None)
-            case CloseReader(_, _, subscription, consumer):
-                topic.close_reader(subscription, consumer)
+            case CloseReader(_, _, subscription, _, generation):
+                topic.close_readers(subscription, generation)
+                await topic.flush_facts()
+            case GrantReader(_, _, subscription, consumer, generation):
+                topic.grant_reader(subscription, consumer, generation)
                 await topic.flush_facts()
             case _:
                 assert_never(request)

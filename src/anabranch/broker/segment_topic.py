@@ -12,13 +12,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from anabranch.broker.consumer import Consumer
-from anabranch.broker.errors import ConsumerBusy, SubscriptionNotFound
+from anabranch.broker.consumer import Consumer, ConsumerSpec
+from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.farewell import Farewell, tell_consumer
 from anabranch.broker.peer import Peer
 from anabranch.broker.policies import Policies, Retention
 from anabranch.broker.producer import Producer, Publish
-from anabranch.broker.segment_bars import Bars
 from anabranch.broker.segment_facts import BLOB, SealNote, SegmentFacts, grave_text
 from anabranch.broker.segment_keys import KeyProof
 from anabranch.broker.subscription import Subscription
@@ -79,7 +78,6 @@ class SegmentTopic(Topic):
         await super().load(deduplicate)
         self._new_cursors: dict[str, asyncio.Event] = {}  # for those who wait for the registry
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
-        self._bars = Bars()
         self._unproven: dict[Producer, KeyProof] = {}  # producers whose first entries are looked at
         if self.log.is_terminated:
             self._look_again(self.subscriptions)
@@ -221,18 +219,50 @@ class SegmentTopic(Topic):
         else:
             await self.log.flush_state()
 
-    def close_reader(self, subscription: str, member: str) -> None:
-        """The member of an ordered subscription reads here no longer: its consumers are told to close."""
-        names = {member, f"{member}-seg-{self.facts.ref.segment_id}"}
-        self._bars.bar(subscription, names, self._clock.monotonic())
-        found = self.subscriptions.get(subscription)
-        if found is None:
-            return
-        for consumer in tuple(found.consumers):
-            if consumer.name in names:
-                found.detach(consumer)
+    # -- who may read (`controller.fence`)
+
+    def close_readers(self, subscription: str, generation: int) -> None:
+        """Assignments of lower generations are over; who came under one, or under none, is told to close."""
+        if subscription in self.subscriptions:
+            self.facts.of(subscription).fence.raise_to(generation)
+            self._send_away(subscription, strangers=True)
+
+    def grant_reader(self, subscription: str, member: str, generation: int) -> None:
+        """The member, who says no generations, has it. Who had it before lets go by itself, or is closed."""
+        if subscription in self.subscriptions:
+            self.facts.of(subscription).fence.raise_to(generation, member)
+            self._send_away(subscription, strangers=False)
+
+    def _send_away(self, name: str, *, strangers: bool) -> None:
+        """Consumers that would not be let in any more; `strangers`: those without a generation as well."""
+        subscription = self.subscriptions[name]
+        for consumer in tuple(subscription.consumers):
+            if (strangers or consumer.spec.grant is not None) and not self._admits(name, consumer.spec):
+                subscription.detach(consumer)
                 consumer.peer.consumer_closed(consumer.consumer_id)
                 tell_consumer(None, consumer.peer, consumer.consumer_id)
+
+    def _admits(self, name: str, spec: ConsumerSpec) -> bool:
+        facts, grant = self.facts.cursors.get(name), spec.grant
+        if grant is not None and grant.incarnation != self.facts.ref.incarnation:
+            return False
+        generation = None if grant is None else grant.generation
+        return facts is None or facts.fence.admits(spec.name, self.facts.ref.segment_id, generation)
+
+    def _check_admitted(self, request: SubscribeRequest) -> None:
+        """Raises ConsumerFenced; ConsumerBusy for clients without generations, who come again until it is theirs."""
+        if self._admits(request.name, request.spec):
+            return
+        text = f"consumer {request.spec.name!r} does not have {self.facts.ref}: it is, or will be, another's"
+        raise ConsumerBusy(text) if request.spec.grant is None else ConsumerFenced(text)
+
+    def _admit(self, request: SubscribeRequest) -> None:
+        """Who comes under a higher generation ends what was let in under lower ones, here and now."""
+        self._check_admitted(request)
+        grant = request.spec.grant
+        if grant is not None and self.facts.of(request.name).fence.raise_to(grant.generation):
+            self.save_facts()  # with the first ack of the newcomer, or before: until then nothing happened under it
+            self._send_away(request.name, strangers=False)
 
     async def move_cursor(self, name: str, operation: str, publish_ms: int | None) -> None:
         """To the first entry published then or later, or (None) behind the last one; once per operation."""
@@ -313,25 +343,21 @@ class SegmentTopic(Topic):
     # -- subscribing
 
     async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[Subscription, Consumer]:
-        self._check_not_barred(request)
         subscription, consumer = await super().subscribe(request, peer)
         try:
-            self._check_not_barred(request)  # it may have been sent away while it came in
-        except ConsumerBusy:
+            if request.durable:
+                self._check_admitted(request)  # it may have been replaced while it came in
+        except (ConsumerBusy, ConsumerFenced):
             self.detach(subscription, consumer)
             raise
-        self._bars.came(request.name)
         return subscription, consumer
-
-    def _check_not_barred(self, request: SubscribeRequest) -> None:
-        if self._bars.is_barred(request.name, request.spec.name, self._clock.monotonic()):
-            raise ConsumerBusy(f"consumer {request.spec.name!r} was closed here: the segment is given to another one")
 
     async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
         if request.durable and request.name not in self.subscriptions:
             await self._registered(request)
         if request.durable:
             await self._decide_start(request)
+            self._admit(request)
         return await super()._open_subscription(request)
 
     async def _decide_start(self, request: SubscribeRequest) -> None:

@@ -69,6 +69,14 @@ class ChannelSpec:
     schema: pb.Schema | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The assignment that a segment is read under: brokers refuse it when a newer one gave the segment away."""
+
+    incarnation: int
+    generation: int
+
+
 class Outlet(Protocol):
     """Whom a channel works for. Called on the event loop; must not raise."""
 
@@ -96,6 +104,7 @@ class Channel:
         self.task: asyncio.Task[Any] | None = None  # of the attachment
         self.is_at_end = False
         self.is_hasty = False  # somebody waits for its last ack: acks are said at once
+        self.grant: Grant | None = None  # what the controller gave it with, last; said to brokers that know the word
         self._hint = spec.hint
         self._outlet = outlet
         self._pool = ground.pool
@@ -146,6 +155,7 @@ class Channel:
         spec = self.spec
         metadata = dict(spec.properties) | ({MANAGED: "true"} if spec.is_legacy else {})
         where = pb.CommandSubscribe.Earliest if spec.from_earliest else pb.CommandSubscribe.Latest
+        grant = self.grant if self._connection is not None and self._connection.has_extensions else None
         return {
             "topic": spec.topic,
             "subscription": spec.subscription,
@@ -157,6 +167,8 @@ class Channel:
             "metadata": _pairs(metadata),
             "subscription_properties": _pairs(spec.subscription_properties),
             "schema": spec.schema,
+            "generation": None if grant is None else grant.generation,
+            "incarnation": None if grant is None else grant.incarnation,
         }
 
     async def _settle(self, connection: Connection) -> None:

@@ -135,6 +135,12 @@ class ConsumerBusy(Refused):
     retryable = True
 
 
+class ConsumerFenced(Refused):
+    """The segment was given to another consumer since it was given to this one."""
+
+    code = "consumer-fenced"
+
+
 class TopicTerminated(Refused):
     """The topic has ended; nothing can be added to it."""
 
@@ -185,6 +191,7 @@ _BY_NUMBER: dict[int, type[Refused]] = {
     ServerError.ProducerBusy: ProducerBusy,
     ServerError.ProducerFenced: ProducerFenced,
     ServerError.ConsumerBusy: ConsumerBusy,
+    ServerError.ConsumerAssignError: ConsumerFenced,
     ServerError.TopicTerminatedError: TopicTerminated,
     ServerError.IncompatibleSchema: IncompatibleSchema,
     ServerError.ProducerBlockedQuotaExceededError: QuotaExceeded,

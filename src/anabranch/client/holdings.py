@@ -1,6 +1,7 @@
 """Which segments an ordered consumer holds, against what the controller assigns. A machine: no await, clock or wire.
 
     held ── not assigned any more ──▶ leaving ── all handed out is settled, or time is up ──▶ closing ──▶ released
+      └──── its broker refuses us (fenced): another's already ──────────────────────────────────────────────▲
 
 While it is leaving, nothing more is handed out, and acks still count. A segment that comes back while it leaves is let
 go all the same and attached afresh: what was waiting in it has been given up.
@@ -111,6 +112,14 @@ class Holdings:
             return []
         self._held[segment_id] = _State.CLOSING
         return [Detach(segment_id)]
+
+    def fenced(self, segment_id: int) -> list[Effect]:
+        """Its broker says that a newer assignment gave it to another one: it is not ours, whatever we were told last.
+        Ours again it is with the next assignment that has it."""
+        if self._held.pop(segment_id, None) is None:
+            return []
+        self._target -= {segment_id}
+        return [] if self._generation is None else [Release(self._generation, (segment_id,))]
 
     def closed(self, segment_id: int) -> list[Effect]:
         if self._held.get(segment_id) is not _State.CLOSING:

@@ -8,15 +8,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from anabranch.client.channel import Channel, Ground
+from anabranch.client.channel import Channel, Grant, Ground
 from anabranch.client.consumer import Consumer, ConsumerOptions, TopicPart, id_of
 from anabranch.client.controller_session import Assigned, ControllerSession, SeatSpec
 from anabranch.client.delivery import DeliveryLog
-from anabranch.client.errors import ClientError
+from anabranch.client.errors import ClientError, ConsumerFenced
 from anabranch.client.holdings import Attach, Detach, Effect, Holdings, Release, Stop
 from anabranch.client.message import Message, MessageId
 from anabranch.client.message_batch import MessageBatch, last_id
@@ -25,6 +27,8 @@ from anabranch.model.hashrange import HashRange
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 PARENTS = "parents first"  # why a channel is held
 
@@ -42,6 +46,7 @@ class StreamPart:
         self.holdings = Holdings()
         self.session: ControllerSession | None = None
         self.topics: dict[int, str] = {}  # segments that are assigned, and where they are
+        self.grant: Grant | None = None  # what they are read under
         self._consumer = consumer
         self._incarnation = 0
 
@@ -53,6 +58,11 @@ class StreamPart:
         if effects is None:
             return
         self.topics = assignment.segments
+        if assignment.generation is not None:
+            self.grant = Grant(assignment.incarnation, assignment.generation)
+            for segment_id, channel in self.part.channels.items():
+                if segment_id in assignment.segments:
+                    channel.grant = self.grant
         self._consumer.perform(self, effects)
 
     def holding(self) -> tuple[tuple[int, ...], int | None]:
@@ -179,23 +189,39 @@ class StreamConsumer(Consumer):
                 case Attach(segment_id):
                     segment = _segment(part.view, segment_id, seat.topics[segment_id])
                     spec = self._spec(part, segment, pb.CommandSubscribe.Exclusive, seat.topics[segment_id])
-                    self._attach(part, Channel(spec, self, self._ground, self._options.prefetch))
+                    channel = Channel(spec, self, self._ground, self._options.prefetch)
+                    channel.grant = seat.grant
+                    self._attach(part, channel)
                 case Stop(segment_id):
                     part.channels[segment_id].stop()
                     self._look_at(seat, segment_id)
                     if segment_id in seat.holdings.leaving:
                         self._tasks.spawn(self._hurry(seat, segment_id, part.channels[segment_id]), "release deadline")
                 case Detach(segment_id):
-                    channel = part.channels[segment_id]
-                    self._log.forget(channel)
-                    self._last.pop(channel, None)
-                    leaving = self._detach(part, channel)
+                    leaving = self._drop(part, part.channels[segment_id])
                     if leaving is not None:
                         leaving.add_done_callback(partial(self._closed, seat, segment_id))
                 case Release(generation, segment_ids):
                     if seat.session is not None:
                         seat.session.release(generation, segment_ids)
         self._reorder(seat)
+
+    def _drop(self, part: TopicPart, channel: Channel) -> asyncio.Task[None] | None:
+        self._log.forget(channel)
+        self._last.pop(channel, None)
+        return self._detach(part, channel)
+
+    def ended(self, channel: Channel, error: ClientError) -> None:
+        """A segment that is another's now is let go; the next assignment says what is ours. All else is the end."""
+        if not isinstance(error, ConsumerFenced):
+            super().ended(channel, error)
+            return
+        segment_id = channel.spec.segment_id
+        for part, seat in self._seats.items():
+            if part.channels.get(segment_id) is channel:
+                log.info("segment is another's", extra={"topic": channel.topic, "reason": error.reason})
+                self._drop(part, channel)
+                self.perform(seat, seat.holdings.fenced(segment_id))
 
     def _closed(self, seat: StreamPart, segment_id: int, task: object) -> None:
         if not self._is_closed:

@@ -27,6 +27,14 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewed:
+    """Another process has taken the consumer's place, or its readers were closed: what it has, it has anew. Only under
+    this new generation is it let in where it reads."""
+
+    consumer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """Closed for good or its grace is over; nothing that it had is read by it any more."""
 
@@ -67,7 +75,7 @@ class ReleaseTimedOut:
     generation: int
 
 
-Event = Joined | Left | SegmentsChanged | Holding | Released | ReleaseTimedOut
+Event = Joined | Renewed | Left | SegmentsChanged | Holding | Released | ReleaseTimedOut
 
 
 # effects --------------------------------------------------------------------------------------------------------------
@@ -183,6 +191,8 @@ class Assignment:
                     self._owned[consumer] = set()
                     self._touched.add(consumer)
                     self._balance({})
+            case Renewed(consumer):
+                self._touched |= {consumer} & self._owned.keys()
             case Left(consumer):
                 self._leave(consumer)
             case SegmentsChanged(segments, finished):

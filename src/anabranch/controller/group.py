@@ -5,7 +5,9 @@ Saves are one at a time; what comes meanwhile goes into the next. A successor fi
 drained, so it takes nothing from anybody: it gives everybody a fresh grace period and goes on. Never awaits.
 
 A consumer that did not let go in time, or whose grace is over, may still read somewhere: the owners close it first
-(`CloseConsumer`), and only when they have is the segment another's.
+(`CloseConsumer`), and only when they have is the segment another's. What they let in is a matter of generations
+(`fence.py`), so none may be told them that a successor of ours might not know: a fence is at most one above the
+generation that is durable, and every leader begins one above what it finds.
 """
 
 from __future__ import annotations
@@ -21,7 +23,6 @@ from anabranch.controller import sessions as seating
 from anabranch.controller.assignment import Assignment, AssignmentRecord, AwaitRelease
 from anabranch.controller.drain import DrainRecord, DrainTracker
 from anabranch.controller.sessions import (
-    Attachment,
     Connection,
     Fence,
     Refuse,
@@ -170,25 +171,26 @@ class Push:
 class CloseConsumer:
     """The owner of the segment closes this consumer there; None: all owners do. Answered by ConsumerClosed.
 
-    Meant is what it attached before `generation`, or, everywhere, under `attachment` or an earlier one: that must not
-    come back either. A consumer that has registered again meanwhile is not hurt.
+    Meant is what was let in under a lower generation: that must not come back either. A consumer that has registered
+    again meanwhile has a higher one and is not hurt.
     """
 
     consumer: str
     segment_id: int | None
     generation: int
-    attachment: Attachment
 
 
-Told = Push | Welcome | Fence | Refuse | AwaitRelease
-Effect = ReadGroup | SaveGroup | AskDrained | CloseConsumer | WakeAt | StepDown | Told
+Told = Push | Welcome | Fence | Refuse | AwaitRelease | CloseConsumer
+Effect = ReadGroup | SaveGroup | AskDrained | WakeAt | StepDown | Told
 
 
 class Group:
     """For one ordered subscription and one term of the topic's leader."""
 
-    def __init__(self, life: str, term: int, *, grace_ms: int = seating.GRACE_MS) -> None:
+    def __init__(self, life: str, term: int, *, first_generation: int = 0, grace_ms: int = seating.GRACE_MS) -> None:
+        """`first_generation`: above all generations of former lives of the subscription."""
         self._life, self._term, self._grace_ms = life, term, grace_ms
+        self._first_generation = first_generation
         self._now_ms = 0
         self._stamp: Stamp | None = None
         self._saving: GroupRecord | None = None
@@ -200,7 +202,7 @@ class Group:
         self._waiting: list[Event] = []  # what came before the record was read
         self._outbox: list[Told] = []  # to be told when the next save is done
         self._leaving: list[Told] = []  # to be told when the running save is done
-        self.sessions = Sessions(term, grace_ms=grace_ms)
+        self.sessions = Sessions(grace_ms=grace_ms)
         self.drain = DrainTracker()
         self.assignment = Assignment()
 
@@ -254,8 +256,11 @@ class Group:
                 return self._saved(stamp)
             return [SaveGroup(self._saving, stamp)]
         if record is None or record.life != self._life:
-            record = GroupRecord(self._life)
-        self.sessions = Sessions(self._term, record=record.sessions, now_ms=self._now_ms, grace_ms=self._grace_ms)
+            record = GroupRecord(self._life, assignment=AssignmentRecord(self._first_generation))
+        else:
+            found = record.assignment
+            record = replace(record, assignment=replace(found, generation=found.generation + 1))
+        self.sessions = Sessions(record=record.sessions, now_ms=self._now_ms, grace_ms=self._grace_ms)
         self.drain, self.assignment = DrainTracker(record.drain), Assignment(record.assignment)
         self._saving = replace(record, leader_term=self._term)
         return [SaveGroup(self._saving, stamp)]
@@ -270,7 +275,7 @@ class Group:
             effects += self.assignment.awaited()
             for name in sorted(self.assignment.members - self.sessions.names):  # its end was noted, not yet its closing
                 self._closing.add(name)
-                effects.append(CloseConsumer(name, None, self.assignment.generation, (self._term, 0)))
+                effects.append(CloseConsumer(name, None, self.assignment.generation + 1))
             waiting, self._waiting = self._waiting, []
             for event in waiting:
                 effects += self._live(event)
@@ -316,7 +321,7 @@ class Group:
             case ReleaseOverdue(segment_id, generation):
                 for due in self.assignment.awaited():
                     if (due.segment_id, due.generation) == (segment_id, generation):
-                        return [CloseConsumer(due.consumer, segment_id, generation, (self._term, 0))]
+                        return [CloseConsumer(due.consumer, segment_id, generation)]
                 return []
             case ConsumerClosed(CloseConsumer(consumer, None)):
                 if consumer in self._closing:
@@ -339,16 +344,20 @@ class Group:
             match effect:
                 case seating.SaveSessions():
                     self._is_dirty = True
-                case seating.Arrived(name):
+                case seating.Arrived(name) if name in self._closing:
                     self._closing.discard(name)  # back before it was sent away: it keeps what it had
+                    self._assigned(self.assignment.handle(assigning.Renewed(name)))
+                case seating.Arrived(name):
                     self._assigned(self.assignment.handle(assigning.Joined(name)))
-                case seating.Departed(name, reason, attachment):
+                case seating.Renew(name):
+                    self._assigned(self.assignment.handle(assigning.Renewed(name)))
+                case seating.Departed(name, reason):
                     if reason == seating.LEFT:
                         self._assigned(self.assignment.handle(assigning.Left(name)))
                     else:
                         self._closing.add(name)
-                        now.append(CloseConsumer(name, None, self.assignment.generation, attachment))
-                case Welcome(name, connection, _):
+                        self._outbox.append(CloseConsumer(name, None, self.assignment.generation + 1))
+                case Welcome(name, connection):
                     self._outbox.append(effect)
                     mine = self.assignment.assigned(name)
                     self._outbox.append(Push(connection, name, mine.generation, mine.segment_ids))

@@ -193,19 +193,31 @@ class ClearBacklog:
 
 @dataclass(frozen=True, slots=True)
 class CloseReader:
-    """A member of an ordered subscription reads here no longer: its consumers are closed. Answered by Done.
+    """Assignments below `generation` are over: consumers that were let in under one are closed, and none is let in any
+    more (`fence.py`); durable before it is answered, by Done. Done as well when nobody or nothing is there.
+    """
 
-    They are those of the subscription that have the member's name, or that name with `-seg-` and the segment's id (what
-    Pulsar's V5 client and ours call them). Done as well when nobody or nothing is there.
+    operation: str
+    segment: SegmentRef
+    subscription: str
+    consumer: str  # the member it is about, for people
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantReader:
+    """The member has the segment since `generation`, and cannot say so itself. Others are let in no more under a lower
+    one, and none that says no generation; who reads still is not closed. Answered by Done.
     """
 
     operation: str
     segment: SegmentRef
     subscription: str
     consumer: str
+    generation: int
 
 
-Request = Create | Fence | Seal | Delete | CreateCursor | DeleteCursor | Seek | ClearBacklog | CloseReader
+Request = Create | Fence | Seal | Delete | CreateCursor | DeleteCursor | Seek | ClearBacklog | CloseReader | GrantReader
 
 
 # answers --------------------------------------------------------------------------------------------------------------

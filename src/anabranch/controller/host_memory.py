@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from anabranch.controller.fence import ReaderFence
 from anabranch.controller.host import (
     Answer,
     ClearBacklog,
@@ -25,6 +26,7 @@ from anabranch.controller.host import (
     Done,
     Drained,
     Fence,
+    GrantReader,
     HostCapabilities,
     HostEvent,
     Mandate,
@@ -67,6 +69,7 @@ class Cursor:
     moved_by: set[str] = field(default_factory=set)  # operations that have moved it
     is_drained: bool = False  # as it was last told
     rewinds: int = 0  # how often it was taken back out of a drained segment
+    fence: ReaderFence = field(default_factory=ReaderFence)
 
 
 @dataclass(slots=True)
@@ -147,9 +150,15 @@ class Shelf:
                 segment = self._must(found, ref)
                 self._move(segment, subscription, operation, len(segment.entries))
                 return Done()
-            case CloseReader(_, _, subscription, consumer):
+            case CloseReader(_, _, subscription, consumer, generation):
+                if found is not None and subscription in found.cursors:
+                    found.cursors[subscription].fence.raise_to(generation)
                 for tell in tuple(self._closers):
                     tell(ref, subscription, consumer)
+                return Done()
+            case GrantReader(_, _, subscription, consumer, generation):
+                if found is not None and subscription in found.cursors:
+                    found.cursors[subscription].fence.raise_to(generation, consumer)
                 return Done()
             case _:
                 assert_never(request)

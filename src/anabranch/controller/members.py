@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import TYPE_CHECKING, assert_never
 
@@ -50,7 +50,12 @@ class Members:
         self.record = record
         self._leader, self._records = leader, records
         self._incarnation = record.incarnation
-        self.group = Group(self.life, leader.term, grace_ms=int(leader.settings.session_grace_seconds * 1000))
+        self.group = Group(
+            self.life,
+            leader.term,
+            first_generation=subscription.first_generation,
+            grace_ms=int(leader.settings.session_grace_seconds * 1000),
+        )
         self._links: dict[int, ConsumerLink] = {}
         self._names: dict[int, str] = {}
         self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
@@ -91,7 +96,8 @@ class Members:
         if before is not None and not before.done():
             before.cancel()
         self._links[number], self._names[number], self._joining[number] = link, name, joining
-        self._deliver(seating.Registered(name, number))
+        is_new = generation is None and link.says_released  # clients of Pulsar never say one
+        self._deliver(seating.Registered(name, number, is_new))
         if generation is not None:
             self._deliver(assigning.Holding(name, generation, frozenset(held)))
         try:
@@ -202,6 +208,7 @@ class Members:
             case AwaitRelease(segment_id, holder, generation):
                 if self._hands_over_by_closing(holder):
                     self._later(0, assigning.Released(holder, segment_id, generation))
+                    leader.spawn(self._close_if_kept(holder, segment_id, generation), "close consumer")
                 else:
                     self._later(leader.settings.drain_seconds, grouping.ReleaseOverdue(segment_id, generation))
             case grouping.CloseConsumer():
@@ -288,8 +295,13 @@ class Members:
             return
 
     async def _close(self, effect: grouping.CloseConsumer) -> None:
-        """At the owner of one segment, or of all that the consumer can have had; until each has confirmed it."""
-        if effect.segment_id is not None:
+        """At the owner of one segment, or of all that the consumer can have had; until each has confirmed it. Readers
+        of checkpoint groups have no cursor there that they could move: what they say counts here, while it is theirs.
+        """
+        segments: list[int] = []
+        if not self.subscription.kind.has_cursors:
+            pass
+        elif effect.segment_id is not None:
             segments = [effect.segment_id]
         else:
             stored = self.group.assignment.record()
@@ -297,21 +309,45 @@ class Members:
             segments += [one for one, leaving in stored.leaving.items() if leaving.holder == effect.consumer]
         for start in range(0, len(segments), ASK_TOGETHER):
             some = segments[start : start + ASK_TOGETHER]
-            await asyncio.gather(*(self._close_at(effect.consumer, one) for one in some))
+            await asyncio.gather(*(self._close_at(effect.consumer, one, effect.generation) for one in some))
         self._deliver(grouping.ConsumerClosed(effect))
 
-    async def _close_at(self, consumer: str, segment_id: int) -> None:
+    async def _close_at(self, consumer: str, segment_id: int, generation: int) -> None:
+        name = self.subscription.name
+        await self._insist(segment_id, lambda ref: host.CloseReader("close", ref, name, consumer, generation))
+
+    async def _close_if_kept(self, consumer: str, segment_id: int, generation: int) -> None:
+        """A client of Pulsar that was told to let go and does not: its successor knocks, but not for ever."""
+        await self._leader.clock.sleep(self._leader.settings.drain_seconds)
+        assignment = self.group.assignment
+        has_it_again = consumer in assignment.members and segment_id in assignment.assigned(consumer).segment_ids
+        if not has_it_again:
+            await self._close_at(consumer, segment_id, generation)
+
+    async def _grant(self, number: int, segment_id: int, generation: int) -> None:
+        """The owner is told whom to let in, as long as that is so: the client cannot say it itself."""
+        name, consumer = self.subscription.name, self._names.get(number)
+
+        def request(ref: SegmentRef) -> host.GrantReader | None:
+            told = self._pushed.get(number)
+            is_so = told is not None and any(one.segment_id == segment_id for one in told.segments)
+            return host.GrantReader("grant", ref, name, consumer, generation) if is_so and consumer else None
+
+        await self._insist(segment_id, request)
+
+    async def _insist(self, segment_id: int, request: Callable[[SegmentRef], host.Request | None]) -> None:
+        """Of the segment's owner, until it has confirmed it; None: it is not wanted any more."""
         failures = 0
-        while (ref := self._ref(segment_id)) is not None and not self.is_over:
+        while (ref := self._ref(segment_id)) is not None and not self.is_over and (asked := request(ref)) is not None:
             try:
-                await self._leader.ask_host(host.CloseReader("close", ref, self.subscription.name, consumer))
+                await self._leader.ask_host(asked)
                 return
             except host.StaleTerm as error:
                 self._leader.depose(error.reason)
                 return
             except Error as error:
                 failures += 1
-                log.info("consumer not closed yet", extra={"segment": str(ref.name), "reason": error.reason})
+                log.info("owner does not answer", extra={"segment": str(ref.name), "reason": error.reason})
                 await self._leader.clock.sleep(PATIENCE.retry_after(failures, 0.5))
 
     def _assigned(self, generation: int, segment_ids: Iterable[int]) -> AssignedSegments:
@@ -320,13 +356,20 @@ class Members:
         return AssignedSegments(self._leader.topic, self._incarnation, self.record.epoch, generation, segments)
 
     def _push(self, number: int, assigned: AssignedSegments) -> None:
-        joining, link = self._joining.get(number), self._links.get(number)
+        joining, link, before = self._joining.get(number), self._links.get(number), self._pushed.get(number)
         if joining is not None and not joining.done():
             self._pushed[number] = assigned
             joining.set_result(assigned)
-        elif link is not None and self._pushed.get(number) != assigned:
+        elif link is not None and before != assigned:
             self._pushed[number] = assigned
             link.assigned(assigned)
+        else:
+            return
+        if link is not None and not link.says_released and self.subscription.kind.has_cursors:
+            known = frozenset(() if before is None else (one.segment_id for one in before.segments))
+            for one in assigned.segments:
+                if one.segment_id not in known:
+                    self._leader.spawn(self._grant(number, one.segment_id, assigned.generation), "grant")
 
     def _fence(self, number: int) -> None:
         link = self._forget(number)

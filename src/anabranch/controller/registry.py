@@ -58,6 +58,12 @@ class Subscription:
     created_at_ms: int
     operation_id: str = ""  # of the call that made it
     move: Move | None = None
+    lives_before: int = 0  # subscriptions of the topic that were deleted before this one was made
+
+    @property
+    def first_generation(self) -> int:
+        """Of its assignments: above those of all former lives of the name, which segments may still remember."""
+        return self.lives_before << 32
 
     def start_on(self, created_at_epoch: int) -> Start:
         """Where the cursor begins on a segment of that epoch."""
@@ -69,12 +75,14 @@ class Registry:
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
     leader_term: int = 0
     incarnation: int = 0  # of the topic: a registry of another life counts for nothing
+    deleted: int = 0  # subscriptions so far
 
     def with_one(self, subscription: Subscription) -> Registry:
         return replace(self, subscriptions={**self.subscriptions, subscription.name: subscription})
 
     def without(self, name: str) -> Registry:
-        return replace(self, subscriptions={k: v for k, v in self.subscriptions.items() if k != name})
+        left = {k: v for k, v in self.subscriptions.items() if k != name}
+        return replace(self, subscriptions=left, deleted=self.deleted + 1)
 
     @property
     def cursors(self) -> frozenset[str]:
@@ -86,6 +94,7 @@ class Registry:
         value = {
             "leaderTerm": self.leader_term,
             "incarnation": self.incarnation,
+            "deleted": self.deleted,
             "subscriptions": {name: _subscription_json(s) for name, s in sorted(self.subscriptions.items())},
         }
         return json.dumps(value, separators=(",", ":")).encode()
@@ -95,7 +104,8 @@ class Registry:
         try:
             value = json.loads(data)
             found = {str(name): _subscription(name, one) for name, one in value["subscriptions"].items()}
-            return cls(found, int(value["leaderTerm"]), int(value["incarnation"]))
+            deleted = int(value.get("deleted", 0))
+            return cls(found, int(value["leaderTerm"]), int(value["incarnation"]), deleted)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadRegistry(f"not a registry of subscriptions: {type(error).__name__}: {error}") from error
 
@@ -108,6 +118,7 @@ def _subscription_json(subscription: Subscription) -> dict[str, Any]:
         "createdAtEpoch": subscription.created_at_epoch,
         "createdAtMs": subscription.created_at_ms,
         "operation": subscription.operation_id,
+        "livesBefore": subscription.lives_before,
     }
     if subscription.move is not None:
         value["move"] = {"id": subscription.move.operation_id, "publishMs": subscription.move.publish_ms}
@@ -126,4 +137,5 @@ def _subscription(name: str, value: Mapping[str, Any]) -> Subscription:
         int(value["createdAtMs"]),
         str(value["operation"]),
         None if move is None else Move(str(move["id"]), publish_ms),
+        int(value.get("livesBefore", 0)),
     )

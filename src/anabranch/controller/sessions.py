@@ -5,8 +5,8 @@
                      └── leave ──▶ gone at once
 
 A session is its consumer's name. What is attached to it is a connection, and only the last one counts: one that
-was replaced is fenced, and what still comes from it (its close, a leave) changes nothing. Attachments are numbered by
-(term, number): the numbers grow across leaders without being written down.
+was replaced is fenced, and what still comes from it (its close, a leave) changes nothing. Where another process may
+have the session now, its assignment is renewed: under the former one the old process is let in nowhere any more.
 
 Time arrives with the events. Joining and leaving are durable before anybody is told; connecting again writes nothing.
 """
@@ -27,9 +27,6 @@ EXPIRED = "grace period over"
 Connection = int
 """As the leader's broker numbers them: never used twice while it leads."""
 
-Attachment = tuple[int, int]
-"""(leader term, number within it)."""
-
 
 class TooManySessions(LimitExceeded):
     code = "too-many-consumers"
@@ -42,6 +39,7 @@ class Registered:
 
     name: str
     connection: Connection
+    is_new: bool = False  # it has no assignment that it remembers: another process than the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +80,17 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """A member is gone for good. Nothing attached under a later number is meant."""
+    """A member is gone for good."""
 
     name: str
     reason: str
-    attachment: Attachment
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Another process may have the session from now on: its assignment gets a new generation before it is welcome."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +99,6 @@ class Welcome:
 
     name: str
     connection: Connection
-    attachment: Attachment
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class WakeAt:
     at_ms: int
 
 
-Effect = SaveSessions | Arrived | Departed | Welcome | Fence | Refuse | WakeAt
+Effect = SaveSessions | Arrived | Departed | Renew | Welcome | Fence | Refuse | WakeAt
 
 
 # stored ---------------------------------------------------------------------------------------------------------------
@@ -142,7 +145,6 @@ class SessionsRecord:
 class _Session:
     joined_at_ms: int
     connection: Connection | None
-    attachment: Attachment
     expires_at_ms: int | None  # set while it has no connection
 
 
@@ -151,7 +153,6 @@ class Sessions:
 
     def __init__(
         self,
-        term: int,
         *,
         record: SessionsRecord | None = None,
         now_ms: int = 0,
@@ -159,12 +160,10 @@ class Sessions:
         sessions_max: int = SESSIONS_MAX,
     ) -> None:
         """With `record` the members a predecessor had: all of them get a whole grace period, nobody is sent away."""
-        self._term, self._grace_ms, self._sessions_max = term, grace_ms, sessions_max
-        self._attachments = 0
+        self._grace_ms, self._sessions_max = grace_ms, sessions_max
         self._wake_at_ms: int | None = None
         found = (record or SessionsRecord()).joined_at_ms
-        # (term, 0) is after every attachment of former leaders and before every one of ours
-        self._sessions = {name: _Session(at, None, (term, 0), now_ms + grace_ms) for name, at in found.items()}
+        self._sessions = {name: _Session(at, None, now_ms + grace_ms) for name, at in found.items()}
 
     def begin(self) -> list[Effect]:
         return self._wake()
@@ -189,8 +188,8 @@ class Sessions:
     # the machine ------------------------------------------------------------------------------------------------------
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
-            case Registered(name, connection):
-                effects = self._register(name, connection, now_ms)
+            case Registered(name, connection, is_new):
+                effects = self._register(name, connection, is_new, now_ms)
             case Disconnected(connection):
                 for session in self._sessions.values():
                     if session.connection == connection:
@@ -210,25 +209,26 @@ class Sessions:
                 assert_never(event)
         return effects + self._wake()
 
-    def _register(self, name: str, connection: Connection, now_ms: int) -> list[Effect]:
+    def _register(self, name: str, connection: Connection, is_new: bool, now_ms: int) -> list[Effect]:
         session, effects = self._sessions.get(name), list[Effect]()
         if session is None:
             if len(self._sessions) >= self._sessions_max:
                 error = TooManySessions(f"the subscription has {self._sessions_max} consumers, which is its limit")
                 return [Refuse(name, connection, error)]
-            session = self._sessions[name] = _Session(now_ms, None, (0, 0), None)
+            session = self._sessions[name] = _Session(now_ms, None, None)
             effects += [SaveSessions(), Arrived(name)]
         elif session.connection not in (None, connection):
             assert session.connection is not None
-            effects.append(Fence(name, session.connection))
-        self._attachments += 1
-        session.connection, session.attachment = connection, (self._term, self._attachments)
-        session.expires_at_ms = None
-        return [*effects, Welcome(name, connection, session.attachment)]
+            effects += [Fence(name, session.connection), Renew(name)]
+        elif is_new:
+            effects.append(Renew(name))
+        session.connection, session.expires_at_ms = connection, None
+        return [*effects, Welcome(name, connection)]
 
     def _remove(self, names: list[str], reason: str) -> list[Effect]:
-        gone = [Departed(name, reason, self._sessions.pop(name).attachment) for name in names]
-        return [SaveSessions(), *gone] if gone else []
+        for name in names:
+            del self._sessions[name]
+        return [SaveSessions(), *(Departed(name, reason) for name in names)] if names else []
 
     def _wake(self) -> list[Effect]:
         """The next end of a grace period, when it is another than was told."""

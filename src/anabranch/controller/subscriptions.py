@@ -327,8 +327,9 @@ class Subscriptions:
             case SubscribeCall(operation_id, name, kind, start):
                 if found is None:
                     state = SubscriptionState.CREATING
+                    lives, now_ms = registry.deleted, self._now_ms
                     return registry.with_one(
-                        Subscription(name, kind, start, state, record.epoch, self._now_ms, operation_id)
+                        Subscription(name, kind, start, state, record.epoch, now_ms, operation_id, lives_before=lives)
                     )
                 if found.kind is not kind:
                     raise OtherKind(f"subscription {name} is a {found.kind} subscription, not {kind}")

@@ -24,6 +24,7 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "producer-busy": ServerError.ProducerBusy,
     "producer-fenced": ServerError.ProducerFenced,
     "consumer-assign": ServerError.ConsumerAssignError,
+    "consumer-fenced": ServerError.ConsumerAssignError,  # only peers of ours are told: they drop that assignment
     "not-ready": ServerError.ServiceNotReady,
     "limit-exceeded": ServerError.TooManyRequests,
     "quota-hold": ServerError.ProducerBlockedQuotaExceededError,
