@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,11 +46,17 @@ class Faults:
     chance: random.Random
     trouble: float = 0.0
     before: Callable[[str], None] | None = None  # told of every write and request before it is made
+    hold: Callable[[str], Awaitable[None]] | None = None  # the same, and it is made when this returns
+    fate: Callable[[str], str] | None = None  # what becomes of it, when chance is not to decide
 
     async def strike(self, what: str) -> str:
         if self.before is not None:
             self.before(what)
+        if self.hold is not None:
+            await self.hold(what)
         await asyncio.sleep(self.chance.random() * 0.004)
+        if self.fate is not None and (chosen := self.fate(what)):
+            return chosen
         if self.chance.random() >= self.trouble:
             return ""
         return self.chance.choice(["refused", "unanswered", "slow"])

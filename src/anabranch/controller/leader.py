@@ -90,6 +90,7 @@ class Leader:
         self._permit: tuple[Permit, Context] | None = None  # while an operation runs
         self._numbers = count(1)
         self._waiting: dict[str, asyncio.Future[int]] = {}
+        self._pruning = ""  # the last prune's operation
         self._in_office: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = TaskOwner(f"leader {topic}")
         self.ops = Operations(
@@ -171,16 +172,24 @@ class Leader:
             return False
         return not has_intents(registry) and not any(one.has_sessions for one in self.members.values())
 
+    @property
+    def is_calm(self) -> bool:
+        """Nobody has asked for anything that is not settled yet: a call that comes now begins at once."""
+        return self.ops.is_idle and not self._waiting
+
     # calls ------------------------------------------------------------------------------------------------------------
     async def ask(self, call: steps.Call) -> int:
         """The epoch after it. Raises what the call was refused with; NotLeading when another must be asked."""
         await self.wait_in_office()
         if isinstance(call, steps.SplitCall):
             self._check_room(call)
+        elif isinstance(call, steps.PruneCall):
+            self._pruning = call.operation_id
         return await self._ask(self.ops, call.operation_id, steps.Asked(call))
 
     async def ask_subscription(self, call: registering.SubscriptionCall) -> int:
         await self.wait_in_office()
+        await self._wait_pruned()
         return await self._ask(self.subs, call.operation_id, registering.SubscriptionAsked(call))
 
     async def _ask(self, machine: Any, operation_id: str, event: Any) -> int:
@@ -194,6 +203,16 @@ class Leader:
                 return await asyncio.shield(waiting)
         except TimeoutError as error:
             raise StillRunning(f"operation {operation_id} of {self.topic} is still running") from error
+
+    async def _wait_pruned(self) -> None:
+        """What is being pruned was not needed by anybody when that was decided: nobody comes in between."""
+        pruning = self._waiting.get(self._pruning)
+        if pruning is not None:
+            await asyncio.wait([pruning], timeout=self.settings.call_seconds)
+            if not pruning.done():
+                raise StillRunning(f"segments of {self.topic} are still being collected")
+            if self.is_over:
+                raise steps.NotLeading(f"{self.topic}: {self.over_because}")
 
     def _check_room(self, call: steps.SplitCall) -> None:
         record = self.ops.record
