@@ -152,6 +152,18 @@ class BrokerProcess:
         self._running().send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
+    def wait_frozen(self, within_s: float = 30.0) -> None:
+        """Until it stands still by its own doing."""
+        deadline = time.monotonic() + within_s
+        while not self.is_frozen:
+            if time.monotonic() > deadline or not self.is_alive:
+                raise BrokerFailed(f"broker did not stand still within {within_s} s\n{self.log_tail()}")
+            time.sleep(0.01)  # a poll of the outside world, bounded by the deadline
+
+    @property
+    def is_frozen(self) -> bool:
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
     def thaw(self) -> None:
         self._running().send_signal(signal.SIGCONT)
 

@@ -149,14 +149,14 @@ class RestRefused(RuntimeError):
         self.status = status
 
 
-def rest(broker: BrokerProcess, method: str, path: str, body: object = None) -> Any:
+def rest(broker: BrokerProcess, method: str, path: str, body: object = None, *, within_s: float = 10.0) -> Any:
     """One request (redirects are followed); the decoded answer, None when it is empty."""
     data = None if body is None else json.dumps(body).encode()
     url, tries = f"{broker.http_url}{path}", 0
     while True:
         request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=within_s) as answer:
                 text = answer.read()
                 return json.loads(text) if text else None
         except urllib.error.HTTPError as error:

@@ -15,7 +15,8 @@ from anabranch.model.names import TopicName
 
 DIE_AT = "ANABRANCH_TEST_DIE_AT"
 """For tests: the path of a file. When it names a step (`before-commit`, `after-create:2` for the second one from then
-on), the process that reaches it takes the file away and ends as by kill -9."""
+on), the process that reaches it takes the file away and ends as by kill -9. With `stop ` before it, it stands still, as
+by SIGSTOP, until somebody lets it go on."""
 
 LOOK_SECONDS = 0.5
 
@@ -43,14 +44,14 @@ def step_of(environment: Mapping[str, str]) -> Step:
 
     def step(name: str, topic: TopicName) -> None:
         try:
-            text = wanted.read_text()
+            text = wanted.read_text().strip()
         except FileNotFoundError:
             counted.clear()
             return
         counted[name] = counted.get(name, 0) + 1
-        step_name, _, number = text.strip().partition(":")
+        step_name, _, number = text.removeprefix("stop ").partition(":")
         if name == step_name and counted[name] == int(number or 1):
             wanted.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP if text.startswith("stop ") else signal.SIGKILL)
 
     return step
