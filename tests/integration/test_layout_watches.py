@@ -17,6 +17,7 @@ from anabranch.controller.offices import Offices
 from anabranch.controller.paths import record_key
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.record_codec import encode_record
+from anabranch.controller.record_memo import RecordMemo
 from anabranch.controller.records import Records
 from anabranch.controller.steps import TopicGone
 from anabranch.controller.watches import Watches
@@ -87,7 +88,7 @@ class World:
         self.nursery = Nursery()
         placing = Placing()
         placing.owner = "a"
-        records = Records(self.store, Offices(self.store, "a"))
+        records = Records(self.store, Offices(self.store, "a"), RecordMemo())
         self.watches = Watches(self.store, records, placing.at("a"), self.nursery, self.clock)
 
     async def __aenter__(self) -> World:
