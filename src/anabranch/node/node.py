@@ -16,19 +16,16 @@ from typing import Self
 from anabranch import __version__
 from anabranch.broker.admin import BrokerAdmin
 from anabranch.broker.brokers_admin import BrokersAdmin
-from anabranch.broker.catalog import Catalog
 from anabranch.broker.catalog_watch import CatalogWatch
+from anabranch.broker.guard import Guard
 from anabranch.broker.names import NameGiver
 from anabranch.broker.placement import EverythingHere, Placement
 from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.broker.scalable_rules import ScalableRules
 from anabranch.broker.schemas import SchemaRegistry
-from anabranch.broker.segment_graves import SegmentGraves
-from anabranch.broker.segment_guard import SegmentGuard
-from anabranch.broker.segment_host import GROUP, EmbeddedHost
-from anabranch.broker.segment_owner import SegmentOwner
+from anabranch.broker.segment_host import GROUP
 from anabranch.broker.server import BrokerServer
-from anabranch.broker.services import Address, Services
+from anabranch.broker.services import Services
 from anabranch.broker.topics import Topics
 from anabranch.cluster.card import Card
 from anabranch.cluster.cluster import Cluster
@@ -38,21 +35,21 @@ from anabranch.cluster.table import Seat
 from anabranch.controller.host import SegmentHost
 from anabranch.controller.record_memo import RecordMemo
 from anabranch.controller.service import ScalableService
-from anabranch.metadata.open import open_store, without_credentials
+from anabranch.metadata.open import without_credentials
 from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.writegate import GatedStore
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
+from anabranch.node.doors import Doors
 from anabranch.node.fleet import ClusterFleet
 from anabranch.node.guarding import make_guard, make_tls
 from anabranch.node.membership import ClusterPlace
-from anabranch.node.records import MetadataRecords
 from anabranch.node.scalable import follow_placement, step_of
 from anabranch.node.scalable_records import StoredScalableRecords
 from anabranch.node.segment_logs import NodeSegmentLogs
+from anabranch.node.segments import open_segments
 from anabranch.node.settings import NodeSettings, is_loopback
-from anabranch.protocol.entry import publish_time_of
-from anabranch.protocol.errors import ProtocolError
+from anabranch.node.stores import Stores, open_stores
 from anabranch.rest.brokers_client import BrokersClient
 from anabranch.rest.brokers_door import BrokersDoor
 from anabranch.rest.door import Door
@@ -61,22 +58,15 @@ from anabranch.rest.server import HttpServer
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock
-from anabranch.runtime.disk import RealDisk
-from anabranch.runtime.net import Listener, SocketNetwork
-from anabranch.runtime.net_tls import TlsNetwork
+from anabranch.runtime.net import SocketNetwork
 from anabranch.runtime.settings import shown
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Payload
-from anabranch.storage.topiclog import TopicLog
 
 log = logging.getLogger(__name__)
 
-BLOCKING_THREADS = 4
 PASSWORD_THREADS = 1  # guessing passwords may cost an attacker's time, not more than one core of ours
 STOP_SECONDS = 8.0  # for closing all topics; after that the next start recovers as after a crash
-BUSY_SECONDS = 10.0  # for a peer that recovers our log when we are back already
 CLUSTER_SECONDS = 60.0  # until a broker that joined serves something
 CLOSE_SECONDS = 1.0  # how long a client may take to read its last frames
 
@@ -130,90 +120,20 @@ class Node:
 
     async def _open(self) -> None:
         settings, clock, stack = self.settings, self._clock, self._stack
-        settings.storage.dir.mkdir(parents=True, exist_ok=True)
-        blocking = ThreadBlocking(BLOCKING_THREADS)
-        stack.push_async_callback(blocking.close)
-        metadata = await stack.enter_async_context(
-            open_store(settings.metadata_url, clock, settings.metadata.deadline_ms)
-        )
-        ledgers = await stack.enter_async_context(
-            EmbeddedLedgers(
-                settings.storage,
-                RealDisk(),
-                blocking,
-                clock,
-                _publish_time,
-                busy_seconds=BUSY_SECONDS if settings.cluster.enabled else 0.0,
-            )
-        )
-        catalog = Catalog(metadata, settings.broker)
-        await catalog.ensure_defaults()
-        records = MetadataRecords(metadata)
-        ids = LedgerIds(records, floor=ledgers.highest_id)
-
+        stores = await open_stores(settings, clock, stack)
+        metadata, ledgers = stores.metadata, stores.ledgers
         place = ClusterPlace(lambda: topics, ledgers, self.fenced.set, clock) if settings.cluster.enabled else None
-
-        async def open_log(name: TopicName) -> TopicLog:
-            return await TopicLog.open(
-                catalog.topic_key(name),
-                ledgers=ledgers,
-                metadata=records,
-                ids=ids,
-                clock=clock,
-                settings=settings.topics,
-                tenure=None if place is None else place.tenure_of(name),
-            )
-
-        scalable = settings.scalable_topics
-        segment_logs = NodeSegmentLogs(
-            ledgers=ledgers,
-            records=records,
-            ids=ids,
-            clock=clock,
-            settings=settings.topics,
-            retention=scalable.retention,
-            tenure_of=lambda name: None if place is None else place.tenure_of(name),
-            children=metadata.children,
-        )
-        topics = Topics(
-            catalog,
-            open_log,
-            settings=settings.broker,
-            clock=clock,
-            check_writable=ledgers.check_writable,
-            check_here=None if place is None else place.check_here,
-            wait_placed=None if place is None else place.wait_placed,
-            segments=segment_logs if scalable.enabled else None,
-        )
-        ledgers.on_group_end = topics.group_ended
-        ledgers.on_fenced = self.fenced.set
-        passwords = ThreadBlocking(PASSWORD_THREADS)
-        stack.push_async_callback(passwords.close)
-        guard = make_guard(settings.security, catalog, passwords)
-        tls = make_tls(settings.tls)
-        self._warn()
+        segment_logs = stores.segment_logs(_everywhere if place is None else place.tenure_of)
+        topics = self._topics(stores, place, segment_logs)
+        guard = self._guard(stores)
         server = BrokerServer(
             SocketNetwork(),
             lambda: self.services,
             settings.broker.connections_max,
             settings.broker.connections_per_address_max,
         )
-        listeners = [await server.listen(settings.network.host, settings.network.port)]
-        stack.callback(server.stop_accepting)
-        if tls is not None:
-            listeners.append(await server.listen(settings.network.host, settings.tls.port, TlsNetwork(tls)))
-        # A name that no earlier start of any broker has used.
-        names = NameGiver(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")
-        store_url = without_credentials(settings.metadata_url)
-        brokers = BrokersAdmin(
-            lambda: self.services,
-            {**shown(settings), "metadata.url": store_url},
-            store_url,
-            version=__version__,
-            started_ms=clock.now_ms(),
-        )
         scalable_admin = ScalableAdmin(lambda: self.services)
-        admin = BrokerAdmin(lambda: self.services, server, ledgers.check_writable, brokers, scalable_admin)
+        admin = BrokerAdmin(lambda: self.services, server, ledgers.check_writable, self._brokers(), scalable_admin)
         fleet, brokers_door = None, None
         if place is not None:
             me, secret = Seat(settings.storage.broker_id, ledgers.generation), await self._secret(metadata)
@@ -227,36 +147,23 @@ class Node:
             Door(guard, clock, metrics_open=settings.security.open_metrics) if guard.authenticates else None,
             brokers_door,
         )
-        await http.start()
-        stack.push_async_callback(http.stop)
-        https_port = None if tls is None else await http.start_tls(tls, settings.tls.http_port)
-        address = Address(
-            f"pulsar://{settings.advertised_host}:{listeners[0].port}",
-            f"http://{settings.advertised_host}:{http.port}",
-            None if tls is None else f"pulsar+ssl://{settings.advertised_host}:{listeners[1].port}",
-            None if tls is None else f"https://{settings.advertised_host}:{https_port}",
-        )
+        doors = Doors(settings, make_tls(settings.tls), stack)
+        address = await doors.open(server, http)
         here = place or EverythingHere(address)
         segments, record_memo = None, RecordMemo()
-        if scalable.enabled:
-            owner = SegmentOwner(topics, segment_logs, clock)
-            stack.push_async_callback(owner.close)
-            owner.start()
-            graves = SegmentGraves(catalog, segment_logs, owner, clock)
-            stack.push_async_callback(graves.close)
-            graves.start()
+        if settings.scalable_topics.enabled:
             scalable_records = StoredScalableRecords(metadata, record_memo)
-            segments = EmbeddedHost(owner, here, fleet, clock, scalable_records)
-            stack.push_async_callback(segments.close)
+            segments = await open_segments(stores, topics, segment_logs, scalable_records, here, fleet, stack)
             admin.more_errands[GROUP] = segments
-            topics.admit_segment = SegmentGuard(scalable_records, owner.wait_made).admit
         controllers = self._controllers(metadata, scalable_admin, here, segments, record_memo)
+        # A name that no earlier start of any broker has used.
+        names = NameGiver(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")
         self._services = Services(
             settings=settings.broker,
             clock=clock,
-            catalog=catalog,
+            catalog=stores.catalog,
             topics=topics,
-            schemas=SchemaRegistry(metadata, catalog, blocking, clock, settings.schemas, names.schema),
+            schemas=SchemaRegistry(metadata, stores.catalog, stores.blocking, clock, settings.schemas, names.schema),
             names=names,
             address=address,
             guard=guard,
@@ -266,21 +173,56 @@ class Node:
             scalable=controllers,
         )
         if place is not None:
-            listeners += await self._listen_front(server, http)
-            await stack.enter_async_context(CatalogWatch(metadata, topics, server, clock))
-            place.cluster = await stack.enter_async_context(self._cluster(metadata, ledgers, place))
-            watching = TaskOwner("node")
-            stack.push_async_callback(watching.close)
-            watching.spawn(place.watch_fence(), "fence")
+            await doors.open_front(server, http)
+            await self._join(stores, place, topics, server)
         if controllers is not None:
             await self._lead(controllers, place)
         topics.on_vanishing = self._forget_schema
         topics.start()
-        for listener in listeners:
-            listener.start()
+        doors.start()
         stack.push_async_callback(self._shut, server, topics)
         if place is not None:
             await place.cluster.wait_serving(CLUSTER_SECONDS)
+
+    def _topics(self, stores: Stores, place: ClusterPlace | None, segment_logs: NodeSegmentLogs) -> Topics:
+        ledgers = stores.ledgers
+        topics = Topics(
+            stores.catalog,
+            stores.topic_logs(_everywhere if place is None else place.tenure_of),
+            settings=self.settings.broker,
+            clock=self._clock,
+            check_writable=ledgers.check_writable,
+            check_here=None if place is None else place.check_here,
+            wait_placed=None if place is None else place.wait_placed,
+            segments=segment_logs if self.settings.scalable_topics.enabled else None,
+        )
+        ledgers.on_group_end = topics.group_ended
+        ledgers.on_fenced = self.fenced.set
+        return topics
+
+    def _guard(self, stores: Stores) -> Guard:
+        passwords = ThreadBlocking(PASSWORD_THREADS)
+        self._stack.push_async_callback(passwords.close)
+        self._warn()
+        return make_guard(self.settings.security, stores.catalog, passwords)
+
+    def _brokers(self) -> BrokersAdmin:
+        store_url = without_credentials(self.settings.metadata_url)
+        return BrokersAdmin(
+            lambda: self.services,
+            {**shown(self.settings), "metadata.url": store_url},
+            store_url,
+            version=__version__,
+            started_ms=self._clock.now_ms(),
+        )
+
+    async def _join(self, stores: Stores, place: ClusterPlace, topics: Topics, server: BrokerServer) -> None:
+        """Become a member; from now on this broker may be given topics to serve."""
+        await self._stack.enter_async_context(CatalogWatch(stores.metadata, topics, server, self._clock))
+        place.cluster = await self._stack.enter_async_context(self._cluster(stores.metadata, stores.ledgers, place))
+        watching = TaskOwner("node")
+        self._stack.push_async_callback(watching.close)
+        watching.spawn(place.watch_fence(), "fence")
 
     def _controllers(
         self,
@@ -317,16 +259,6 @@ class Node:
         following = TaskOwner("scalable topics")
         self._stack.push_async_callback(following.close)
         following.spawn(follow_placement(place.cluster, scalable), "placement")
-
-    async def _listen_front(self, server: BrokerServer, http: HttpServer) -> list[Listener]:
-        """Ports that the brokers of this machine share: whoever lives answers lookups there."""
-        settings = self.settings
-        if settings.cluster.front_http_port >= 0:
-            await http.start_front(settings.cluster.front_http_port)
-        if settings.cluster.front_port < 0:
-            return []
-        network = SocketNetwork(shares_ports=True)
-        return [await server.listen(settings.network.host, settings.cluster.front_port, network)]
 
     async def _secret(self, metadata: MetadataStore) -> Secret:
         return await load_secret(metadata, secret_bytes(SECRET_BYTES))
@@ -387,9 +319,5 @@ class Node:
         await self._stack.aclose()
 
 
-def _publish_time(payload: Payload) -> int:
-    """0 for what is no message: topics keep their own state in ledgers too."""
-    try:
-        return publish_time_of(payload)
-    except ProtocolError:
-        return 0
+def _everywhere(_: TopicName) -> None:
+    """No tenure: this broker is alone."""

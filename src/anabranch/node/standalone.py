@@ -26,7 +26,7 @@ from anabranch.storage.volume import VolumeBusy
 log = logging.getLogger(__name__)
 
 GC_THRESHOLDS = (5_000, 1, 1_000)
-"""A pause looks at no more than 10,000 young objects (some milliseconds; 50,000 held 1,000 topics up for 25-45 ms, which
+"""A pause looks at no more than 10,000 young objects (milliseconds; 50,000 held 1,000 topics up for 25-45 ms, which
 is their p99), what survives is old at once, and everything is looked at after some ten million. Entries that wait for
 readers are young and alive: a young generation of the usual size would look at them again and again (+11 % per small
 entry; these thresholds cost 3 % more than the largest)."""

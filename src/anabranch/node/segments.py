@@ -1,0 +1,38 @@
+"""The segments of scalable topics on a broker with storage of its own: who makes, seals and buries them, and who lets
+clients in. Wiring, no decisions."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from anabranch.broker.fleet import Fleet
+from anabranch.broker.placement import Placement
+from anabranch.broker.segment_graves import SegmentGraves
+from anabranch.broker.segment_guard import SegmentGuard
+from anabranch.broker.segment_host import EmbeddedHost
+from anabranch.broker.segment_owner import SegmentOwner
+from anabranch.broker.topics import Topics
+from anabranch.node.scalable_records import StoredScalableRecords
+from anabranch.node.segment_logs import NodeSegmentLogs
+from anabranch.node.stores import Stores
+
+
+async def open_segments(
+    stores: Stores,
+    topics: Topics,
+    logs: NodeSegmentLogs,
+    records: StoredScalableRecords,
+    placement: Placement,
+    fleet: Fleet | None,
+    stack: AsyncExitStack,
+) -> EmbeddedHost:
+    owner = SegmentOwner(topics, logs, stores.clock)
+    stack.push_async_callback(owner.close)
+    owner.start()
+    graves = SegmentGraves(stores.catalog, logs, owner, stores.clock)
+    stack.push_async_callback(graves.close)
+    graves.start()
+    host = EmbeddedHost(owner, placement, fleet, stores.clock, records)
+    stack.push_async_callback(host.close)
+    topics.admit_segment = SegmentGuard(records, owner.wait_made).admit
+    return host

@@ -1,0 +1,101 @@
+"""What a broker keeps: the metadata store, its ledgers, and what is found in them by name. Wiring, no decisions.
+
+Opening order is the order of need: metadata, then storage, which recovers what a crash left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from anabranch.broker.catalog import Catalog
+from anabranch.metadata.open import open_store
+from anabranch.metadata.writegate import GatedStore
+from anabranch.model.names import TopicName
+from anabranch.node.records import MetadataRecords
+from anabranch.node.segment_logs import NodeSegmentLogs
+from anabranch.node.settings import NodeSettings
+from anabranch.protocol.entry import publish_time_of
+from anabranch.protocol.errors import ProtocolError
+from anabranch.runtime.blocking import ThreadBlocking
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.disk import RealDisk
+from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.ledgers import EmbeddedLedgers
+from anabranch.storage.port import Payload
+from anabranch.storage.topiclog import TopicLog
+
+BLOCKING_THREADS = 4
+BUSY_SECONDS = 10.0  # for a peer that recovers our log when we are back already
+
+TenureOf = Callable[[TopicName], int | None]
+"""Since which epoch this broker holds the topic; None where nobody else could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    settings: NodeSettings
+    clock: Clock
+    blocking: ThreadBlocking
+    metadata: GatedStore
+    ledgers: EmbeddedLedgers
+    catalog: Catalog
+    records: MetadataRecords
+    ids: LedgerIds
+
+    def topic_logs(self, tenure_of: TenureOf) -> Callable[[TopicName], Awaitable[TopicLog]]:
+        async def open_log(name: TopicName) -> TopicLog:
+            return await TopicLog.open(
+                self.catalog.topic_key(name),
+                ledgers=self.ledgers,
+                metadata=self.records,
+                ids=self.ids,
+                clock=self.clock,
+                settings=self.settings.topics,
+                tenure=tenure_of(name),
+            )
+
+        return open_log
+
+    def segment_logs(self, tenure_of: TenureOf) -> NodeSegmentLogs:
+        return NodeSegmentLogs(
+            ledgers=self.ledgers,
+            records=self.records,
+            ids=self.ids,
+            clock=self.clock,
+            settings=self.settings.topics,
+            retention=self.settings.scalable_topics.retention,
+            tenure_of=tenure_of,
+            children=self.metadata.children,
+        )
+
+
+async def open_stores(settings: NodeSettings, clock: Clock, stack: AsyncExitStack) -> Stores:
+    settings.storage.dir.mkdir(parents=True, exist_ok=True)
+    blocking = ThreadBlocking(BLOCKING_THREADS)
+    stack.push_async_callback(blocking.close)
+    metadata = await stack.enter_async_context(open_store(settings.metadata_url, clock, settings.metadata.deadline_ms))
+    ledgers = await stack.enter_async_context(
+        EmbeddedLedgers(
+            settings.storage,
+            RealDisk(),
+            blocking,
+            clock,
+            _publish_time,
+            busy_seconds=BUSY_SECONDS if settings.cluster.enabled else 0.0,
+        )
+    )
+    catalog = Catalog(metadata, settings.broker)
+    await catalog.ensure_defaults()
+    records = MetadataRecords(metadata)
+    ids = LedgerIds(records, floor=ledgers.highest_id)
+    return Stores(settings, clock, blocking, metadata, ledgers, catalog, records, ids)
+
+
+def _publish_time(payload: Payload) -> int:
+    """0 for what is no message: topics keep their own state in ledgers too."""
+    try:
+        return publish_time_of(payload)
+    except ProtocolError:
+        return 0
