@@ -14,9 +14,20 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 
-from tests.services import KINDS, ServerFailed, Unavailable, chromium, kafka, pulsar_admin, pulsar_v5, spark_kafka
+from tests.services import (
+    KINDS,
+    ServerFailed,
+    Unavailable,
+    chromium,
+    kafka,
+    pulsar_admin,
+    pulsar_broker,
+    pulsar_v5,
+    spark_kafka,
+)
 from tests.services.available import REQUIRE, is_required
 
+SERVERS: dict[str, ModuleType] = {**KINDS, "pulsar": pulsar_broker}
 TOOLS: dict[str, ModuleType] = {"pulsar-admin": pulsar_admin, "pulsar-v5": pulsar_v5, "chromium": chromium}
 PEERS: dict[str, ModuleType] = {"kafka": kafka}
 PEER_TOOLS: dict[str, ModuleType] = {"spark-kafka": spark_kafka}
@@ -50,12 +61,12 @@ def look_tool(name: str, tool: ModuleType) -> tuple[str, bool]:
 
 def main(arguments: list[str] | None = None) -> int:
     looks: dict[str, Callable[[], tuple[str, bool]]] = {
-        name: partial(look, name, one) for name, one in (KINDS | PEERS).items()
+        name: partial(look, name, one) for name, one in (SERVERS | PEERS).items()
     }
     looks |= {name: partial(look_tool, name, one) for name, one in (TOOLS | PEER_TOOLS).items()}
     parser = argparse.ArgumentParser(prog="python -m scripts.services", description="Get and try what tests run.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(looks)}; default: what tests need")
-    names = parser.parse_args(arguments).names or [*KINDS, *TOOLS]
+    names = parser.parse_args(arguments).names or [*SERVERS, *TOOLS]
     unknown = [name for name in names if name not in looks]
     if unknown:
         parser.error(f"unknown: {', '.join(unknown)}")

@@ -10,7 +10,7 @@ The methods block (a start takes a second): from a coroutine call them with `asy
 |---|---|
 | `cache` | where what was downloaded or built stays, one builder at a time |
 | `process` | one server process: start, ready, stop, kill -9, pause; and a cluster of them |
-| `zookeeper`, `etcd`, `oxia` | how to get that server, its settings, when it is ready |
+| `zookeeper`, `etcd`, `oxia`, `pulsar_broker` | how to get that server, its settings, when it is ready |
 | `kafka`, `spark_kafka` | the same for what benchmarks compare with; got only when one of them wants it |
 | `available` | skip or fail, the shared servers |
 """

@@ -12,10 +12,11 @@ from typing import NoReturn
 
 import pytest
 
-from tests.services import chromium, etcd, oxia, zookeeper
+from tests.services import chromium, etcd, oxia, pulsar_broker, zookeeper
 from tests.services.cache import Unavailable
 from tests.services.process import Cluster
 from tests.services.pulsar_admin import PulsarAdmin
+from tests.services.pulsar_broker import PulsarNode
 from tests.services.pulsar_v5 import V5Client
 
 KINDS: dict[str, ModuleType] = {"zk": zookeeper, "etcd": etcd, "oxia": oxia}
@@ -73,6 +74,14 @@ def pulsar_v5(service_url: str, folder: Path) -> V5Client:
         return V5Client(service_url, folder / "pulsar-v5.log")
     except Unavailable as error:
         _give_up("pulsar-v5", error)
+
+
+def pulsar_broker_node(folder: Path) -> PulsarNode:
+    """Apache Pulsar's own broker, not started yet; stop it."""
+    try:
+        return pulsar_broker.node(folder)
+    except Unavailable as error:
+        _give_up("pulsar", error)
 
 
 def browser() -> str:
