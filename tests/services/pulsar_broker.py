@@ -20,6 +20,7 @@ from tests.services.process import Cluster, Node
 
 ORIGIN = "Maven"
 JAVA_MIN = 21
+DELAY_TICK_MS = 100
 _POM = cache.BUILDS / "pulsar_broker" / "pom.xml"
 _MAIN = "org.apache.pulsar.PulsarStandaloneStarter"
 _BREAK_TLS = "bc-fips,bcpkix-fips,bcutil-fips,bctls-fips"  # beside the plain ones they end the start
@@ -31,9 +32,12 @@ _SETTINGS = {
     "managedLedgerDefaultAckQuorum": "1",
     "loadBalancerEnabled": "false",
     "brokerDeleteInactiveTopicsEnabled": "false",  # what a test left idle for a minute is still there
+    "activeConsumerFailoverDelayTimeMillis": "50",  # of 1000: how long the first reader of a stream waits
+    "delayedDeliveryTickTimeMillis": str(DELAY_TICK_MS),  # of 1000: how early a delayed message may come
     "allowLoopback": "true",
     "listeningInterface": "lo",
     "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
+    "nettyMaxFrameSizeBytes": "5253120",  # or the bookie refuses the largest message that the broker takes
     "journalSyncData": "false",  # as released: a killed process loses nothing; only a power cut would
 }
 _OPENED = (
