@@ -19,7 +19,7 @@ help:  ## this list
 
 setup: $(STAMP)  ## virtual environment in .venv with everything needed (done once)
 
-$(STAMP): pyproject.toml setup.py constraints.txt scripts/setup.sh src/anabranch/codec/_native.c src/anabranch/protocol/_native.c
+$(STAMP): pyproject.toml setup.py constraints.txt scripts/setup.sh src/anabranch/codec/_native.c src/anabranch/protocol/_native.c src/anabranch/storage/_native.c
 	@VENV=$(VENV) scripts/setup.sh
 
 test: $(STAMP)  ## all tests but the soaks
@@ -62,7 +62,7 @@ bench-sdk: $(STAMP)  ## the SDK against the stock wheel, single calls and bulk, 
 bench-spark: $(STAMP)  ## Spark on topics against Parquet and the rate source: one table, JSON in bench-results/
 	$(PY) -m benchmarks.spark
 
-soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the native codec under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5)
+soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the C code under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5)
 	$(PY) -m tests.soak.crash_soak --kills $(KILLS)
 	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS)
 	$(PY) -m tests.soak.cluster_soak --rounds $(ROUNDS) --metadata zk
@@ -70,6 +70,7 @@ soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of fram
 	$(PY) -m tests.soak.fuzz_rest --requests $(REQUESTS)
 	$(PY) -m tests.soak.fuzz_auth --attempts $(REQUESTS)
 	$(PY) -m tests.soak.fuzz_codec --cases $(CASES)
+	$(PY) -m tests.soak.fuzz_loops --cases $(CASES)
 	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/test_metadata_faults*.py tests/e2e/test_metadata_backends.py
 
 demo: $(STAMP)  ## brokers, keyed traffic while a topic splits and merges, kill -9 in the middle, a pipeline on Spark, audit

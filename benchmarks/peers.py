@@ -25,7 +25,7 @@ from anabranch.broker.services import Address, Services
 from anabranch.protocol import entry, replies
 from anabranch.protocol.commands import BaseCommand, message_header, read_command, receipt_frame
 from anabranch.protocol.frames import Frame, FrameDecoder, TakeRun
-from anabranch.protocol.sends import NATIVE
+from anabranch.protocol.native import NATIVE
 from anabranch.runtime.net import Buffer, SocketNetwork, Stream
 from tests.broker_world import BrokerWorld
 from tests.schema_world import new_registry

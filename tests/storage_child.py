@@ -1,7 +1,7 @@
 """A process with an embedded store, for tests that kill, stop and resume it. Speaks in lines on stdout.
 
     python -m tests.storage_child append DIR BROKER [STOP_STEP [NTH]]     appends until it is stopped, fenced or killed
-    python -m tests.storage_child fill DIR BROKER                          appends until full, goes on with room
+    python -m tests.storage_child fill DIR BROKER FILE_BYTES_MAX           appends until full, goes on with room
     python -m tests.storage_child take-over DIR BROKER VICTIM [STOP_STEP]  recovers another broker's log, then exits
 
 At the NTH time a step named STOP_STEP is reached the process stops itself (SIGSTOP) in whatever thread got there.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -155,7 +156,10 @@ class Filler:
             is_done = await self.fill(entries) is None
 
 
-async def fill(directory: str, broker: str) -> int:
+async def fill(directory: str, broker: str, file_bytes_max: int) -> int:
+    """The limit is set here and not by who starts this: that takes a fork in earnest (`preexec_fn`), in which whatever
+    other tests left in that process, gRPC for one, is run once more with its files closed."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, resource.RLIM_INFINITY))
     blocking = ThreadBlocking(2)
     settings = small_settings(directory, broker)
     async with EmbeddedLedgers(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
@@ -194,7 +198,7 @@ def main() -> int:
         step, nth = (rest[0] if rest else ""), int(rest[1]) if len(rest) > 1 else 1
         return asyncio.run(append(directory, broker, stopper(step, nth)))
     if command == "fill":
-        return asyncio.run(fill(directory, broker))
+        return asyncio.run(fill(directory, broker, int(rest[0])))
     victim, step = rest[0], rest[1] if len(rest) > 1 else ""
     return asyncio.run(take_over(directory, broker, victim, stopper(step, 1)))
 

@@ -349,13 +349,11 @@ class TestCarrying:
 @contextmanager
 def interruptible(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     """A process that SIGINT interrupts, also where the tests themselves run in the background, which ignores it."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is handled here is the default there
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     with process:
         try:
             yield process

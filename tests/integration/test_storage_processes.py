@@ -25,11 +25,7 @@ Contents = dict[int, list[bytes]]
 
 
 @contextmanager
-def child(*arguments: str, file_bytes_max: int | None = None) -> Iterator[subprocess.Popen[str]]:
-    def limit() -> None:
-        if file_bytes_max is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, resource.RLIM_INFINITY))
-
+def child(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.storage_child", *arguments],
@@ -37,8 +33,6 @@ def child(*arguments: str, file_bytes_max: int | None = None) -> Iterator[subpro
         text=True,
         env=environment,
         cwd=ROOT,
-        # Only where needed: with it Python forks in earnest, and what other tests left (gRPC) may abort in the child.
-        preexec_fn=None if file_bytes_max is None else limit,
     )
     try:
         yield process
@@ -171,7 +165,7 @@ async def test_successor_that_was_stopped_anywhere_harms_nobody(tmp_path: Path, 
 
 
 async def test_a_file_size_limit_is_a_full_device_until_it_is_raised(tmp_path: Path) -> None:
-    with child("fill", str(tmp_path), "a", file_bytes_max=150_000) as process:
+    with child("fill", str(tmp_path), "a", "150000") as process:
         assert process.stdout is not None
         lines: list[str] = []
         while not lines_of("full", lines):

@@ -1,26 +1,22 @@
-"""The C loops of publishing against their plain twins: any frames, any chunks, any damage give the same."""
+"""The C loops of publishing and delivery against their plain twins: any frames, chunks and damage give the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.producer_commands import Attached, ProducerCommands
 from anabranch.protocol import entry
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand, frame, frame_with_payload, read_command, receipt_frame
-from anabranch.protocol.errors import ProtocolError
-from anabranch.protocol.frames import Frame, FrameDecoder
-from anabranch.protocol.sends import NATIVE
+from anabranch.protocol.commands import BaseCommand, frame, frame_with_payload, receipt_frame
+from anabranch.protocol.messages import NativeRuns, PlainRuns
+from anabranch.protocol.native import NATIVE
+from tests.send_twins import published
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="the extension was not built here")
 
-FRAME_BYTES_MAX = 2_000
 U64 = st.integers(0, 127) | st.integers(0, (1 << 64) - 1)
 
 
@@ -57,73 +53,6 @@ OTHERS = [
     frame(BaseCommand(type=BaseCommand.FLOW, flow=pb.CommandFlow(consumer_id=6, messagePermits=6))),
 ]
 streams = st.lists(send_frames() | st.sampled_from(OTHERS), max_size=12).map(b"".join)
-
-
-class Told:
-    """What reached the topics and what was answered, in order; a connection and its topics as far as that goes."""
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def send(self, *buffers: bytes) -> None:
-        self.events.append(("said", b"".join(buffers)))
-
-
-class Topic:
-    def __init__(self, told: Told) -> None:
-        self._told = told
-
-    def publish_run(self, producer: FakeProducer, run: Sequence[Any]) -> None:
-        self._told.events += [(*publish[1:5], bytes(publish.payload), publish.is_last_chunk) for publish in run]
-        self._told.events.append(("run of", producer.number))
-
-
-class FakeProducer:
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.closed = number == 2
-        self.is_ready = True
-
-
-def published(data: bytes, cuts: Sequence[int], *, native: bool, blocks: bool) -> list[Any]:
-    told = Told()
-    connection: Any = told
-    commands = ProducerCommands(connection, None)  # type: ignore[arg-type]  # SENDs of known producers need no more
-    for number in range(3):
-        producer: Any = FakeProducer(number)
-        commands._attached[number] = Attached(producer, Topic(told))  # type: ignore[arg-type]  # what the test needs of a topic
-    decoder = FrameDecoder(FRAME_BYTES_MAX)
-    if native:
-        decoder.take_run = commands.run_taker()
-        assert decoder.take_run is not None
-    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    try:
-        for low, high in pairwise(edges):
-            while low < high:
-                if blocks:
-                    size = high - low
-                    found = decoder.received_block(data[low:high]) if decoder._own is None else None
-                if not blocks or found is None:
-                    room = decoder.buffer()
-                    size = min(room.nbytes, high - low)
-                    room[:size] = data[low : low + size]
-                    found = decoder.received(size)
-                low += size
-                for one in found:
-                    handle(commands, one, told)
-                commands.step_ended()
-    except ProtocolError as error:
-        commands.step_ended()
-        told.events.append((type(error).__name__, error.reason))
-    return told.events
-
-
-def handle(commands: ProducerCommands, found: Frame, told: Told) -> None:
-    kind, body = read_command(found.command)
-    if kind == BaseCommand.SEND:
-        commands._send(body, found)
-    else:
-        told.events.append(kind)
 
 
 @settings(deadline=None)
@@ -182,3 +111,46 @@ def test_what_is_no_publish_is_refused() -> None:
     for bad in ([(1, 2)], [[0, 1, 2]], [(0, "1", 2)], [(0, -1, 2)]):
         with pytest.raises((TypeError, IndexError, SystemError, OverflowError)):
             NATIVE.receipts(1, 1, 1, -1, bad)  # type: ignore[arg-type]  # that is the point
+
+
+entries: st.SearchStrategy[list[Any]] = st.lists(
+    st.tuples(
+        st.tuples(st.integers(0, 3) | U64, U64),
+        st.integers(0, 300) | st.integers(0, (1 << 32) - 1),
+        st.binary(max_size=300) | st.binary(max_size=300).map(lambda data: memoryview(data)),
+        st.none(),
+    ),
+    max_size=20,
+)
+
+
+@given(U64, st.integers(-1, (1 << 31) - 1), entries, st.integers(0, 3_000), st.integers(0, 3_000))
+def test_heads_of_messages_are_those_of_the_plain_way(
+    consumer: int, partition: int, run: list[Any], bytes_max: int, messages_max: int
+) -> None:
+    native, plain = (runs(consumer, partition).take(run, bytes_max, messages_max) for runs in (NativeRuns, PlainRuns))
+    assert native == plain
+    frames, count, size, messages = native
+    assert frames[1::2] == [payload for _, _, payload, _ in run[:count]]
+    assert (size, messages) == (sum(map(len, frames[1::2])), sum(one[1] for one in run[:count]))
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        ([], TypeError),
+        ((), IndexError),
+        (((1, 2), 1), IndexError),
+        (((1,), 1, b"x", None), IndexError),
+        ((7, 1, b"x", None), SystemError),
+        (((-1, 2), 1, b"x", None), OverflowError),
+        (((1, 1 << 64), 1, b"x", None), OverflowError),
+        (((1, "2"), 1, b"x", None), TypeError),
+        (((1, 2), None, b"x", None), TypeError),
+        (((1, 2), 1, 5, None), TypeError),
+    ],
+)
+def test_what_is_no_entry_is_refused(bad: Any, error: type[Exception]) -> None:
+    good = ((1, 2), 1, b"x", None)
+    with pytest.raises((error, SystemError)):
+        NativeRuns(1, -1).take([good, bad, good], 1 << 20, 1 << 20)

@@ -8,56 +8,15 @@ sanitizers it says so and exits 77.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import os
-import subprocess
-import sys
-import sysconfig
 import tempfile
-from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src" / "anabranch" / "codec" / "_native.c"
-NAME = "anabranch.codec._native"
-UNAVAILABLE = 77
+from tests.sanitized import load, run_child, say
 
 
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def built(directory: Path) -> Path | None:
-    """The extension with sanitizers; None where that cannot be done."""
-    target = directory / "_native.abi3.so"
-    command = [
-        os.environ.get("CC", "cc"), "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
-        "-fno-omit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
-        f"-I{sysconfig.get_path('include')}", "-o", str(target), str(SOURCE),
-    ]  # fmt: skip
-    try:
-        made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    except FileNotFoundError:
-        return None
-    if made.returncode:
-        say(made.stderr)
-        return None
-    return target
-
-
-def runtime() -> str:
-    """The sanitizer's library, which must be loaded before Python."""
-    command = [os.environ.get("CC", "cc"), "-print-file-name=libasan.so"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
-
-
-def child(library: str, cases: int, seed: int) -> int:
-    spec = importlib.util.spec_from_loader(NAME, ExtensionFileLoader(NAME, library))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[NAME] = module
-    spec.loader.exec_module(module)
+def child(directory: str, cases: int, seed: int) -> int:
+    module: Any = load("codec", Path(directory))
     from anabranch.codec import core
     from tests.codec_cases import Cases, borders, outcome, routed, written
 
@@ -86,20 +45,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak.fuzz_codec")
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--library", help=argparse.SUPPRESS)  # this is the child
+    parser.add_argument("--built", help=argparse.SUPPRESS)  # this is the child
     options = parser.parse_args(arguments)
-    if options.library:
-        return child(options.library, options.cases, options.seed)
+    if options.built:
+        return child(options.built, options.cases, options.seed)
     with tempfile.TemporaryDirectory(prefix="anabranch-fuzz-") as directory:
-        library = built(Path(directory))
-        if library is None:
-            say("no C compiler with AddressSanitizer here: nothing was fuzzed")
-            return UNAVAILABLE
-        command = [sys.executable, "-m", "tests.soak.fuzz_codec", "--library", str(library)]
-        command += ["--cases", str(options.cases), "--seed", str(options.seed)]
-        # Python itself leaks on purpose at its end, and its own allocator would hide what lies behind a buffer.
-        quiet = {"LD_PRELOAD": runtime(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
-        return subprocess.run(command, cwd=ROOT, env={**os.environ, **quiet}, check=False).returncode
+        given = ["--cases", str(options.cases), "--seed", str(options.seed)]
+        return run_child("tests.soak.fuzz_codec", ["codec"], Path(directory), given)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol import replies
 from anabranch.protocol.commands import (
     CommandReader,
-    MessageHeads,
     frame,
     frame_with_payload,
     message_header,
@@ -28,6 +27,7 @@ from anabranch.protocol.commands import (
 )
 from anabranch.protocol.errors import BadCommand
 from anabranch.protocol.frames import FrameDecoder
+from anabranch.protocol.messages import MessageHeads
 from anabranch.protocol.server_errors import SERVER_ERROR_BY_CODE, ServerError, server_error
 
 BaseCommand = pb.BaseCommand

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from anabranch.storage.ledgerfile import LEDGER_START
 from anabranch.storage.record import HEADER_BYTES, LEDGER_MAGIC, encode_file_head, encode_header
-from anabranch.storage.scan import Walk, sound_run
+from anabranch.storage.runs import plain_run, sound_run
+from anabranch.storage.scan import Walk
 from tests.storage_sim import SimDisk
 
 LEDGER = 9
@@ -62,7 +63,7 @@ def test_a_run_is_what_a_walk_finds_up_to_the_first_doubt(
     if flip is not None and flip < len(data):
         data[flip] ^= 1
     offset = LEDGER_START + sum(HEADER_BYTES + len(payload) for payload in PAYLOADS[:first])
-    found, after = sound_run(memoryview(data)[offset : offset + size], offset, LEDGER, first, first + count, bytes_max)
+    block = memoryview(data)[offset : offset + size]
     expected: list[tuple[int, int, bytes]] = []
     room, place = bytes_max, offset
     for number in range(first, min(first + count, 20)):
@@ -72,8 +73,10 @@ def test_a_run_is_what_a_walk_finds_up_to_the_first_doubt(
             break
         expected.append((number, number + 1, PAYLOADS[number]))
         place = end
-    assert [(entry.position.entry, entry.messages, bytes(entry.payload)) for entry in found] == expected
-    assert after == place
+    for run in (sound_run, plain_run):
+        found, after = run(block, offset, LEDGER, first, first + count, bytes_max)
+        assert [(entry.position.entry, entry.messages, bytes(entry.payload)) for entry in found] == expected
+        assert after == place
 
 
 def test_a_flipped_length_of_the_last_entry_costs_that_entry_only() -> None:

@@ -15,13 +15,13 @@ from typing import NamedTuple
 from anabranch.broker.peer import Peer
 from anabranch.model.position import Position
 from anabranch.protocol import commands
-from anabranch.runtime.net import Buffer
+from anabranch.protocol.messages import MessageRuns
 from anabranch.storage.topiclog import StoredEntry
 
 PENDING_TRACKED_MAX = 50_000
 """Exclusive and Failover consumers may leave any number unacknowledged; only so many are remembered one by one."""
 
-RUN_BYTES = 128 * 1024
+RUN_BYTES = 512 * 1024
 """So much is handed over between two looks at the socket's room."""
 
 
@@ -86,7 +86,7 @@ class Consumer:
     __slots__ = (
         "peer", "spec", "consumer_id", "name", "permits", "pending", "unacked_messages", "unacked_max", "epoch",
         "messages_out", "bytes_out", "messages_acked", "messages_redelivered", "connected_ms", "_tracks_all", "closed",
-        "lost_track", "_heads",
+        "lost_track", "_runs",
     )  # fmt: skip
 
     def __init__(self, peer: Peer, spec: ConsumerSpec, unacked_max: int, connected_ms: int) -> None:
@@ -106,7 +106,7 @@ class Consumer:
         self.connected_ms = connected_ms
         self._tracks_all = spec.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         self.closed = False
-        self._heads = commands.MessageHeads(spec.consumer_id, -1, spec.partition)
+        self._runs = MessageRuns(spec.consumer_id, spec.partition)
         self.lost_track = False  # held more than is remembered: `pending` may lack some
 
     @property
@@ -155,24 +155,21 @@ class Consumer:
         """
         if self.epoch is not None:
             return
-        heads, pending, item = self._heads, self.pending, Pending(0, -1, 0)
+        pending, item = self.pending, Pending(0, -1, 0)
         pending_max = (1 << 62) if self._tracks_all else PENDING_TRACKED_MAX
+        take = entries.popleft
         while entries and self.is_ready:
-            out: list[Buffer] = []
-            size = total = unacked = 0
             permits = self.permits
             if self._tracks_all and self.unacked_max > 0:
                 permits = min(permits, self.unacked_max - self.unacked_messages)
-            while entries and size < RUN_BYTES and total < permits:
-                position, messages, payload, _ = entries.popleft()
-                ledger, entry = position
-                if ledger != heads.ledger:
-                    heads = self._heads = commands.MessageHeads(self.consumer_id, ledger, self.spec.partition)
-                length = len(payload)
-                out.append(heads.head(entry, length))
-                out.append(payload)
-                size += length
-                total += messages
+            frames, count, size, total = self._runs.take(entries, RUN_BYTES, permits)
+            self.peer.send(*frames)
+            self.permits -= total
+            self.messages_out += total
+            self.bytes_out += size
+            unacked = 0
+            for _ in range(count):
+                position, messages, _, _ = take()
                 if len(pending) < pending_max:
                     if messages != item[0]:
                         item = Pending(messages, -1, messages)
@@ -180,10 +177,6 @@ class Consumer:
                     unacked += messages
                 else:
                     self.lost_track = True
-            self.peer.send(*out)
-            self.permits -= total
-            self.messages_out += total
-            self.bytes_out += size
             self.unacked_messages += unacked
 
     def settle(self, position: Position) -> Pending | None:

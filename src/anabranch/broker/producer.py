@@ -14,8 +14,8 @@ from anabranch.broker.access import AccessMode
 from anabranch.broker.peer import Peer
 from anabranch.broker.window import Window
 from anabranch.protocol import commands, replies
+from anabranch.protocol.native import NATIVE
 from anabranch.protocol.pulsar_pb2 import AncestorSequence
-from anabranch.protocol.sends import NATIVE
 from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.port import Payload
 

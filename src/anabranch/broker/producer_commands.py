@@ -27,7 +27,7 @@ from anabranch.protocol import entry, replies
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.errors import BadCommand, BadEntry
 from anabranch.protocol.frames import Frame, TakeRun
-from anabranch.protocol.sends import NATIVE
+from anabranch.protocol.native import NATIVE
 from anabranch.protocol.server_errors import ServerError
 
 PRODUCER_NAME_MAX = 1_024

@@ -65,8 +65,13 @@ class SubscriptionReader:
                 return []
             if self.reads_compacted and topic_log.compacted is not None and start <= topic_log.compacted.horizon:
                 return None  # the view is read from disk
+            reads_on = start == self._next and not self._cold
+            if reads_on and (entries := self._read_resident(start, stable)) is not None:
+                return entries
             cached = topic_log.read_cached(start, self.entries_max, self._bytes_max, stable)
-            return self._read_resident(start, stable) if cached is None else cached
+            if cached is None and reads_on:
+                self._cold = COLD_READS
+            return cached
         found: list[StoredEntry] = []
         for position in want.positions:
             entries = topic_log.read_cached(position, 1, self._read_bytes, position)
@@ -77,12 +82,8 @@ class SubscriptionReader:
 
     def _read_resident(self, start: Position, stable: Position) -> list[StoredEntry] | None:
         """The next entries of a backlog that is read in order, when they need no waiting."""
-        if self._cold or start != self._next:
-            return None
         entries = self._topic.log.read_resident(start, self.entries_max, self._bytes_max, stable)
-        if entries is None:
-            self._cold = COLD_READS
-        else:
+        if entries is not None:
             self._next = after(entries[-1].position)
             self.resident_reads += 1
         return entries

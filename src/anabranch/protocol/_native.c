@@ -1,10 +1,11 @@
-/* The two loops of publishing that run once per entry, in C: finding plain SENDs in what was received, and writing their
- * receipts.
+/* The loops of publishing and delivery that run once per entry, in C: finding plain SENDs in what was received, writing
+ * their receipts, and writing the heads of MESSAGE frames.
  *
  * `sends` takes only what it understands completely: a whole frame with a SEND of nothing but producer, sequence ids and
  * number of messages, and an entry with a checksum (which is not looked at here). Whatever else comes is left to the
  * plain way (frames.py, commands.py), which knows what to answer. `receipts` writes what commands.receipt_frame writes,
- * one behind the other. tests/property/test_protocol_native.py compares both with their plain twins.
+ * one behind the other, `messages` what messages.PlainRuns gives. tests/property/test_protocol_native.py compares all of
+ * them with their plain twins.
  *
  * Rules: input is not trusted; every length is compared with what is left before it is used.
  */
@@ -20,6 +21,7 @@ typedef const uint8_t *bytes_t;
 #define SIZES_BYTES 8
 #define MAGIC_BYTES 6 /* of an entry with a checksum: 0x0e01 and the checksum */
 #define RECEIPT_BYTES_MAX 96
+#define MESSAGE_HEAD_BYTES_MAX 96
 
 typedef struct {
     uint64_t producer, sequence, highest;
@@ -201,14 +203,98 @@ end:
     return made;
 }
 
+/* All of a plain MESSAGE frame but its payload. Lengths of all parts are below 128, so one byte says each. */
+static uint8_t *write_head(
+    uint8_t *frame, uint64_t consumer, uint64_t ledger, uint64_t entry, long partition, uint32_t payload_bytes
+) {
+    uint8_t *command = frame + SIZES_BYTES;
+    command[0] = 0x08;
+    command[1] = 9;
+    command[2] = 0x4a;
+    uint8_t *at = write_field(command + 4, 0x08, consumer);
+    at[0] = 0x12;
+    uint8_t *identity = at + 2;
+    uint8_t *after = write_field(identity, 0x08, ledger);
+    after = write_field(after, 0x10, entry);
+    if (partition >= 0) after = write_field(after, 0x18, (uint64_t)partition);
+    at[1] = (uint8_t)(after - identity);
+    command[3] = (uint8_t)(after - command - 4);
+    uint32_t size = (uint32_t)(after - command);
+    write_u32(write_u32(frame, size + 4 + payload_bytes), size);
+    return after;
+}
+
+typedef struct {
+    unsigned long long ledger, entry;
+    long long messages;
+    PyObject *payload; /* borrowed of the entry */
+    Py_ssize_t bytes;
+} entry_t;
+
+/* ((ledger, entry), messages, payload, ...); 0: it is something else, and an error was raised. */
+static int read_entry(PyObject *from, entry_t *entry) {
+    PyObject *parts[3], *numbers[2];
+    for (int i = 0; i < 3; i++) {
+        if ((parts[i] = PyTuple_GetItem(from, i)) == NULL) return 0;
+    }
+    for (int i = 0; i < 2; i++) {
+        if ((numbers[i] = PyTuple_GetItem(parts[0], i)) == NULL) return 0;
+    }
+    entry->ledger = PyLong_AsUnsignedLongLong(numbers[0]);
+    if (PyErr_Occurred()) return 0;
+    entry->entry = PyLong_AsUnsignedLongLong(numbers[1]);
+    if (PyErr_Occurred()) return 0;
+    entry->messages = PyLong_AsLongLong(parts[1]);
+    if (PyErr_Occurred()) return 0;
+    entry->payload = parts[2];
+    entry->bytes = PyObject_Size(entry->payload);
+    if (entry->bytes > INT32_MAX) PyErr_SetString(PyExc_OverflowError, "an entry that no frame can hold");
+    return !PyErr_Occurred();
+}
+
+static PyObject *messages(PyObject *module, PyObject *args) {
+    unsigned long long consumer;
+    long partition;
+    long long bytes_max, messages_max, bytes = 0, total = 0;
+    Py_ssize_t taken = 0;
+    PyObject *entries, *next;
+    if (!PyArg_ParseTuple(args, "KlOLL", &consumer, &partition, &entries, &bytes_max, &messages_max)) return NULL;
+    PyObject *items = PyObject_GetIter(entries), *out = PyList_New(0);
+    if (items == NULL || out == NULL) goto failed;
+    while (bytes < bytes_max && total < messages_max && (next = PyIter_Next(items)) != NULL) {
+        uint8_t room[MESSAGE_HEAD_BYTES_MAX];
+        entry_t entry;
+        PyObject *head = NULL;
+        if (read_entry(next, &entry)) {
+            uint8_t *end = write_head(room, consumer, entry.ledger, entry.entry, partition, (uint32_t)entry.bytes);
+            head = PyBytes_FromStringAndSize((const char *)room, end - room);
+        }
+        int is_added = head != NULL && PyList_Append(out, head) == 0 && PyList_Append(out, entry.payload) == 0;
+        Py_XDECREF(head);
+        Py_DECREF(next);
+        if (!is_added) goto failed;
+        taken++;
+        bytes += entry.bytes;
+        total += entry.messages;
+    }
+    if (PyErr_Occurred()) goto failed;
+    Py_DECREF(items);
+    return Py_BuildValue("NnLL", out, taken, bytes, total);
+failed:
+    Py_XDECREF(items);
+    Py_XDECREF(out);
+    return NULL;
+}
+
 static PyMethodDef methods[] = {
     {"sends", sends, METH_VARARGS, "The plain SENDs at the start of a buffer."},
     {"receipts", receipts, METH_VARARGS, "SEND_RECEIPT frames, one behind the other."},
+    {"messages", messages, METH_VARARGS, "Heads and payloads of MESSAGE frames, in turn."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "anabranch.protocol._native", "The loops of publishing.", 0, methods, NULL, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "anabranch.protocol._native", "The loops of publishing and delivery.", 0, methods, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

@@ -217,51 +217,6 @@ def message_header(
     return _SIZES(size + 4 + payload_bytes, size) + data
 
 
-class MessageHeads:
-    """The heads of plain MESSAGE frames of one consumer and ledger: what `message_header` gives, for half its price.
-
-    Written by hand because only the entry's number changes from one to the next; a test compares the bytes of both.
-    """
-
-    __slots__ = ("_after", "_before", "_begin", "_end", "_payload_bytes", "_size", "_start", "ledger", "partition")
-
-    def __init__(self, consumer_id: int, ledger: int, partition: int) -> None:
-        self.ledger = ledger
-        self.partition = partition
-        self._start = b"\x08" + varint(consumer_id) + b"\x12"
-        self._after = b"" if partition < 0 else b"\x18" + varint(partition)
-        self._end = 0  # numbers below it and of at least half its length are covered by what follows
-        self._before = b""
-        self._size = 0
-        self._payload_bytes = -1  # for payloads of this size …
-        self._begin = b""  # … heads begin with this: neighbours are often equally long
-
-    def head(self, entry: int, payload_bytes: int) -> bytes:
-        if entry >= self._end or entry << 7 < self._end:
-            self._cover(entry)
-        if payload_bytes != self._payload_bytes:
-            self._payload_bytes = payload_bytes
-            self._begin = _SIZES(self._size + 4 + payload_bytes, self._size) + self._before
-        if entry < 1 << 14:
-            number = bytes((entry & 127 | 128, entry >> 7)) if entry > 127 else bytes((entry,))
-        elif entry < 1 << 21:
-            number = bytes((entry & 127 | 128, entry >> 7 & 127 | 128, entry >> 14))
-        else:
-            number = varint(entry)
-        return self._begin + number + self._after
-
-    def _cover(self, entry: int) -> None:
-        """All lengths around a number whose varint is as long as this one's."""
-        digits = len(varint(entry))
-        self._end = 1 << 7 * digits
-        identity = b"\x08" + varint(self.ledger) + b"\x10"
-        body = self._start + varint(len(identity) + digits + len(self._after)) + identity
-        length = len(body) + digits + len(self._after)
-        self._before = _MESSAGE_TAGS + varint(length) + body
-        self._size = len(self._before) + digits + len(self._after)
-        self._payload_bytes = -1
-
-
 def varint(number: int) -> bytes:
     digits = bytearray()
     while number > 127:
@@ -269,9 +224,6 @@ def varint(number: int) -> bytes:
         number >>= 7
     digits.append(number)
     return bytes(digits)
-
-
-_MESSAGE_TAGS = b"\x08" + varint(BaseCommand.MESSAGE) + varint(BaseCommand.MESSAGE_FIELD_NUMBER << 3 | 2)
 
 
 def _rare_message_header(

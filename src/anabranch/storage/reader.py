@@ -24,7 +24,8 @@ from anabranch.storage.record import (
     decode_file_head,
     decode_header,
 )
-from anabranch.storage.scan import BLOCK_BYTES, Walk, sound_run
+from anabranch.storage.runs import sound_run
+from anabranch.storage.scan import BLOCK_BYTES, Walk
 
 HINTS_MAX = 4096
 INDEXES_MAX = 64
@@ -93,11 +94,10 @@ class LedgerReader:
         offset = self._hints.get((ledger_id, first))
         if offset is None:
             return None
-        with self._files.opened(self._files.path(ledger_id)) as file:
-            if file is None:
-                return None
-            view = memoryview(self._blocks.take())
-            got = file.read_resident(view, offset)
+        view = memoryview(self._blocks.take())
+        got = self._files.read_resident(ledger_id, view, offset)
+        if not got:
+            return None
         found, after = sound_run(view[:got], offset, ledger_id, first, min(end, first + entries_max), bytes_max)
         if not found:
             return None

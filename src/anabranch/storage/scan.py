@@ -13,41 +13,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from anabranch.model.position import Position
 from anabranch.runtime.disk import File
-from anabranch.storage.port import StoredEntry
 from anabranch.storage.record import HEADER, HEADER_BYTES, PAYLOAD_BYTES_MAX, Header, decode_header, is_sound
 
 BLOCK_BYTES = 1 << 20
-
-
-def sound_run(
-    block: memoryview, offset: int, ledger_id: int, first: int, end: int, bytes_max: int
-) -> tuple[list[StoredEntry], int]:
-    """The entries first … end-1 at the start of a block of a ledger file, and where the next one begins.
-
-    Stops before one that is not whole, not sound or over `bytes_max` (never the first): `Walk` knows what to do then.
-    This is the loop that every catch-up read spends its time in: nothing is called here that can be spared.
-    """
-    found: list[StoredEntry] = []
-    unpack, new, add, room = HEADER.unpack_from, tuple.__new__, found.append, bytes_max
-    at, whole = 0, len(block)
-    for entry_id in range(first, end):
-        body = at + HEADER_BYTES
-        if body > whole:
-            break
-        crc, length, ledger, entry, place, messages, _ = unpack(block, at)
-        stop = body + length
-        if ledger != ledger_id or entry != entry_id or place != offset + at or stop > whole:
-            break
-        room -= length
-        if (room < 0 and found) or crc32c(block[at + 4 : stop]) != crc:
-            break
-        add(new(StoredEntry, (new(Position, (ledger_id, entry_id)), messages, block[body:stop], None)))
-        at = stop
-    return found, offset + at
 
 
 class Slot(NamedTuple):

@@ -1,39 +1,45 @@
-"""Runs of plain SENDs and of their receipts, where the C extension was built: a whole read of the socket at a time.
+"""The protocol's inner loops in C, where the extension was built: a whole read of the socket, a whole read of the disk.
 
 Without it there is nothing here (`NATIVE` is None): the plain way, frame by frame, does the same. Knows bytes and
-numbers; nothing of producers. `ANABRANCH_NATIVE=off` in the environment chooses the plain way where both are there.
+numbers; nothing of producers and consumers. `ANABRANCH_NATIVE=off` in the environment chooses the plain way where both
+are there.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 FoundSend = tuple[int, int, int, int, int, int]
 """Producer id, sequence id, highest sequence id, number of messages; where the entry begins; where the frame ends."""
 
+MessageRun = tuple[list[bytes | bytearray | memoryview], int, int, int]
+"""Heads and payloads in turn; how many entries; bytes of their payloads; how many messages."""
+
 
 @dataclass(frozen=True, slots=True)
-class NativeSends:
+class NativeLoops:
     """`sends(data, start, end, frame_bytes_max)`: the plain SENDs that stand whole at `start`, up to the first frame
     that is anything else. `receipts(producer_id, ledger, first_entry, partition, publishes)`: frames for tuples that
-    have sequence and highest sequence id in places 1 and 2."""
+    have sequence and highest sequence id in places 1 and 2. `messages(consumer_id, partition, entries, bytes_max,
+    messages_max)`: MESSAGE frames for the first of ((ledger, entry), messages, payload, …)."""
 
     sends: Callable[[memoryview, int, int, int], list[FoundSend]]
     receipts: Callable[[int, int, int, int, Sequence[tuple[Any, ...]]], bytes]
+    messages: Callable[[int, int, Iterable[tuple[Any, ...]], int, int], MessageRun]
 
 
-def _load() -> NativeSends | None:
+def _load() -> NativeLoops | None:
     if os.environ.get("ANABRANCH_NATIVE") == "off":
         return None
     try:
         found: Any = importlib.import_module("anabranch.protocol._native")
     except ImportError:  # no compiler when it was installed: slower, and the same in every other way
         return None
-    return NativeSends(found.sends, found.receipts)
+    return NativeLoops(found.sends, found.receipts, found.messages)
 
 
 NATIVE = _load()

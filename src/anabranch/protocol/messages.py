@@ -1,0 +1,114 @@
+"""Runs of plain MESSAGE frames: what a consumer is given of one read, all heads at once.
+
+There are two forms of it that give the same: in C, where the extension was built, and in Python.
+`ANABRANCH_NATIVE=off` in the environment chooses the latter. Knows bytes and numbers; nothing of consumers. Whatever
+is not plain (redeliveries, parts of a batch, epochs) is `commands.message_header`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+
+from anabranch.protocol.commands import BaseCommand, varint
+from anabranch.protocol.native import NATIVE, MessageRun
+
+Payload = bytes | bytearray | memoryview
+Entry = tuple[tuple[int, int], int, Payload, object]
+"""((ledger, entry), messages, payload, …): storage's `StoredEntry`, which this floor does not know by name."""
+
+_SIZES = Struct(">II").pack
+
+
+class PlainRuns:
+    """The runs of one consumer; what does not change from one entry to the next is kept."""
+
+    __slots__ = ("_consumer_id", "_heads", "_partition")
+
+    def __init__(self, consumer_id: int, partition: int) -> None:
+        self._consumer_id = consumer_id
+        self._partition = partition
+        self._heads = MessageHeads(consumer_id, -1, partition)
+
+    def take(self, entries: Iterable[Entry], bytes_max: int, messages_max: int) -> MessageRun:
+        """Frames for the first of `entries`: until they have `bytes_max` bytes or `messages_max` messages, or more by
+        one entry."""
+        heads, out = self._heads, list[Payload]()
+        taken = size = total = 0
+        for (ledger, entry), messages, payload, _ in entries:
+            if size >= bytes_max or total >= messages_max:
+                break
+            if ledger != heads.ledger:
+                heads = self._heads = MessageHeads(self._consumer_id, ledger, self._partition)
+            length = len(payload)
+            out.append(heads.head(entry, length))
+            out.append(payload)
+            taken += 1
+            size += length
+            total += messages
+        return out, taken, size, total
+
+
+class NativeRuns:
+    """The same in C."""
+
+    __slots__ = ("_consumer_id", "_partition")
+
+    def __init__(self, consumer_id: int, partition: int) -> None:
+        self._consumer_id = consumer_id
+        self._partition = partition
+
+    def take(self, entries: Iterable[Entry], bytes_max: int, messages_max: int) -> MessageRun:
+        assert NATIVE is not None
+        return NATIVE.messages(self._consumer_id, self._partition, entries, bytes_max, messages_max)
+
+
+MessageRuns = PlainRuns if NATIVE is None else NativeRuns
+
+
+class MessageHeads:
+    """The heads of plain MESSAGE frames of one consumer and ledger: what `message_header` gives, for half its price.
+
+    Written by hand because only the entry's number changes from one to the next; a test compares the bytes of both.
+    """
+
+    __slots__ = ("_after", "_before", "_begin", "_end", "_payload_bytes", "_size", "_start", "ledger", "partition")
+
+    def __init__(self, consumer_id: int, ledger: int, partition: int) -> None:
+        self.ledger = ledger
+        self.partition = partition
+        self._start = b"\x08" + varint(consumer_id) + b"\x12"
+        self._after = b"" if partition < 0 else b"\x18" + varint(partition)
+        self._end = 0  # numbers below it and of at least half its length are covered by what follows
+        self._before = b""
+        self._size = 0
+        self._payload_bytes = -1  # for payloads of this size …
+        self._begin = b""  # … heads begin with this: neighbours are often equally long
+
+    def head(self, entry: int, payload_bytes: int) -> bytes:
+        if entry >= self._end or entry << 7 < self._end:
+            self._cover(entry)
+        if payload_bytes != self._payload_bytes:
+            self._payload_bytes = payload_bytes
+            self._begin = _SIZES(self._size + 4 + payload_bytes, self._size) + self._before
+        if entry < 1 << 14:
+            number = bytes((entry & 127 | 128, entry >> 7)) if entry > 127 else bytes((entry,))
+        elif entry < 1 << 21:
+            number = bytes((entry & 127 | 128, entry >> 7 & 127 | 128, entry >> 14))
+        else:
+            number = varint(entry)
+        return self._begin + number + self._after
+
+    def _cover(self, entry: int) -> None:
+        """All lengths around a number whose varint is as long as this one's."""
+        digits = len(varint(entry))
+        self._end = 1 << 7 * digits
+        identity = b"\x08" + varint(self.ledger) + b"\x10"
+        body = self._start + varint(len(identity) + digits + len(self._after)) + identity
+        length = len(body) + digits + len(self._after)
+        self._before = _MESSAGE_TAGS + varint(length) + body
+        self._size = len(self._before) + digits + len(self._after)
+        self._payload_bytes = -1
+
+
+_MESSAGE_TAGS = b"\x08" + varint(BaseCommand.MESSAGE) + varint(BaseCommand.MESSAGE_FIELD_NUMBER << 3 | 2)
