@@ -60,10 +60,11 @@ class NativeRuns:
 
     def take(self, entries: Iterable[Entry], bytes_max: int, messages_max: int) -> MessageRun:
         assert NATIVE is not None
+        assert NATIVE.messages is not None
         return NATIVE.messages(self._consumer_id, self._partition, entries, bytes_max, messages_max)
 
 
-MessageRuns = PlainRuns if NATIVE is None else NativeRuns
+MessageRuns = PlainRuns if NATIVE is None or NATIVE.messages is None else NativeRuns
 
 
 class MessageHeads:

@@ -29,7 +29,7 @@ class NativeLoops:
 
     sends: Callable[[memoryview, int, int, int], list[FoundSend]]
     receipts: Callable[[int, int, int, int, Sequence[tuple[Any, ...]]], bytes]
-    messages: Callable[[int, int, Iterable[tuple[Any, ...]], int, int], MessageRun]
+    messages: Callable[[int, int, Iterable[tuple[Any, ...]], int, int], MessageRun] | None  # None: an older build
 
 
 def _load() -> NativeLoops | None:
@@ -39,7 +39,7 @@ def _load() -> NativeLoops | None:
         found: Any = importlib.import_module("anabranch.protocol._native")
     except ImportError:  # no compiler when it was installed: slower, and the same in every other way
         return None
-    return NativeLoops(found.sends, found.receipts, found.messages)
+    return NativeLoops(found.sends, found.receipts, getattr(found, "messages", None))
 
 
 NATIVE = _load()
