@@ -1,4 +1,4 @@
-"""`anabranch admin namespaces`: its verbs, as data. Policies one by one are in `policy_verbs`."""
+"""`anabranch admin namespaces`: its verbs, as data. Policies one by one are in `namespace_policies`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 from anabranch.admin.client import AdminClient
 from anabranch.admin.paths import component
 from anabranch.cli.amounts import properties_of, words_of
-from anabranch.cli.policy_verbs import NAMESPACE, POLICY_VERBS
+from anabranch.cli.namespace_policies import POLICY_VERBS
+from anabranch.cli.policy_verbs import NAMESPACE
 from anabranch.cli.verb import Values, Verb, filled, group_of, option
 
 _ROLE = option("--role", required=True, metavar="ROLE", help="The role.")
