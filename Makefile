@@ -55,9 +55,10 @@ bench-scalable: $(STAMP)  ## splits, drains, rebalancing, failover and idle scal
 bench-cluster: $(STAMP)  ## takeover, planned moves, two brokers against one, 10,000 topics: one table, JSON in bench-results/
 	$(PY) -m benchmarks.cluster
 
-bench-sdk: $(STAMP)  ## the SDK against the stock wheel, single calls and bulk, and through 100 splits: tables, JSON in bench-results/
+bench-sdk: $(STAMP)  ## the SDK against the stock wheel, single calls and bulk, through 100 splits, and a split at a stream consumer: tables, JSON in bench-results/
 	$(PY) -m benchmarks.sdk_throughput
 	$(PY) -m benchmarks.sdk_split
+	$(PY) -m benchmarks.sdk_stream
 
 bench-spark: $(STAMP)  ## Spark on topics against Parquet and the rate source: one table, JSON in bench-results/
 	$(PY) -m benchmarks.spark

@@ -76,9 +76,27 @@ class Writer:
         await self.producer.flush(timeout=30)
 
 
-async def measured(broker: BrokerProcess, splits: int) -> tuple[list[float], list[float], list[float], Reader]:
-    """Per split, ms from asking for it to the first message of a child, and from its answer; calm publish → receive."""
-    asked, answered, calm = [], [], []
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One split, in seconds of `time.perf_counter`."""
+
+    asked_at: float
+    answered_at: float
+    first_at: float  # a child's first message is in the application's hands
+    calm_ms: float  # publish → receive just before
+
+    @property
+    def took_ms(self) -> float:
+        return (self.first_at - self.asked_at) * 1000
+
+    @property
+    def after_ms(self) -> float:
+        return (self.first_at - self.answered_at) * 1000
+
+
+async def measured(broker: BrokerProcess, splits: int) -> tuple[list[Split], Reader]:
+    """One topic, split and merged again; raises unless everything was received once and in order."""
+    found: list[Split] = []
     async with (
         anabranch.admin.connect(broker.http_url) as admin,
         anabranch.connect(broker.service_url) as client,
@@ -92,15 +110,14 @@ async def measured(broker: BrokerProcess, splits: int) -> tuple[list[float], lis
         for _ in range(splits):
             before = len(reader.took_ms)
             await asyncio.sleep(WINDOW_SECONDS)
-            calm.append(percentile(reader.took_ms[before:] or [0.0], 0.5))
-            began = time.perf_counter()
+            calm_ms = percentile(reader.took_ms[before:] or [0.0], 0.5)
+            asked_at = time.perf_counter()
             await admin.scalable_topics.split(TOPIC, whole)
-            done = time.perf_counter()
+            answered_at = time.perf_counter()
             children = (following, following + 1)
             await reader.until(lambda: any(child in reader.first_at for child in children))  # noqa: B023  awaited here
-            first = min(reader.first_at[child] for child in children if child in reader.first_at)
-            asked.append((first - began) * 1000)
-            answered.append((first - done) * 1000)
+            first_at = min(reader.first_at[child] for child in children if child in reader.first_at)
+            found.append(Split(asked_at, answered_at, first_at, calm_ms))
             await asyncio.sleep(WINDOW_SECONDS)
             await admin.scalable_topics.merge(TOPIC, list(children))
             whole, following = following + 2, following + 3
@@ -110,21 +127,28 @@ async def measured(broker: BrokerProcess, splits: int) -> tuple[list[float], lis
         tasks[0].cancel()
         if reader.disorder or reader.count != writer.sent:
             raise RuntimeError(f"{reader.disorder} out of order, {reader.count} of {writer.sent} received")
-    return asked, answered, calm, reader
+    return found, reader
 
 
 def run(scene: Scene) -> list[Outcome]:
     with BrokerProcess(scene.place("sdk-stream"), arguments=DEEP) as broker:
-        asked, answered, calm, reader = asyncio.run(measured(broker, scene.size(50, 2)))
+        found, reader = asyncio.run(measured(broker, scene.size(50, 2)))
+    took = [one.took_ms for one in found]
     notes = {
         "messages": reader.count,
         "lost, duplicated, reordered": 0,
-        "after the answer to the split, median ms": percentile(answered, 0.5),
-        "publish → receive in calm windows, median ms": percentile(calm, 0.5),
-        "worst ms": max(asked),
+        "after the answer to the split, median ms": percentile([one.after_ms for one in found], 0.5),
+        "publish → receive in calm windows, median ms": percentile([one.calm_ms for one in found], 0.5),
+        "first ten and last ten splits, median ms": (percentile(took[:10], 0.5), percentile(took[-10:], 0.5)),
+        "segments at the end": 3 * len(found) + 1,
+        "worst ms": max(took),
     }
     title = "split → first message of a child at a stream consumer"
-    return [Outcome("split-to-child", title, Series("median", "ms", tuple(asked)), None, at_most(30), notes)]
+    rows = [Outcome("split-to-child", title, Series("median", "ms", tuple(took)), None, at_most(30), notes)]
+    for name, some in (("first", took[:10]), ("last", took[-10:])):
+        series = Series("median", "ms", tuple(some))
+        rows.append(Outcome(f"split-to-child-{name}", f"{title}, the {name} ten", series, None, None))
+    return rows
 
 
 MEASURES: dict[str, Run] = {"sdk-stream": run}

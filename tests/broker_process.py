@@ -58,14 +58,16 @@ class BrokerProcess:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         name: str | None = None,
+        program: str = "anabranch",
     ) -> None:
-        """`name` tells brokers that share a data directory apart."""
+        """`name` tells brokers that share a data directory apart. `program`: a module that takes the same arguments."""
         self.data = data
         self.port = free_port()
         self.http_port = free_port()
         self.log_path = data.with_name(f"{data.name}.log" if name is None else f"{data.name}-{name}.log")
         self.started_in_s = 0.0  # how long the last start took until both ports answered
         self._arguments = tuple(arguments)
+        self._program = program
         self._environment = dict(environment or {})
         self._began = 0.0
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,7 +114,7 @@ class BrokerProcess:
         """Start it without waiting for anything."""
         assert self._process is None, "already started"
         self._began = time.monotonic()
-        command = [sys.executable, "-m", "anabranch", "standalone", "--data", str(self.data), "--host", HOST]
+        command = [sys.executable, "-m", self._program, "standalone", "--data", str(self.data), "--host", HOST]
         command += ["--port", str(self.port), "--http-port", str(self.http_port), *self._arguments]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.machine import ROOT
 from benchmarks.sdk_stream import main
 
 
@@ -14,6 +17,17 @@ from benchmarks.sdk_stream import main
 def test_runs(tmp_path: Path) -> None:
     target = tmp_path / "result.json"
     assert main(["--quick", "--dir", str(tmp_path), "--json", str(target)]) == 0
-    (found,) = json.loads(target.read_text())["measures"]
+    found, *parts = json.loads(target.read_text())["measures"]
+    assert [one["name"] for one in parts] == ["split-to-child-first", "split-to-child-last"]
     assert (found["name"], found["goal"]) == ("split-to-child", "≤ 30")
     assert found["ratio"] > 0
+
+
+@pytest.mark.slow
+def test_the_trace_names_every_step() -> None:
+    command = [sys.executable, "-m", "benchmarks.split_trace", "--splits", "1"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert told.returncode == 0, told.stderr
+    for step in ("save plan: done", "Create: done", "Seal: done", "save commit: done", "push assignment", "FLOW"):
+        assert f"broker: {step}" in told.stdout
+    assert "client: first message of a child" in told.stdout

@@ -45,6 +45,9 @@ class Records:
         self.reads += 1
         return self.topic if is_fresh or not self.is_behind else None
 
+    def remembered(self, topic: TopicName) -> ScalableTopic | None:
+        return self.topic
+
     async def exists(self, topic: TopicName) -> bool:
         return self.topic is not None
 

@@ -49,6 +49,9 @@ class ScalableRecords(Protocol):
         """As this broker's side of the store has it; `is_fresh`: with everything that was written before the call.
         `topic` is a `topic://` name."""
 
+    def remembered(self, topic: TopicName) -> ScalableTopic | None:
+        """What this broker read or wrote last, without asking: it may be out of date."""
+
     async def exists(self, topic: TopicName) -> bool: ...
 
 

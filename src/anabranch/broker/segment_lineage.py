@@ -94,7 +94,7 @@ def telling(ancestors: Sequence[tuple[Segment, int]]) -> list[tuple[Segment, int
     kept: list[tuple[Segment, int]] = []
     for one, last in sorted(ancestors, key=lambda it: (-it[1], -it[0].segment_id)):
         is_modulo = one.legacy_topic_name is not None
-        if is_modulo or (last >= 0 and not any(_covers(other, one) for other, _ in kept)):
+        if is_modulo or not any(_covers(other, one) for other, _ in kept):
             kept.append((one, last))
     return sorted(kept, key=lambda it: it[0].segment_id)
 

@@ -18,8 +18,9 @@ class SegmentLogs(Protocol):
     def retention(self) -> Retention:
         """Of scalable topics, where the namespace says nothing."""
 
-    async def open(self, name: TopicName, birth: Mapping[str, str] | None) -> TopicLog:
-        """With `birth` it is made when it is not there, with these properties; otherwise NotFound."""
+    async def open(self, name: TopicName, birth: Mapping[str, str] | None, *, is_first: bool = False) -> TopicLog:
+        """With `birth` it is made when it is not there, with these properties; otherwise NotFound. `is_first`: made
+        without looking, AlreadyExists when it or its grave is there."""
 
     async def peek(self, name: TopicName) -> Peek:
         """What is there, without opening it."""

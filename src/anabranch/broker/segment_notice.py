@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 from anabranch.broker.placement import Placement
 from anabranch.broker.producer import Producer
-from anabranch.broker.scalable_records import ScalableRecords
+from anabranch.broker.scalable_records import ScalableRecords, ScalableTopic
 from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.controller.host import Seal
 from anabranch.model.errors import Error
@@ -32,23 +32,29 @@ class SealedNotices:
         self._ready: OrderedDict[TopicName, tuple[Segment, ...]] = OrderedDict()
 
     async def prepare(self, request: Seal) -> None:
-        """Read what will be told."""
+        """Know what will be told; read only where this broker has not seen the plan yet."""
         name = request.segment.name
-        try:
-            topic = await self._records.read(name.scalable)
-        except Error as error:  # ids and ranges are in the names
-            log.warning("children told by name only", extra={"segment": str(name), "reason": error.reason})
-            topic = None
-        known = {} if topic is None else {one.segment_id: one for one in topic.planned} | dict(topic.layout.segments)
-        named = ((one, one.name.segment) for one in request.children)
-        self._ready[name] = tuple(
-            known.get(one.segment_id)
-            or Segment(one.segment_id, HashRange(at.start, at.end), parent_ids=(request.segment.segment_id,))
-            for one, at in named
-            if at is not None
-        )
+        known = self._listed(self._records.remembered(name.scalable), request)
+        if known is None:
+            try:
+                known = self._listed(await self._records.read(name.scalable), request)
+            except Error as error:
+                log.warning("children told by name only", extra={"segment": str(name), "reason": error.reason})
+        self._ready[name] = _by_name(request) if known is None else known
         while len(self._ready) > READY_MAX:
             self._ready.popitem(last=False)
+
+    def _listed(self, topic: ScalableTopic | None, request: Seal) -> tuple[Segment, ...] | None:
+        """The children as the record has them; None unless it has all of them."""
+        if topic is None or topic.incarnation != request.segment.incarnation:
+            return None
+        found = [topic.segment(one.name) for one in request.children]
+        listed = tuple(one for one in found if one is not None)
+        return listed if len(listed) == len(found) else None
+
+    def ready(self, name: TopicName) -> tuple[Segment, ...]:
+        """The children of a segment that is being sealed."""
+        return self._ready.get(name, ())
 
     def tell(self, producer: Producer, topic: SegmentTopic) -> None:
         note = topic.facts.sealed
@@ -59,7 +65,17 @@ class SealedNotices:
                 producer.producer_id,
                 note.operation,
                 topic.last_sequence(producer.name),
-                self._ready.get(topic.name, ()),
+                self.ready(topic.name),
                 [(one, at.service_url, at.service_url_tls) for one, at in addresses if at is not None],
             )
         )
+
+
+def _by_name(request: Seal) -> tuple[Segment, ...]:
+    """Ids and ranges are in the names."""
+    named = ((one, one.name.segment) for one in request.children)
+    return tuple(
+        Segment(one.segment_id, HashRange(at.start, at.end), parent_ids=(request.segment.segment_id,))
+        for one, at in named
+        if at is not None
+    )

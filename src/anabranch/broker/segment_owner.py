@@ -23,7 +23,7 @@ from anabranch.broker.segment_lineage import LastSequence
 from anabranch.broker.segment_logs import SegmentLogs
 from anabranch.broker.segment_rates import SegmentRates
 from anabranch.broker.segment_topic import SegmentTopic, TellSealed
-from anabranch.broker.topics import Topics
+from anabranch.broker.topics import Birth, Topics
 from anabranch.controller.host import (
     Answer,
     ClearBacklog,
@@ -45,7 +45,7 @@ from anabranch.controller.host import (
     SegmentStats,
     Status,
 )
-from anabranch.model.errors import Error, NotFound, NotReady
+from anabranch.model.errors import AlreadyExists, Error, NotFound, NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -134,10 +134,23 @@ class SegmentOwner:
         name = request.segment.name
         async with self._locks.setdefault(name, asyncio.Lock()):
             self._topics.check_here(name)
-            topic = await self._find(name)
+            topic = await self._made(mandate, request) or await self._find(name)
             answer = await (self._absent(mandate, request) if topic is None else self._do(topic, mandate, request))
             self._topics.check_here(name)
+            if isinstance(request, Create) and (awaited := self._awaited.pop(name, None)) is not None:
+                awaited.set()
             return answer
+
+    async def _made(self, mandate: Mandate, request: Request) -> SegmentTopic | None:
+        """What is to be made was never heard of, as a rule: then making it is one write, and nothing is looked up. None
+        when it is there, or was, or is not to be made."""
+        if not isinstance(request, Create) or self._topics.loaded(request.segment.name) is not None:
+            return None
+        facts = SegmentFacts(request.segment, request.operation, mandate)
+        try:
+            return await self._topics.segment(request.segment.name, Birth(facts.identity(), is_first=True))
+        except AlreadyExists:
+            return None
 
     async def forget(self, name: TopicName, before_ms: int) -> bool:
         """The grave of a segment of ours that was buried before that; True when it is gone."""
@@ -155,9 +168,13 @@ class SegmentOwner:
 
     async def wait_made(self, name: TopicName) -> None:
         """Until a segment of ours is there, or for as long as a client may be kept waiting for it."""
-        if self._topics.loaded(name) is not None or (await self._logs.peek(name)).exists:
+        if self._topics.loaded(name) is not None:
             return
-        awaited = self._awaited.setdefault(name, asyncio.Event())
+        awaited = self._awaited.setdefault(name, asyncio.Event())  # before we look: it may be made meanwhile
+        if (await self._logs.peek(name)).exists:
+            self._awaited.pop(name, None)
+            awaited.set()
+            return
         try:
             async with asyncio.timeout(MADE_SECONDS):
                 await awaited.wait()
@@ -171,11 +188,8 @@ class SegmentOwner:
         check_mandate(ref.name, known, mandate)
         if isinstance(request, Create):
             facts = SegmentFacts(ref, request.operation, mandate)
-            topic = await self._topics.segment(ref.name, facts.identity())
-            if request.cursors:
-                await topic.add_cursors(request.cursors)
-            if (awaited := self._awaited.pop(ref.name, None)) is not None:
-                awaited.set()
+            topic = await self._topics.segment(ref.name, Birth(facts.identity()))
+            await topic.add_cursors(request.cursors)
             return Done()
         if mandate > known or known == NEVER:
             await self._logs.bury(ref.name, grave_text(mandate, self._clock.now_ms()))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.broker.consumer import Consumer, ConsumerSpec
+from anabranch.broker.dedup import Sequences
 from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.farewell import Farewell, tell_consumer
 from anabranch.broker.peer import Peer
@@ -75,6 +76,9 @@ class SegmentTopic(Topic):
 
     async def load(self, deduplicate: bool) -> None:
         self.facts = SegmentFacts.load(self.name, self.log.properties, self.log.state(BLOB))
+        if deduplicate and self.log.epoch == 1 and not self.log.state("dedup"):
+            # New and empty: written with its first cursors, before anybody is told that it is there.
+            self.log.save_state_nowait("dedup", Sequences().dump(self.log.last_position))
         await super().load(deduplicate)
         self._new_cursors: dict[str, asyncio.Event] = {}  # for those who wait for the registry
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -23,7 +24,7 @@ from anabranch.broker.segment_logs import SegmentLogs
 from anabranch.broker.segment_topic import SegmentTopic, for_segments, segment_policies
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic import Topic
-from anabranch.model.errors import BadName, Error, NotAllowed, NotFound, NotReady
+from anabranch.model.errors import AlreadyExists, BadName, Error, NotAllowed, NotFound, NotReady
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -41,6 +42,14 @@ CLOSE_TOGETHER = 64
 
 async def _nothing(_: TopicName) -> None:
     return
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """How a segment is made: the properties of its record; `is_first`: without looking whether there is one."""
+
+    properties: Mapping[str, str]
+    is_first: bool = False
 
 
 async def _no_segments(name: TopicName) -> None:
@@ -67,7 +76,7 @@ class Topics:
         """`check_writable` raises what an append would raise now, `check_here` ServedElsewhere; `wait_placed` lets a
         topic that changes hands arrive first. `segments`: None where there are no scalable topics."""
         self._segments = segments
-        self._births: dict[TopicName, Mapping[str, str]] = {}  # of segments that are being made
+        self._births: dict[TopicName, Birth] = {}  # of segments that are being made
         self.admit_segment: Callable[[TopicName], Awaitable[None]] = _no_segments  # raises unless it may be attached to
         self.on_segment: Callable[[SegmentTopic], None] = lambda _: None  # told of each before it is loaded
         self._check_here = check_here or _everything
@@ -127,6 +136,9 @@ class Topics:
                     return await self._open_once(name)
                 except NotFound as error:
                     raise TopicNotFound(f"Topic {name} not found") from error
+                except AlreadyExists:  # its owner tried to make it without looking; it looks now
+                    if name.domain is not Domain.SEGMENT:
+                        raise
 
     async def _settled(self, name: TopicName) -> AnyTopic | None:
         """The loaded topic, when none is just being closed."""
@@ -145,8 +157,9 @@ class Topics:
         """ServedElsewhere for what is another's."""
         self._check_here(name)
 
-    async def segment(self, name: TopicName, birth: Mapping[str, str] | None = None) -> SegmentTopic:
-        """The loaded segment; with `birth` (properties of its record) it is made. NotFound when it is not there."""
+    async def segment(self, name: TopicName, birth: Birth | None = None) -> SegmentTopic:
+        """The loaded segment; with `birth` it is made. NotFound when it is not there, AlreadyExists when it is made
+        without looking (`Birth.is_first`) and there is something."""
         while True:
             found = await self._settled(name)
             is_joined = name in self._opening  # which may have begun without knowing of the birth
@@ -201,6 +214,7 @@ class Topics:
         changes = self._changes
         if name.is_persistent:
             is_segment = name.domain is Domain.SEGMENT
+            reading = self._tasks.spawn(self._policies_or_error(name), f"policies for {name}")
             topic_log = await (self._open_segment(name) if is_segment else self._open_regular(name))
             topic = (SegmentTopic if is_segment else Topic)(
                 name,
@@ -213,7 +227,9 @@ class Topics:
             if isinstance(topic, SegmentTopic):
                 self.on_segment(topic)
             try:
-                policies = await self._policies(name)
+                policies = await self._policies(name) if reading is None else await reading
+                if isinstance(policies, Error):
+                    raise policies
                 await topic.load(policies.deduplicate)
                 await topic.apply(policies)
             except BaseException:
@@ -252,7 +268,16 @@ class Topics:
     async def _open_segment(self, name: TopicName) -> TopicLog:
         if self._segments is None:
             raise NotAllowed(f"{name}: there are no scalable topics here")
-        return await self._segments.open(name, self._births.get(name))
+        birth = self._births.get(name)
+        if birth is None:
+            return await self._segments.open(name, None)
+        return await self._segments.open(name, birth.properties, is_first=birth.is_first)
+
+    async def _policies_or_error(self, name: TopicName) -> Policies | Error:
+        try:
+            return await self._policies(name)
+        except Error as error:
+            return error
 
     async def _policies(self, name: TopicName) -> Policies:
         return self._adapted(name, await self._catalog.effective(name.namespace_path))

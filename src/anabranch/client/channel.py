@@ -103,7 +103,7 @@ class Channel:
         self.attachment: Attachment | None = None
         self.task: asyncio.Task[Any] | None = None  # of the attachment
         self.is_at_end = False
-        self.is_hasty = False  # somebody waits for its last ack: acks are said at once
+        self._is_hasty = False
         self.grant: Grant | None = None  # what the controller gave it with, last; said to brokers that know the word
         self._hint = spec.hint
         self._outlet = outlet
@@ -303,10 +303,16 @@ class Channel:
         """Hand out nothing more; acks still count."""
         self.intake.stop(self._outlet.dropped(self))
 
+    def hurry(self, is_hasty: bool) -> None:
+        """Somebody waits for its last ack, or no longer does: so long acks are said at once."""
+        self._is_hasty = is_hasty
+        if is_hasty and self._ack_timer is not None:
+            self.flush()
+
     def _acked(self) -> None:
         """Something is to be said; acks of one moment travel together."""
         if self._ack_timer is None:
-            delay_s = 0.0 if self.is_hasty else self.spec.ack_group_s
+            delay_s = 0.0 if self._is_hasty else self.spec.ack_group_s
             self._ack_timer = self._clock.call_later(delay_s, self.flush)
 
     def flush(self) -> None:

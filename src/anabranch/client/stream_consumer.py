@@ -148,7 +148,7 @@ class StreamConsumer(Consumer):
         going = () if view.plan is None else view.plan.parent_ids
         for segment_id, channel in part.channels.items():
             is_sealed = segment_id in view.layout and not view.layout[segment_id].is_active
-            channel.is_hasty = is_sealed or segment_id in going
+            channel.hurry(is_sealed or segment_id in going)
             if is_sealed:
                 channel.ends_at(view.layout[segment_id].last_position)
 

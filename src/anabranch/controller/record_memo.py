@@ -39,6 +39,11 @@ class RecordMemo:
         self._remember(key, data, record)
         return record
 
+    def last(self, key: str) -> TopicRecord | None:
+        """Encoded or decoded here last; what was encoded may never have come into the store."""
+        known = self._known.get(key)
+        return None if known is None else known[1]
+
     def forget(self, key: str) -> None:
         known = self._known.pop(key, None)
         if known is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.scalable_records import ScalableTopic
+from anabranch.controller.record import TopicRecord
 from anabranch.controller.record_memo import RecordMemo
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import TopicName
@@ -26,12 +27,18 @@ class StoredScalableRecords:
             await self._store.sync()
         key = topic_record_key(topic)
         found = await self._store.get(key)
-        if found is None:
-            return None
-        record = self._memo.decode(key, found.value)
-        if record.is_deleting:  # nobody attaches to it any more
-            return None
-        return ScalableTopic(topic.scalable, record.incarnation, record.layout, record.planned_children)
+        return None if found is None else _seen(topic, self._memo.decode(key, found.value))
+
+    def remembered(self, topic: TopicName) -> ScalableTopic | None:
+        record = self._memo.last(topic_record_key(topic))
+        return None if record is None else _seen(topic, record)
 
     async def exists(self, topic: TopicName) -> bool:
         return await self._store.get(topic_record_key(topic)) is not None
+
+
+def _seen(topic: TopicName, record: TopicRecord) -> ScalableTopic | None:
+    """None for one that is being deleted: nobody attaches to it any more."""
+    if record.is_deleting:
+        return None
+    return ScalableTopic(topic.scalable, record.incarnation, record.layout, record.planned_children)

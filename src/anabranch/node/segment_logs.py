@@ -42,7 +42,7 @@ class NodeSegmentLogs:
     def retention(self) -> Retention:
         return self._retention
 
-    async def open(self, name: TopicName, birth: Mapping[str, str] | None) -> TopicLog:
+    async def open(self, name: TopicName, birth: Mapping[str, str] | None, *, is_first: bool = False) -> TopicLog:
         return await TopicLog.open(
             Catalog.topic_key(name),
             ledgers=self._ledgers,
@@ -53,6 +53,7 @@ class NodeSegmentLogs:
             create=birth is not None,
             tenure=self._tenure_of(name),
             birth=birth,
+            is_first=is_first,
         )
 
     async def peek(self, name: TopicName) -> Peek:

@@ -119,13 +119,23 @@ class TopicLog:
         create: bool = True,
         tenure: int | None = None,
         birth: Mapping[str, str] | None = None,
+        is_first: bool = False,
     ) -> TopicLog:
         """Take over the topic `name` (its encoded metadata key); NotFound when it is not there and `create` is off.
 
-        Superseded when a holder of a later `tenure` has opened it. `birth`: the properties of one that is created.
+        Superseded when a holder of a later `tenure` has opened it. `birth`: the properties of one that is created;
+        with `is_first` without looking: AlreadyExists when there is a record of that name, even a grave.
         """
         opened = await open_topic(
-            name, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, create=create, tenure=tenure, birth=birth
+            name,
+            ledgers=ledgers,
+            metadata=metadata,
+            ids=ids,
+            clock=clock,
+            create=create,
+            tenure=tenure,
+            birth=birth,
+            is_first=is_first,
         )
         topic = TopicLog(
             opened, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, settings=settings or TopicLogSettings()

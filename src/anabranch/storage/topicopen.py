@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from anabranch.model.errors import NotFound
+from anabranch.model.errors import AlreadyExists, NotFound
 from anabranch.runtime.clock import Clock
 from anabranch.storage.chain import LedgerChain
 from anabranch.storage.cursor import Cursor
@@ -61,12 +61,20 @@ async def open_topic(
     create: bool,
     tenure: int | None = None,
     birth: Mapping[str, str] | None = None,
+    is_first: bool = False,
 ) -> OpenedTopic:
     """`tenure` grows from holder to holder; None: there is only one. Opening seals what the holder of now writes to, so
     one who was replaced and does not know it yet is refused here, before it has changed anything.
 
-    `birth`: properties of a topic that is made by this; they are written with it. A grave counts as no topic."""
+    `birth`: properties of a topic that is made by this; they are written with it. A grave counts as no topic.
+    `is_first`: it is made without looking; AlreadyExists when there is a record, even a grave."""
     key = record_key(name)
+    if is_first:
+        try:
+            fresh = TopicRecord(epoch=0, properties=dict(birth or {}))
+            return await _take(name, key, fresh, None, ledgers, metadata, ids, clock.now_ms(), tenure)
+        except RecordRaced as raced:
+            raise AlreadyExists(f"{name} has a record") from raced
     while True:
         found = await metadata.load(key)
         old = None if found is None else decode_record(found.value)

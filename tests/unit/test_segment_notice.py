@@ -1,0 +1,75 @@
+"""What producers are told of the children of a sealed segment: from the plan that is known here, else read, else by
+name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anabranch.broker.placement import Address, EverythingHere
+from anabranch.broker.scalable_records import ScalableTopic
+from anabranch.broker.segment_notice import SealedNotices
+from anabranch.controller.host import Seal, SegmentRef
+from anabranch.metadata.port import StoreUnavailable
+from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.names import TopicName
+from anabranch.model.replacement import plan_split
+from anabranch.model.segment import Segment, backing_topic
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+LAYOUT = Layout.initial(1, now_ms=0)
+PLAN = plan_split(LAYOUT, 0, now_ms=5, limits=NO_LIMITS)
+PLANNED = ScalableTopic(TOPIC, 7, LAYOUT, PLAN.children)
+
+
+def ref(segment: Segment) -> SegmentRef:
+    return SegmentRef(backing_topic(TOPIC, segment), 7, segment.segment_id)
+
+
+SEAL = Seal("op", ref(LAYOUT[0]), tuple(ref(one) for one in PLAN.children))
+
+
+class Records:
+    def __init__(self, known: ScalableTopic | None, stored: ScalableTopic | None) -> None:
+        self.known, self.stored, self.reads = known, stored, 0
+
+    def remembered(self, topic: TopicName) -> ScalableTopic | None:
+        return self.known
+
+    async def read(self, topic: TopicName, *, is_fresh: bool = False) -> ScalableTopic | None:
+        self.reads += 1
+        if self.stored is None:
+            raise StoreUnavailable("away")
+        return self.stored
+
+    async def exists(self, topic: TopicName) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("known", "stored", "reads"),
+    [
+        (PLANNED, None, 0),
+        (None, PLANNED, 1),
+        (replace(PLANNED, planned=()), PLANNED, 1),
+        (replace(PLANNED, incarnation=6), PLANNED, 1),
+        (replace(PLANNED, planned=PLAN.children[:1]), PLANNED, 1),
+    ],
+)
+async def test_the_plan_is_read_where_it_is_not_known(
+    known: ScalableTopic | None, stored: ScalableTopic | None, reads: int
+) -> None:
+    records = Records(known, stored)
+    notices = SealedNotices(records, EverythingHere(Address("pulsar://a:1", "http://a:2")))
+    await notices.prepare(SEAL)
+    assert (notices.ready(SEAL.segment.name), records.reads) == (PLAN.children, reads)
+
+
+async def test_without_a_record_names_say_enough() -> None:
+    notices = SealedNotices(Records(None, None), EverythingHere(Address("pulsar://a:1", "http://a:2")))
+    await notices.prepare(SEAL)
+    told = notices.ready(SEAL.segment.name)
+    assert [(one.segment_id, one.hash_range, one.parent_ids) for one in told] == [
+        (one.segment_id, one.hash_range, (0,)) for one in PLAN.children
+    ]
