@@ -17,7 +17,8 @@ from anabranch.spark import cuts, plan
 from anabranch.spark.access import Access
 from anabranch.spark.cluster import Cluster
 from anabranch.spark.fetch import Fetch
-from anabranch.spark.outlet import Outlet, OutletOptions, Rows
+from anabranch.spark.lane import Rows
+from anabranch.spark.outlet import OnReplay, Outlet, OutletOptions
 from anabranch.spark.replay import NonDeterministicReplay
 from anabranch.spark.rows import decode
 from tests.spark_rig import body, check_complete, check_key_order, wait_until
@@ -176,6 +177,67 @@ def test_other_rows_under_the_same_numbers_are_noticed(rivers: ScalableBroker, c
     one.close()
     other = Rows(FIRST, pa.array([json.dumps({"k": "key-0", "n": 1}).encode()], pa.binary()), pa.array(["key-0"]))
     two = outlet(cluster, topic, 2)
-    with pytest.raises(NonDeterministicReplay, match="row 0 of the task is not the row that was stored"):
-        two.send(other)
+    two.send(other)
+    with pytest.raises(NonDeterministicReplay, match=r"the 1 rows .* again for segment .* are not the .* stored there"):
+        two.finish()
     two.close()
+
+
+def rewritten(pieces: list[Rows], at: int) -> list[Rows]:
+    """The same rows, but for one value."""
+    made = []
+    for piece in pieces:
+        values = piece.values.to_pylist()
+        if piece.first - FIRST <= at < piece.first - FIRST + len(piece):
+            values[at - (piece.first - FIRST)] += b" "
+        made.append(Rows(piece.first, pa.array(values, pa.binary()), piece.keys))
+    return made
+
+
+@pytest.mark.parametrize("at", [0, 7, 79])
+def test_one_other_value_is_noticed_through_splits_and_merges(
+    rivers: ScalableBroker, cluster: Cluster, at: int
+) -> None:
+    """Whatever became of the segments that have the rows."""
+    topic = f"topic://public/default/outlet-value-{at}"
+    rivers.create(topic, 2)
+    one = outlet(cluster, topic, 1)
+    pieces = batches(5)
+    one.send(pieces[0])
+    rivers.split(topic, 0, 3)
+    one.send(pieces[1])
+    one.finish()
+    one.close()
+    rivers.merge(topic, rivers.active(topic))
+    again = outlet(cluster, topic, 2)
+    for piece in batches(5, size=80):
+        again.send(piece)
+    again.finish()
+    again.close()
+    other = outlet(cluster, topic, 3)
+    with pytest.raises(NonDeterministicReplay, match="are not the"):
+        for piece in rewritten(batches(5, size=20), at):
+            other.send(piece)
+        other.finish()
+    other.close()
+    let = outlet(cluster, topic, 4, on_replay=OnReplay.WARN)
+    for piece in rewritten(batches(5), at):
+        let.send(piece)
+    let.finish()
+    let.close()
+    check_complete(stored(cluster, topic), dict.fromkeys(KEYS, 5))
+
+
+def test_fewer_rows_than_before_are_noticed(rivers: ScalableBroker, cluster: Cluster) -> None:
+    topic = "topic://public/default/outlet-fewer"
+    rivers.create(topic, 1)
+    for attempt, rounds in ((1, 5), (2, 4)):
+        made = outlet(cluster, topic, attempt)
+        for piece in batches(rounds):
+            made.send(piece)
+        if attempt == 1:
+            made.finish()
+        else:
+            with pytest.raises(NonDeterministicReplay, match=r"the 64 rows .* are not the 80 that were stored"):
+                made.finish()
+        made.close()

@@ -59,7 +59,7 @@ def test_a_batch_write_is_stored_once_and_read_back(spark: Any, broker: BrokerPr
 def test_a_replay_with_other_rows_is_noticed(spark: Any, broker: BrokerProcess) -> None:
     writer(rows_of(spark, 400), broker, "sink-other", idempotencyKey="job").save()
     other = rows_of(spark, 400).selectExpr("key", "concat(value, '!') value")
-    with pytest.raises(PySparkException, match="is not the row that was stored under its number"):
+    with pytest.raises(PySparkException, match="rows that the task brings again for segment 0 are not the"):
         writer(other, broker, "sink-other", idempotencyKey="job").save()
     writer(other, broker, "sink-other", idempotencyKey="job", onNonDeterministicReplay="ignore").save()
     check_complete(stored(spark, broker, "sink-other"), {f"key-{i}": 100 for i in range(4)})

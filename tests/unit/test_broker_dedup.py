@@ -81,3 +81,23 @@ def test_the_names_longest_unused_are_forgotten_first(monkeypatch: pytest.Monkey
 )
 def test_highest_of(sequence: int, highest: int, covers: int) -> None:
     assert highest_of(sequence, highest) == covers
+
+
+def test_the_last_note_of_a_producer_is_kept() -> None:
+    sequences = Sequences()
+    sequences.persist("p", 3, b"three")
+    sequences.persist("p", 2, b"late")
+    assert sequences.last_of("p") == (3, b"three"), "of the highest"
+    assert sequences.last_of("q") == (-1, b"")
+    loaded, _ = Sequences.load(sequences.dump(Position(1, 2)))
+    assert loaded.last_of("p") == (3, b"three")
+    loaded.persist("p", 4)
+    assert loaded.last_of("p") == (4, b""), "an entry without one says nothing of what came before"
+
+
+def test_notes_go_with_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dedup, "NAMES_MAX", 1)
+    sequences = Sequences()
+    sequences.persist("old", 1, b"x")
+    sequences.persist("new", 1, b"y")
+    assert sequences.notes == {"new": b"y"}

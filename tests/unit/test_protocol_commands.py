@@ -52,7 +52,10 @@ def test_our_fields_start_at_1000() -> None:
         return {f.name: f.number for f in message.DESCRIPTOR.fields if f.number >= 1000}
 
     assert numbers(pb.FeatureFlags) == {"anabranch_extensions": 1000}
-    assert numbers(pb.CommandProducerSuccess) == {"credit_bytes": 1000, "credit_messages": 1001, "ancestors": 1010}
+    said = {"credit_bytes": 1000, "credit_messages": 1001, "ancestors": 1010, "last_note": 1011}
+    assert numbers(pb.CommandProducerSuccess) == said
+    assert numbers(pb.CommandProducer) == {"fencing_epoch": 1000, "first_sequence_id": 1001}
+    assert numbers(pb.MessageMetadata) == {"producer_note": 1000}
     assert numbers(pb.CommandSendReceipt) == {"credit_bytes": 1000, "credit_messages": 1001}
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.broker.dedup import Last
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.scalable_records import ScalableTopic, find_segment
 from anabranch.broker.segment_lineage import LastSequence, Lineage, telling
@@ -55,7 +56,7 @@ class Records:
 class Owners:
     def __init__(self) -> None:
         self.asked: list[tuple[TopicName, str]] = []
-        self.answer: LastSequence | None = LastSequence(5, is_final=True)
+        self.answer: LastSequence | None = LastSequence(Last(5), is_final=True)
 
     async def __call__(self, name: TopicName, producer: str) -> LastSequence | None:
         self.asked.append((name, producer))
@@ -70,7 +71,7 @@ async def test_final_answers_are_remembered_per_producer_and_life() -> None:
         return [one.last_sequence_id for one in await lineage.ancestors(of, of.layout[1], producer)]
 
     assert await last(topic, "p") == [5]
-    owners.answer = LastSequence(9, is_final=True)
+    owners.answer = LastSequence(Last(9), is_final=True)
     assert await last(topic, "p") == [5]
     assert await last(topic, "q") == [9]
     assert await last(split_topic(incarnation=2), "p") == [9]  # the topic was deleted and created again
@@ -81,7 +82,7 @@ async def test_what_may_still_grow_is_asked_every_time() -> None:
     owners, topic = Owners(), split_topic()
     lineage = Lineage(Records(topic), owners)
     for last in (3, 4):
-        owners.answer = LastSequence(last, is_final=False)
+        owners.answer = LastSequence(Last(last), is_final=False)
         assert [one.last_sequence_id for one in await lineage.ancestors(topic, topic.layout[2], "p")] == [last]
 
 
@@ -177,7 +178,7 @@ async def test_a_long_line_of_splits_and_merges_tells_of_a_few() -> None:
         async def __call__(self, name: TopicName, producer: str) -> LastSequence | None:
             self.asked.append((name, producer))
             assert name.segment is not None
-            return LastSequence(10 * name.segment.segment_id, is_final=True)
+            return LastSequence(Last(10 * name.segment.segment_id), is_final=True)
 
     owners = Growing()
     lineage = Lineage(Records(topic), owners)

@@ -1,6 +1,7 @@
 """Who produces to one topic, and under which access mode. Knows peers and the topic's epoch, not how entries are kept.
 
-The epoch outlives restarts: it is saved in the topic's state before anybody is let in under a new one.
+The epoch outlives restarts, and so do the fencing epochs of producers' names: both are saved in the topic's state
+before anybody is let in under a new one.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import logging
 from collections.abc import Callable
 
 from anabranch.broker.access import AccessTable, Admission
+from anabranch.broker.dedup import Last
 from anabranch.broker.errors import ProducerFenced, TopicFenced
 from anabranch.broker.farewell import Farewell, tell_producer
+from anabranch.broker.fences import Fences
 from anabranch.broker.producer import Producer
 from anabranch.model.errors import Error
 from anabranch.protocol import replies
@@ -21,29 +24,38 @@ from anabranch.storage.topiclog import TopicLog
 log = logging.getLogger(__name__)
 
 EPOCH_STATE = "topic-epoch"
+FENCES_STATE = "fences"
 
 TellProducer = Callable[[Producer], None]
 
 
 class Attendance:
-    def __init__(self, topic: str, topic_log: TopicLog, tasks: TaskOwner, last_sequence: Callable[[str], int]) -> None:
-        """`last_sequence`: what deduplication knows of a producer's name, -1 for nothing."""
+    def __init__(self, topic: str, topic_log: TopicLog, tasks: TaskOwner, last_of: Callable[[str], Last]) -> None:
+        """`last_of`: what deduplication knows of a producer's name."""
         self.producers: dict[str, Producer] = {}
         self._topic = topic
         self._log = topic_log
         self._tasks = tasks
-        self._last_sequence = last_sequence
+        self._last_of = last_of
+        self._fences = Fences()
         self._access: AccessTable[Producer] = AccessTable()
 
     def load(self) -> None:
         """After the log was opened."""
         epoch = self._log.state(EPOCH_STATE)
         self._access.epoch = int(epoch) if epoch is not None else 0
+        self._fences = Fences(self._log.state(FENCES_STATE))
 
     @property
     def waiting(self) -> int:
         """Producers that wait for exclusive access."""
         return len(self._access.waiting)
+
+    async def fence(self, producer: Producer) -> None:
+        """From now on earlier attempts of its name are refused, whatever broker they come to; ProducerFenced when it is
+        one itself. Producers without a fencing epoch have no part in this."""
+        if producer.fencing_epoch is not None and self._fences.raise_to(producer.name, producer.fencing_epoch):
+            await self._log.save_state(FENCES_STATE, self._fences.dump())
 
     async def add(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
         before = self._access.epoch
@@ -83,12 +95,13 @@ class Attendance:
             self.remove(heir)
             return
         if not heir.closed:
-            credits = heir.grants_credits
+            credits, last = heir.grants_credits, self._last_of(heir.name)
             heir.peer.send(
                 replies.producer_success(
                     heir.request_id,
                     heir.name,
-                    last_sequence_id=self._last_sequence(heir.name),
+                    last_sequence_id=last.sequence,
+                    last_note=last.note if credits else b"",
                     schema_version=heir.schema_version,
                     topic_epoch=self._access.epoch,
                     credit_bytes=heir.window.bytes_max if credits else None,

@@ -4,6 +4,8 @@ Two marks per producer name: *pushed* (handed to the log) and *persisted*. An en
 highest that its client says. The C++ client does not say it for a batch, and it cannot be guessed from the number of
 messages: key-based batches interleave (0, 2, 3 in one and 1 in the next), and what looks covered would be lost. So such
 a batch counts by its first id alone, as with the reference; it is sent again as it was, so that is enough.
+An entry may carry a *note* of its producer (`producer_note` in the metadata): bytes that mean something to it alone,
+such as a checksum of what it has sent so far. The note of the last persisted entry is kept beside its sequence id.
 Chunks of one message share one sequence id: only the last chunk
 moves the marks, so a half-sent chunked message can be sent again from its start.
 """
@@ -11,12 +13,21 @@ moves the marks, so a half-sent chunked message can be sent again from its start
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from anabranch.model.position import EARLIEST, Position
 
 NAMES_MAX = 10_000
+
+
+class Last(NamedTuple):
+    """What is known of a producer's name."""
+
+    sequence: int = -1  # the highest that is persisted
+    note: bytes = b""  # of the entry that has it
 
 
 class Verdict(Enum):
@@ -31,6 +42,7 @@ class Sequences:
 
     pushed: dict[str, int] = field(default_factory=dict)
     persisted: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, bytes] = field(default_factory=dict)  # of those that leave any
 
     def judge(self, name: str, sequence: int) -> Verdict:
         if sequence <= self.persisted.get(name, -1):
@@ -43,9 +55,13 @@ class Sequences:
         if highest > self.pushed.get(name, -1):
             self.pushed[name] = highest
 
-    def persist(self, name: str, highest: int) -> None:
+    def persist(self, name: str, highest: int, note: bytes = b"") -> None:
         self.push(name, highest)
         if highest > self.persisted.get(name, -1):
+            if note:
+                self.notes[name] = note
+            elif name in self.notes:
+                del self.notes[name]
             # Re-inserting keeps the dict in order of last use: the oldest names are the first to go.
             self.persisted.pop(name, None)
             self.persisted[name] = highest
@@ -53,6 +69,7 @@ class Sequences:
                 oldest = next(iter(self.persisted))
                 del self.persisted[oldest]
                 self.pushed.pop(oldest, None)
+                self.notes.pop(oldest, None)
 
     def forget_pushed(self, name: str) -> None:
         """After a failed append: what was pushed but not persisted may come again."""
@@ -64,8 +81,14 @@ class Sequences:
     def last(self, name: str) -> int:
         return self.persisted.get(name, -1)
 
+    def last_of(self, name: str) -> Last:
+        return Last(self.last(name), self.notes.get(name, b""))
+
     def dump(self, upto: Position) -> bytes:
-        return json.dumps({"upto": list(upto), "sequences": self.persisted}, separators=(",", ":")).encode()
+        made: dict[str, object] = {"upto": list(upto), "sequences": self.persisted}
+        if self.notes:
+            made["notes"] = {name: b64encode(note).decode() for name, note in self.notes.items()}
+        return json.dumps(made, separators=(",", ":")).encode()
 
     @classmethod
     def load(cls, blob: bytes | None) -> tuple[Sequences, Position]:
@@ -74,7 +97,8 @@ class Sequences:
             return cls(), EARLIEST
         found = json.loads(blob)
         sequences = {str(name): int(last) for name, last in found["sequences"].items()}
-        return cls(dict(sequences), dict(sequences)), Position(*found["upto"])
+        notes = {str(name): b64decode(note) for name, note in found.get("notes", {}).items()}
+        return cls(dict(sequences), dict(sequences), notes), Position(*found["upto"])
 
 
 def highest_of(sequence: int, highest: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from anabranch.broker.access import AccessTable, Admission
 from anabranch.broker.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
+from anabranch.broker.dedup import Last
 from anabranch.broker.entryfacts import slot_of
 from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
 from anabranch.broker.farewell import Farewell, tell_consumer, tell_producer
@@ -202,6 +203,9 @@ class MemoryTopic:
 
     def last_sequence(self, producer_name: str) -> int:
         return -1
+
+    def last_of(self, producer_name: str) -> Last:
+        return Last()
 
     async def set_deduplication(self, enabled: bool) -> None:
         """Nothing is kept, so nothing can be compared."""

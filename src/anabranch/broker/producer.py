@@ -49,8 +49,8 @@ class Deferred:
 class Producer:
     __slots__ = (
         "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
-        "connected_ms", "schema_version", "ancestors", "fencing_epoch", "messages_in", "bytes_in", "closed", "is_ready",
-        "request_id", "_submitted", "_completed", "_deferred", "_on_idle",
+        "connected_ms", "schema_version", "ancestors", "fencing_epoch", "told_from", "messages_in", "bytes_in",
+        "closed", "is_ready", "request_id", "_submitted", "_completed", "_deferred", "_on_idle",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +69,7 @@ class Producer:
         connected_ms: int,
         schema_version: bytes = b"",
         fencing_epoch: int | None = None,
+        told_from: int | None = None,
     ) -> None:
         self.peer = peer
         self.producer_id = producer_id
@@ -85,6 +86,7 @@ class Producer:
         self.schema_version = schema_version  # what its messages carry; empty without a schema
         self.ancestors: Sequence[AncestorSequence] = ()  # of the segment it was opened on: what they have of it
         self.fencing_epoch = fencing_epoch  # of two with one name, the one with the higher epoch is right
+        self.told_from = told_from  # the first sequence id it will send: ancestors that have that or later are told
         self.messages_in = 0
         self.bytes_in = 0
         self.closed = False
@@ -100,11 +102,18 @@ class Producer:
         return self._completed >= self._submitted and not self.held and not self._deferred
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """A clean close answers what is in flight first."""
+        """A clean close answers what is in flight first; so does one that was fenced meanwhile."""
+        before = self._on_idle
+
+        def both() -> None:
+            if before is not None:
+                before()
+            call()
+
         if self.is_idle:
             call()
         else:
-            self._on_idle = call
+            self._on_idle = both
 
     def _check_idle(self) -> None:
         if self._on_idle is not None and self.is_idle:

@@ -136,6 +136,7 @@ class ProducerCommands(CommandSet):
             connected_ms=self._services.clock.now_ms(),
             schema_version=schema_version,
             fencing_epoch=body.fencing_epoch if body.HasField("fencing_epoch") else None,
+            told_from=body.first_sequence_id if body.HasField("first_sequence_id") else None,
         )
 
     async def _initial_subscription(self, topic: AnyTopic, name: str) -> None:
@@ -145,12 +146,13 @@ class ProducerCommands(CommandSet):
 
     def _succeed(self, request_id: int, attached: Attached, epoch: int | None) -> None:
         producer = attached.producer
-        credits = producer.grants_credits
+        credits, last = producer.grants_credits, attached.topic.last_of(producer.name)
         self._connection.send(
             replies.producer_success(
                 request_id,
                 producer.name,
-                last_sequence_id=attached.topic.last_sequence(producer.name),
+                last_sequence_id=last.sequence,
+                last_note=last.note if credits else b"",
                 schema_version=producer.schema_version,
                 topic_epoch=epoch,
                 ready=producer.is_ready,

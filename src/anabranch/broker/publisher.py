@@ -17,6 +17,8 @@ from anabranch.broker.producer import Deferred, Producer, Publish
 from anabranch.broker.publish_gate import PublishGate
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
+from anabranch.protocol.entry import metadata as entry_metadata
+from anabranch.protocol.errors import BadEntry
 from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.port import Payload, StorageError
 from anabranch.storage.topiclog import TopicLog
@@ -166,7 +168,7 @@ class Publisher:
         for producer, run in groupby(publishes, _PRODUCER_OF):
             own = list(run)
             if sequences is not None:
-                _persist_run(sequences, producer.name, own)
+                _persist_run(sequences, producer, own)
             size, messages = producer.completed(own, ledger, entry)
             entry += len(own)
             self.bytes_in += size
@@ -238,8 +240,21 @@ def _pushed_whole(sequences: Sequences, name: str, publishes: Sequence[Publish])
     return True
 
 
-def _persist_run(sequences: Sequences, name: str, publishes: Sequence[Publish]) -> None:
+def _persist_run(sequences: Sequences, producer: Producer, publishes: Sequence[Publish]) -> None:
     """Of one producer, durable one behind the other: the highest counts."""
+    if producer.fencing_epoch is not None:  # attempts of a task: they leave notes
+        for publish in publishes:
+            if publish.is_last_chunk:
+                sequences.persist(producer.name, publish.last_sequence, note_of(publish.payload))
+        return
     ends = [publish.last_sequence for publish in publishes if publish.is_last_chunk]
     if ends:
-        sequences.persist(name, max(ends))
+        sequences.persist(producer.name, max(ends))
+
+
+def note_of(payload: Payload) -> bytes:
+    """What the producer has left in the entry's metadata for its own later attempts."""
+    try:
+        return entry_metadata(payload).producer_note
+    except BadEntry:
+        return b""

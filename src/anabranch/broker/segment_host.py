@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from anabranch.broker.dedup import Last
 from anabranch.broker.errors import TopicFenced
 from anabranch.broker.fleet import ErrandRefused, Fleet, NoAnswer, NotConnected
 from anabranch.broker.placement import Placement, ServedElsewhere
@@ -196,7 +198,7 @@ class EmbeddedHost:
         """Before a producer is let in: what its ancestors have of it, for peers of our own kind, and how keys go."""
         record, segment = await self._lineage.topic(topic.name)
         if producer.grants_credits:
-            producer.ancestors = await self._lineage.ancestors(record, segment, producer.name)
+            producer.ancestors = await self._lineage.ancestors(record, segment, producer.name, producer.told_from)
         proof = self._lineage.proof(record, segment)
         if proof is not None:
             topic.prove(producer, proof)
@@ -225,7 +227,9 @@ class EmbeddedHost:
         if owner is None or owner == fleet.me:
             raise ServedElsewhere(name, None)
         found = await fleet.ask(owner, f"{GROUP}.sequence", asked)
-        return None if found is None else LastSequence(int(found["last"]), bool(found["final"]))
+        if found is None:
+            return None
+        return LastSequence(Last(int(found["last"]), b64decode(found.get("note", ""))), bool(found["final"]))
 
     # -- events
 
@@ -258,7 +262,10 @@ class EmbeddedHost:
                 return [None if one is None else stats_json(one) for one in some]
             case "sequence":
                 found = await self._owner.last_sequence(TopicName.parse(arguments["segment"]), arguments["producer"])
-                return None if found is None else {"last": found.last, "final": found.is_final}
+                if found is None:
+                    return None
+                sequence, note = found.last
+                return {"last": sequence, "note": b64encode(note).decode(), "final": found.is_final}
             case _:
                 raise NotFound(f"no errand {GROUP}.{call}")
 

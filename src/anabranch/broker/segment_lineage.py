@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from anabranch.broker.dedup import Last
 from anabranch.broker.scalable_records import ScalableRecords, ScalableTopic, find_segment
 from anabranch.broker.segment_keys import KeyProof
 from anabranch.model.names import TopicName
@@ -23,7 +24,7 @@ KNOWN_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LastSequence:
-    last: int  # -1: nothing of this producer
+    last: Last
     is_final: bool
 
 
@@ -38,7 +39,7 @@ class Lineage:
     def __init__(self, records: ScalableRecords, ask: AskSequence) -> None:
         self._records = records
         self._ask = ask
-        self._known: OrderedDict[_Key, int] = OrderedDict()
+        self._known: OrderedDict[_Key, Last] = OrderedDict()
 
     async def topic(self, name: TopicName) -> tuple[ScalableTopic, Segment]:
         """The record of a segment's topic; TopicNotFound when it does not list the segment."""
@@ -51,8 +52,11 @@ class Lineage:
             return None
         return KeyProof(segment.hash_range, routing.ring_hash)
 
-    async def ancestors(self, topic: ScalableTopic, segment: Segment, producer: str) -> list[pb.AncestorSequence]:
-        """Raises what asking raises: without an answer nobody knows what was stored already."""
+    async def ancestors(
+        self, topic: ScalableTopic, segment: Segment, producer: str, since: int | None = None
+    ) -> list[pb.AncestorSequence]:
+        """With `since`, every ancestor that has something of that sequence id or a later one, with its note. Raises
+        what asking raises: without an answer nobody knows what was stored already."""
         found = topic.ancestors(segment)
         keys = [(backing_topic(topic.name, one), topic.incarnation, producer) for one in found]
         lasts = [self._remembered(key) for key in keys]
@@ -61,18 +65,25 @@ class Lineage:
         for index, answer in zip(unknown, answers, strict=True):
             lasts[index] = answer
         had = [(one, last) for one, last in zip(found, lasts, strict=True) if last is not None]
-        return [ancestor_sequence(one, self._ring_hash(topic, one), last) for one, last in telling(had)]
+        if since is None:
+            told = telling([(one, last.sequence) for one, last in had])
+            return [ancestor_sequence(one, self._ring_hash(topic, one), last) for one, last in told]
+        return [
+            ancestor_sequence(one, self._ring_hash(topic, one), last.sequence, last.note)
+            for one, last in had
+            if last.sequence >= since
+        ]
 
     def _ring_hash(self, topic: ScalableTopic, segment: Segment) -> RingHash | None:
         return None if segment.legacy_topic_name is not None else topic.layout.routing.ring_hash
 
-    def _remembered(self, key: _Key) -> int | None:
+    def _remembered(self, key: _Key) -> Last | None:
         if key not in self._known:
             return None
         self._known.move_to_end(key)
         return self._known[key]
 
-    async def _last(self, key: _Key) -> int | None:
+    async def _last(self, key: _Key) -> Last | None:
         name, _, producer = key
         answer = await self._ask(name, producer)
         if answer is None:

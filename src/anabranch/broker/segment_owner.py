@@ -99,7 +99,7 @@ class SegmentOwner:
             topic = await self._topics.segment(name)
         except NotFound:
             return None
-        last = LastSequence(topic.last_sequence(producer), topic.log.is_terminated)
+        last = LastSequence(topic.last_of(producer), topic.log.is_terminated)
         self._topics.check_here(name)
         return last
 

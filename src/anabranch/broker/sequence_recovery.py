@@ -40,5 +40,5 @@ async def recover_sequences(topic_log: TopicLog, read_bytes: int) -> Sequences:
             chunks = metadata.num_chunks_from_msg
             if chunks <= 1 or metadata.chunk_id == chunks - 1:
                 highest = highest_of(signed(metadata.sequence_id), signed(metadata.highest_sequence_id))
-                sequences.persist(metadata.producer_name, highest)
+                sequences.persist(metadata.producer_name, highest, metadata.producer_note)
     return sequences

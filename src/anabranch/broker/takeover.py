@@ -8,13 +8,17 @@ Producers may bring a fencing epoch (attempts of one Spark task do): then the hi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from anabranch.broker.consumer import Consumer
 from anabranch.broker.errors import ConsumerBusy, ProducerBusy, ProducerFenced
 from anabranch.broker.peer import Peer
 from anabranch.broker.producer import Producer
+from anabranch.model.errors import NotReady
 from anabranch.protocol import replies
+
+SETTLING_SECONDS = 30.0
 
 
 async def settle_name(
@@ -26,6 +30,7 @@ async def settle_name(
             old.peer.send(replies.close_producer(old.producer_id))
             old.peer.producer_closed(old.producer_id)
             remove(old)
+            await _settled(old)
             continue
         same = old.peer is newcomer.peer and old.producer_id == newcomer.producer_id
         if same and old.epoch < newcomer.epoch:
@@ -34,6 +39,18 @@ async def settle_name(
             raise ProducerBusy(f"a producer named {newcomer.name!r} is already connected")
         elif producers.get(newcomer.name) is old:
             remove(old)
+
+
+async def _settled(old: Producer) -> None:
+    """What it has handed to the log already still becomes durable. The newcomer, whose entries may be cut otherwise,
+    must not be told of its last sequence id before that."""
+    done = asyncio.get_running_loop().create_future()
+    old.when_idle(lambda: None if done.done() else done.set_result(None))
+    try:
+        async with asyncio.timeout(SETTLING_SECONDS):
+            await done
+    except TimeoutError:
+        raise NotReady(f"what an earlier attempt of {old.name!r} has sent is not durable yet") from None
 
 
 def _is_fenced_by(old: Producer, newcomer: Producer) -> bool:

@@ -14,7 +14,7 @@ from anabranch.broker.attendance import Attendance
 from anabranch.broker.compaction import CURSOR as COMPACTION_CURSOR
 from anabranch.broker.compaction import Compactor, Status
 from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
-from anabranch.broker.dedup import Sequences
+from anabranch.broker.dedup import Last, Sequences
 from anabranch.broker.entryfacts import batch_size_of
 from anabranch.broker.errors import (
     ConsumerBusy,
@@ -91,7 +91,7 @@ class Topic:
         self._on_dirty = on_dirty
         self._check_writable = check_writable
         self._tasks = TaskOwner(str(name))
-        self._attendance = Attendance(str(name), topic_log, self._tasks, self.last_sequence)
+        self._attendance = Attendance(str(name), topic_log, self._tasks, self.last_of)
         self._publisher = Publisher(
             topic_log,
             None,
@@ -261,12 +261,17 @@ class Topic:
         sequences = self._publisher.sequences
         return -1 if sequences is None else sequences.last(producer_name)
 
+    def last_of(self, producer_name: str) -> Last:
+        sequences = self._publisher.sequences
+        return Last() if sequences is None else sequences.last_of(producer_name)
+
     async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
         self._check_open()
         if self.log.is_terminated:
             raise TopicTerminated(f"{self.name} is terminated")
         self._check_writable()
         await self._upkeep.check_not_blocked()
+        await self._attendance.fence(producer)
         await settle_name(self.producers, producer, self.remove_producer)
         self._check_open()
         check_producer(self.policies, len(self.producers), self.name)

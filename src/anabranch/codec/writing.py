@@ -22,6 +22,9 @@ from anabranch.protocol.entry import CHECKSUM_MAGIC
 Compressor = Callable[[bytes | bytearray], tuple[int, bytes]]
 """Body → the number of its compression on the wire, and the smaller body."""
 
+Extra = Callable[[int, Sequence[int]], bytes]
+"""Segment and rows of an entry → more fields of its metadata."""
+
 _HEAD = Struct(">HII").pack  # magic, checksum, size of the metadata
 _PACK_U32 = Struct(">I").pack
 _U32 = Struct(">I").unpack_from
@@ -86,7 +89,7 @@ def write(
     messages_max: int = 1000,
     bytes_max: int = 128 * 1024,
     compressed: Compressor | None = None,
-    extra: bytes = b"",
+    extra: bytes | Extra = b"",
 ) -> list[list[Packed]]:
     """Per segment its entries, rows in order; without `segments` (see `route`) all rows are of segment 0.
 
@@ -94,7 +97,8 @@ def write(
     bytes. Sequence ids are `first`, `first` + 1 … in the order of the rows, or `sequence_ids`. An entry has at most
     `messages_max` messages and `bytes_max` bytes before compression, unless one message alone has more. A message alone
     in its entry is not in batch layout. `extra` is appended to each entry's metadata: fields that are already written,
-    like a schema version. `compressed` shrinks bodies.
+    like a schema version; it may depend on the entry, and is asked in the order of a segment's entries then.
+    `compressed` shrinks bodies.
     """
     loops = core.loops
     given = loops.given(values, "values")
@@ -113,7 +117,7 @@ def write(
         order, starts = loops.arranged(_segments(segments, rows), segment_count)
     numbered = range(rows) if order is None else memoryview(order).cast("B").cast("i")
     packed: list[list[Packed]] = []
-    for begin, end in pairwise(starts):
+    for segment, (begin, end) in enumerate(pairwise(starts)):
         entries = []
         for body, start, count, lowest, highest in loops.pack(*columns, order, begin, end, messages_max, bytes_max):
             of = pb.MessageMetadata(producer_name=producer_name, sequence_id=lowest, publish_time=publish_time)
@@ -122,7 +126,9 @@ def write(
             if compressed is not None:
                 kind, plain = compressed(plain)
                 of.compression = kind  # type: ignore[assignment]  # a number of the wire
-            entries.append(Packed(_head(of, extra, plain), plain, lowest, highest, numbered[start : start + count]))
+            mine = numbered[start : start + count]
+            more = extra if isinstance(extra, bytes) else extra(segment, mine)
+            entries.append(Packed(_head(of, more, plain), plain, lowest, highest, mine))
         packed.append(entries)
     return packed
 

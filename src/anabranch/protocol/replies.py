@@ -75,6 +75,7 @@ def producer_success(
     credit_bytes: int | None = None,
     credit_messages: int | None = None,
     ancestors: Iterable[pb.AncestorSequence] = (),
+    last_note: bytes = b"",
 ) -> bytes:
     """With `ready=False` the producer waits for exclusive access; the same request id is answered again later."""
     body = pb.CommandProducerSuccess(
@@ -87,6 +88,7 @@ def producer_success(
         credit_bytes=credit_bytes,
         credit_messages=credit_messages,
         ancestors=ancestors,
+        last_note=last_note or None,
     )
     return frame(BaseCommand(type=BaseCommand.PRODUCER_SUCCESS, producer_success=body))
 

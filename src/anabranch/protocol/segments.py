@@ -10,7 +10,9 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame
 
 
-def ancestor_sequence(segment: Segment, ring_hash: RingHash | None, last_sequence_id: int) -> pb.AncestorSequence:
+def ancestor_sequence(
+    segment: Segment, ring_hash: RingHash | None, last_sequence_id: int, note: bytes = b""
+) -> pb.AncestorSequence:
     """What a producer has in one ancestor. `ring_hash` None: that one was routed modulo its siblings."""
     return pb.AncestorSequence(
         segment_id=segment.segment_id,
@@ -18,6 +20,7 @@ def ancestor_sequence(segment: Segment, ring_hash: RingHash | None, last_sequenc
         hash_end=segment.hash_range.end,
         last_sequence_id=last_sequence_id,
         ring_hash=None if ring_hash is None else ring_hash.value,
+        note=note or None,
     )
 
 

@@ -9,7 +9,8 @@
 | `rows` `values` `reading`    | entries as Arrow                                                                  |
 | `planning` `admission`       | from options to offsets and ranges; how much a batch takes in                     |
 | `stream` `source` `segments` | what Spark calls to read                                                          |
-| `sink` `outlet` `replay`     | what Spark calls to write; one task's way out to one topic; is a replay the same? |
+| `sink` `outlet` `lane`       | what Spark calls to write; one task's way out to one topic                        |
+| `replay` `tally`             | does a batch that runs again bring the same rows?                                 |
 | `buckets` `moments`          | for users: rows in fixed buckets, offsets of a moment                             |
 | `listener`                   | lag, for those who export metrics                                                 |
 | `copying` `auditing` `figures` | jobs, also `anabranch spark …`                                                    |

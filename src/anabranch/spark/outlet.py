@@ -4,15 +4,16 @@ Knows lanes, receipts and what to do when a segment is sealed or a broker goes; 
 
 An *effectively-once* outlet has a name that every attempt of the task shares, and row n of the task has sequence id
 `first + n` whatever happens. When a lane opens, the broker says what that name has persisted there and in the segments
-before it: rows at or below that are left out, whatever entries they were in.
+before it: rows at or below that are left out, whatever entries they were in. Entries carry a checksum of all that was
+sent there, so that a later attempt can tell whether it brings the same rows (`anabranch.spark.replay`).
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -22,16 +23,19 @@ import pyarrow as pa
 
 from anabranch import codec
 from anabranch.client.compression import Compression, compressed
-from anabranch.client.connection import Connection
-from anabranch.client.errors import ClientError, NotReady, TimedOut, TopicTerminated, refusal
+from anabranch.client.errors import ClientError, TimedOut, TopicTerminated
 from anabranch.client.topic_view import TopicView
 from anabranch.model.errors import Error
-from anabranch.model.routing import RingHash, RoutingKind, keyless_position
+from anabranch.model.routing import RoutingKind
 from anabranch.model.segment import Segment
-from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand, frame_with_payload
+from anabranch.protocol.commands import BaseCommand
 from anabranch.spark import replay
 from anabranch.spark.cluster import Cluster
+from anabranch.spark.lane import Lane, Rows, Sent, frame_of, ring_of, stored_in
+from anabranch.spark.replay import Memory, NonDeterministicReplay
+from anabranch.spark.tally import Tally, read_note
+
+log = logging.getLogger(__name__)
 
 FAREWELL_SECONDS = 5.0
 
@@ -61,83 +65,6 @@ class OutletOptions:
     on_replay: OnReplay = OnReplay.FAIL
 
 
-@dataclass(slots=True, eq=False)
-class Rows:
-    """Some rows of a task as Arrow arrays: everything needed to route and encode them, also once more."""
-
-    first: int  # sequence id of the first one
-    values: Any
-    keys: Any = None
-    event_times: Any = None
-    properties: Any = None
-    done: Any = field(init=False)  # per row: it is persisted
-
-    def __post_init__(self) -> None:
-        self.done = np.zeros(len(self.values), bool)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-
-@dataclass(slots=True, eq=False)
-class Sent:
-    """An entry without a receipt yet."""
-
-    entry: codec.Packed
-    rows: Rows
-
-
-class Lane:
-    """One producer on the wire. Told on the loop's thread, looked at on the task's, both under one condition."""
-
-    def __init__(self, backing: str, segment: Segment, news: threading.Condition) -> None:
-        self.backing, self.segment = backing, segment
-        self.connection: Connection | None = None
-        self.producer_id = 0
-        self.last_sequence = -1
-        self.ancestors: Sequence[pb.AncestorSequence] = ()
-        self.outstanding: deque[Sent] = deque()
-        self.bytes = 0
-        self.failure: ClientError | None = NotReady("not attached yet")
-        self.is_sealed = False
-        self.stored: replay.Stored | None = None  # what an earlier attempt has persisted, once it was looked at
-        self._news = news
-
-    @property
-    def is_settled(self) -> bool:
-        return not self.outstanding or self.is_sealed or self.failure is not None
-
-    def heard(self, kind: int, body: Any, payload: bytes) -> None:
-        with self._news:
-            if kind == BaseCommand.SEND_RECEIPT:
-                if self.outstanding and self.outstanding[0].entry.first == body.sequence_id:
-                    self.settled()
-            elif kind == BaseCommand.SEND_ERROR:
-                self._fail(refusal(body.error, body.message))
-            elif kind == BaseCommand.SEGMENT_SEALED:
-                self.is_sealed = True
-            elif kind == BaseCommand.CLOSE_PRODUCER:
-                self._fail(NotReady("the broker closed the producer"))
-            self._news.notify_all()
-
-    def settled(self) -> None:
-        """The oldest entry is persisted."""
-        sent = self.outstanding.popleft()
-        sent.rows.done[np.asarray(sent.entry.rows)] = True
-        self.bytes -= sent.entry.size
-
-    def _fail(self, error: ClientError) -> None:
-        if isinstance(error, TopicTerminated):
-            self.is_sealed = True
-        elif self.failure is None:
-            self.failure = error
-
-    def detached(self, error: ClientError) -> None:
-        with self._news:
-            self._fail(error)
-            self._news.notify_all()
-
-
 class Outlet:
     def __init__(self, cluster: Cluster, topic: str, name: str, fencing_epoch: int, options: OutletOptions) -> None:
         self._cluster = cluster
@@ -149,10 +76,14 @@ class Outlet:
         self._lanes: dict[int, Lane] = {}
         self._attempts = 0
         self._view: TopicView | None = None
+        self._first: int | None = None  # sequence id of the task's first row
+        self._memory = Memory(topic)
         self.rows_known = 0  # left out because an earlier attempt has persisted them
 
     def send(self, rows: Rows) -> None:
         """Entries are handed over in order; waits for room. Receipts are waited for by `finish`."""
+        if self._first is None:
+            self._first = rows.first
         queue = [rows]
         while queue:
             try:
@@ -166,6 +97,7 @@ class Outlet:
         while True:
             self._settle(self._lanes.values())
             if not any(lane.outstanding for lane in self._lanes.values()):
+                self._judge(None)
                 return
             for rows in self._rerouted([]):
                 self.send(rows)
@@ -183,14 +115,21 @@ class Outlet:
         view = self._layout()
         active = view.layout.active
         target = np.where(rows.done, -1, self._routed(rows, view)).astype(np.int32)
-        lanes: list[Lane | None] = []
-        for number, segment in enumerate(active):
-            lane = self._lane(view, segment) if (target == number).any() else None
-            if lane is not None and self._options.is_exact:
-                self._leave_out_known(rows, view, target, number, lane)
-            lanes.append(lane)
+        lanes = [
+            self._lane(view, segment) if (target == number).any() else None for number, segment in enumerate(active)
+        ]
+        if self._options.is_exact:
+            self._leave_out_known(rows, view, target, lanes)
         if not (target >= 0).any():
             return
+        tallies: list[list[Tally | None]] = [[None if lane is None else lane.tally] for lane in lanes]
+
+        def noted(number: int, picked: Sequence[int]) -> bytes:
+            before = tallies[number][-1]
+            after = None if before is None else before.with_rows(rows.first, picked, rows.values, rows.keys)
+            tallies[number].append(after)
+            return b"" if after is None else after.field()
+
         kind = self._options.compression
         entries = codec.write(
             rows.values,
@@ -207,11 +146,12 @@ class Outlet:
             compressed=None
             if kind is Compression.NONE
             else lambda body: (int(kind.number), compressed(bytes(body), kind=kind)),
+            extra=noted,
         )
-        for lane, batch in zip(lanes, entries, strict=True):
-            for entry in batch:
+        for lane, batch, after in zip(lanes, entries, tallies, strict=True):
+            for entry, tally in zip(batch, after[1:], strict=True):
                 assert lane is not None
-                self._hand_over(lane, Sent(entry, rows))
+                self._hand_over(lane, Sent(entry, rows, tally))
 
     def _routed(self, rows: Rows, view: TopicView) -> Any:
         """Per row the number of its segment."""
@@ -223,26 +163,57 @@ class Outlet:
         keys = pa.nulls(len(rows), pa.string()) if rows.keys is None else rows.keys
         return np.asarray(codec.route(keys, routing, borders, first=rows.first))
 
-    def _leave_out_known(self, rows: Rows, view: TopicView, target: Any, number: int, lane: Lane) -> None:
-        """What this name has persisted in the lane's segment, or in one before it, is not sent again."""
-        mine = target == number
-        sequence = rows.first + np.arange(len(rows), dtype=np.int64)
-        known = mine & (sequence <= lane.last_sequence)
-        if lane.ancestors:
-            ring = _ring(rows, view.layout.routing.ring_hash)
-            for one in lane.ancestors:
-                # An ancestor that was routed modulo its siblings says nothing by its range: parts of it are here.
-                inside = (ring >= one.hash_start) & (ring <= one.hash_end) if one.ring_hash else mine
-                known |= mine & inside & (sequence <= one.last_sequence_id)
-        if known.any() and self._options.on_replay is not OnReplay.IGNORE:
-            if lane.stored is None:
-                lane.stored = replay.stored_rows(self._cluster, lane.backing, self._name)
-            numbers = np.flatnonzero(known & ~rows.done).tolist()
-            replay.check(self._topic, lane.stored, rows.first, numbers, rows.keys, rows.values)
+    def _leave_out_known(self, rows: Rows, view: TopicView, target: Any, lanes: Sequence[Lane | None]) -> None:
+        """What this name has persisted in a lane's segment, or in one before it, is not sent again."""
+        known = np.zeros(len(rows), bool)
+        stored: dict[int, Any] = {}  # per segment that has some: which rows
+        ring = None
+        for number, lane in enumerate(lanes):
+            if lane is None or (lane.last_sequence < rows.first and not lane.ancestors):
+                continue
+            if ring is None and lane.ancestors:
+                ring = ring_of(rows, view.layout.routing.ring_hash)
+            for segment, mine in stored_in(rows, target == number, ring, lane):
+                stored[segment] = stored[segment] | mine if segment in stored else mine
+                known |= mine
+        if not known.any():
+            self._judge(rows.first + len(rows) - 1)
+            return
+        if self._options.on_replay is not OnReplay.IGNORE:
+            for segment, mine in stored.items():
+                self._memory.bring(segment, rows.first, np.flatnonzero(mine & ~rows.done), rows.values, rows.keys)
+            self._judge(rows.first + len(rows) - 1)
+            self._read_back(rows, stored)
         with self._news:
             rows.done |= known
         target[known] = -1
         self.rows_known += int(known.sum())
+
+    def _judge(self, upto: int | None) -> None:
+        """Is what came up to this sequence id (None: all of it) what is stored?"""
+        try:
+            self._memory.judge(upto)
+        except NonDeterministicReplay as error:
+            self._complain(error)
+
+    def _complain(self, error: NonDeterministicReplay) -> None:
+        if self._options.on_replay is OnReplay.FAIL:
+            raise error
+        log.warning("replay differs", extra={"topic": self._topic, "producer": self._name, "reason": error.reason})
+
+    def _read_back(self, rows: Rows, stored: Mapping[int, Any]) -> None:
+        """Where the broker has no checksum, the rows themselves are compared."""
+        for lane in list(self._lanes.values()):
+            mine = stored.get(lane.segment.segment_id)
+            if mine is None or lane.tally is not None:
+                continue
+            if lane.stored is None:
+                lane.stored = replay.stored_rows(self._cluster, lane.backing, self._name)
+            numbers = np.flatnonzero(mine & ~rows.done).tolist()
+            try:
+                replay.check(self._topic, lane.stored, rows.first, numbers, rows.keys, rows.values)
+            except NonDeterministicReplay as error:
+                self._complain(error)
 
     def _hand_over(self, lane: Lane, sent: Sent) -> None:
         limit = self._options.in_flight_bytes
@@ -253,12 +224,13 @@ class Outlet:
                 raise _Sealed
             lane.outstanding.append(sent)
             lane.bytes += sent.entry.size
+            lane.tally = sent.tally
         self._write(lane, [sent])
 
     def _write(self, lane: Lane, some: Sequence[Sent]) -> None:
         connection = lane.connection
         assert connection is not None
-        frames = [_frame(lane.producer_id, one.entry) for one in some]
+        frames = [frame_of(lane.producer_id, one.entry) for one in some]
 
         async def say() -> None:
             for frame in frames:
@@ -311,7 +283,26 @@ class Outlet:
             self._mend(lane)
             if lane.is_sealed:
                 raise _Sealed
+            if self._options.is_exact:
+                self._remember(lane)
         return lane
+
+    def _remember(self, lane: Lane) -> None:
+        """What earlier attempts have stored there and in the segments before: what they say of it is kept, to be
+        compared with what this one brings."""
+        assert self._first is not None
+        found = {lane.segment.segment_id: (lane.last_sequence, lane.note)}
+        found |= {one.segment_id: (one.last_sequence_id, one.note) for one in lane.ancestors if one.ring_hash}
+        for segment, (last, note) in found.items():
+            stored = read_note(note)
+            if last >= self._first and stored is not None and stored.first == self._first:
+                if not self._memory.knows(segment):
+                    self._memory.expect(segment, last, stored)
+                if segment == lane.segment.segment_id:
+                    lane.tally = stored
+        if lane.last_sequence < self._first:
+            lane.tally = Tally(self._first)
+        self._memory.own(lane.segment.segment_id)
 
     def _mend(self, lane: Lane) -> None:
         """A lane that is not attached (any more) is, and says once more what has no receipt."""
@@ -348,6 +339,7 @@ class Outlet:
         fields: dict[str, Any] = {}
         if connection.has_extensions and self._options.is_exact:
             fields["fencing_epoch"] = self._fencing_epoch
+            fields["first_sequence_id"] = self._first
         try:
             answer = await connection.ask(
                 BaseCommand.PRODUCER,
@@ -363,6 +355,7 @@ class Outlet:
             connection.unlisten(lane.producer_id)
             raise
         lane.last_sequence, lane.ancestors = answer.last_sequence_id, tuple(answer.ancestors)
+        lane.note = answer.last_note
 
     async def _leave(self, lane: Lane) -> None:
         connection = lane.connection
@@ -383,21 +376,3 @@ class Outlet:
 
 class _Sealed(Exception):
     """A lane's segment takes nothing more: not an error, and never seen outside."""
-
-
-def _frame(producer_id: int, entry: codec.Packed) -> bytes:
-    send = pb.CommandSend(producer_id=producer_id, sequence_id=entry.first, num_messages=len(entry.rows))
-    if len(entry.rows) > 1:
-        send.highest_sequence_id = entry.highest
-    return frame_with_payload(pb.BaseCommand(type=pb.BaseCommand.SEND, send=send), entry.data)
-
-
-def _ring(rows: Rows, ring_hash: RingHash) -> Any:
-    """Ring positions: of the key, or of the sequence id where there is none."""
-    count = len(rows)
-    spread = np.fromiter((keyless_position(rows.first + i) for i in range(count)), np.int64, count)
-    if rows.keys is None:
-        return spread
-    raw = np.asarray(codec.key_hashes(rows.keys)).astype(np.int64)
-    ring = raw & 0xFFFF if ring_hash is RingHash.LOW16 else raw >> 16
-    return np.where(np.asarray(rows.keys.is_valid()), ring, spread)

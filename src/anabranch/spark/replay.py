@@ -1,13 +1,15 @@
-"""Is a replay the same as the first time? What a task is about to leave out is compared with what is stored.
+"""Is a replay the same as the first time? What a task leaves out is compared with what is stored.
 
 A task that finds rows of its name persisted leaves out what has their sequence ids. That is right only if it brings the
-same rows again; so the stored ones are read back (the last ones of the segment, as many as `LOOKED_AT`) and compared.
-Knows entries and rows; runs only when something was persisted before.
+same rows again. Brokers keep a checksum of them (`anabranch.spark.tally`), for the segment and for those before it: the
+task makes its own of what it leaves out (`Memory`). Where there is none (another broker, rows of an older version) the
+stored rows are read back, the last ones of the segment, as many as `LOOKED_AT`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from anabranch.model.errors import Error
@@ -16,6 +18,7 @@ from anabranch.spark.cluster import Cluster
 from anabranch.spark.fetch import Fetch
 from anabranch.spark.plan import Range
 from anabranch.spark.rows import decode
+from anabranch.spark.tally import Tally
 
 LOOKED_AT = 2_000  # entries
 
@@ -26,13 +29,60 @@ class NonDeterministicReplay(Error):
 
     code = "non-deterministic-replay"
 
-    def __init__(self, topic: str, sequence_id: int) -> None:
+    def __init__(self, topic: str, what: str) -> None:
         super().__init__(
-            f"{topic}: row {sequence_id & 0xFFFF_FFFF} of the task is not the row that was stored under its number "
-            "when the batch ran before. Make the order of rows certain (option sortBy, no changed number of "
-            "partitions), or choose delivery=at-least-once"
+            f"{topic}: {what} when the batch ran before. Make the order of rows certain (option sortBy, no changed "
+            "number of partitions), or choose delivery=at-least-once"
         )
-        self.topic, self.sequence_id = topic, sequence_id
+        self.topic = topic
+
+
+@dataclass(slots=True)
+class Brought:
+    """What one segment has of the task from before, and how much of it came again."""
+
+    last: int  # sequence id
+    stored: Tally
+    again: Tally
+
+
+class Memory:
+    """What earlier attempts of a task have stored, segment by segment. Rows are shown to it in the order of their
+    numbers; a segment is judged once everything came that it has."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._open: dict[int, Brought] = {}
+        self._known: set[int] = set()
+
+    def knows(self, segment: int) -> bool:
+        return segment in self._known
+
+    def own(self, segment: int) -> None:
+        """This attempt writes there: what is stored from now on is its own."""
+        self._known.add(segment)
+
+    def expect(self, segment: int, last: int, stored: Tally) -> None:
+        self._known.add(segment)
+        self._open[segment] = Brought(last, stored, Tally(stored.first))
+
+    def bring(self, segment: int, first: int, rows: Any, values: Any, keys: Any) -> None:
+        """These rows are left out, because the segment has them."""
+        one = self._open.get(segment)
+        if one is not None:
+            one.again = one.again.with_rows(first, rows[first + rows <= one.last], values, keys)
+
+    def judge(self, upto: int | None) -> None:
+        """Rows up to this sequence id were shown (None: all there are); NonDeterministicReplay when they are others."""
+        for segment, one in list(self._open.items()):
+            if upto is None or upto >= one.last:
+                del self._open[segment]
+                if one.again != one.stored:
+                    raise NonDeterministicReplay(
+                        self._topic,
+                        f"the {one.again.rows:,} rows that the task brings again for segment {segment} are not the "
+                        f"{one.stored.rows:,} that were stored there",
+                    )
 
 
 Stored = dict[int, tuple[object, object]]
@@ -70,7 +120,9 @@ def check(topic: str, stored: Stored, first: int, left_out: Iterable[int], keys:
         key = None if keys is None else _plain(keys[row].as_py())
         value = values[row].as_py()
         if known != (key, value.encode() if isinstance(value, str) else value):
-            raise NonDeterministicReplay(topic, first + row)
+            raise NonDeterministicReplay(
+                topic, f"row {first + row & 0xFFFF_FFFF} of the task is not the row that was stored under its number"
+            )
 
 
 def _plain(key: str | bytes | None) -> bytes | None:

@@ -38,8 +38,9 @@ from anabranch.runtime.chance import secret_bytes
 from anabranch.spark.access import Access, BadSparkOption
 from anabranch.spark.buckets import BUCKET, BUCKETS_MAX
 from anabranch.spark.cluster import Cluster, cluster_of
+from anabranch.spark.lane import Rows
 from anabranch.spark.options import ASYNC_PROGRESS, SINK_OPTIONS, Given
-from anabranch.spark.outlet import NotDeduplicating, OnReplay, Outlet, OutletOptions, Rows
+from anabranch.spark.outlet import NotDeduplicating, OnReplay, Outlet, OutletOptions
 
 BATCH_SHIFT = 32
 ROWS_MAX = (1 << BATCH_SHIFT) - 1

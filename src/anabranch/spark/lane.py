@@ -1,0 +1,137 @@
+"""One lane of a task's way out: a producer on the wire, the entries it has not got receipts for, and which rows the
+segment (or one before it) has already. Knows receipts and what sealing looks like; who sends what is `outlet`."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from anabranch import codec
+from anabranch.client.connection import Connection
+from anabranch.client.errors import ClientError, NotReady, TopicTerminated, refusal
+from anabranch.model.routing import RingHash, keyless_position
+from anabranch.model.segment import Segment
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand, frame_with_payload
+from anabranch.spark import replay
+from anabranch.spark.tally import Tally
+
+
+@dataclass(slots=True, eq=False)
+class Rows:
+    """Some rows of a task as Arrow arrays: everything needed to route and encode them, also once more."""
+
+    first: int  # sequence id of the first one
+    values: Any
+    keys: Any = None
+    event_times: Any = None
+    properties: Any = None
+    done: Any = field(init=False)  # per row: it is persisted
+
+    def __post_init__(self) -> None:
+        self.done = np.zeros(len(self.values), bool)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """An entry without a receipt yet."""
+
+    entry: codec.Packed
+    rows: Rows
+    tally: Tally | None = None  # of the segment, with this entry
+
+
+class Lane:
+    """One producer on the wire. Told on the loop's thread, looked at on the task's, both under one condition."""
+
+    def __init__(self, backing: str, segment: Segment, news: threading.Condition) -> None:
+        self.backing, self.segment = backing, segment
+        self.connection: Connection | None = None
+        self.producer_id = 0
+        self.last_sequence = -1
+        self.note = b""  # of the entry with that number
+        self.tally: Tally | None = None  # of what the task has sent there; None: not known, or of no interest
+        self.ancestors: Sequence[pb.AncestorSequence] = ()
+        self.outstanding: deque[Sent] = deque()
+        self.bytes = 0
+        self.failure: ClientError | None = NotReady("not attached yet")
+        self.is_sealed = False
+        self.stored: replay.Stored | None = None  # what an earlier attempt has persisted, once it was looked at
+        self._news = news
+
+    @property
+    def is_settled(self) -> bool:
+        return not self.outstanding or self.is_sealed or self.failure is not None
+
+    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+        with self._news:
+            if kind == BaseCommand.SEND_RECEIPT:
+                if self.outstanding and self.outstanding[0].entry.first == body.sequence_id:
+                    self.settled()
+            elif kind == BaseCommand.SEND_ERROR:
+                self._fail(refusal(body.error, body.message))
+            elif kind == BaseCommand.SEGMENT_SEALED:
+                self.is_sealed = True
+            elif kind == BaseCommand.CLOSE_PRODUCER:
+                self._fail(NotReady("the broker closed the producer"))
+            self._news.notify_all()
+
+    def settled(self) -> None:
+        """The oldest entry is persisted."""
+        sent = self.outstanding.popleft()
+        sent.rows.done[np.asarray(sent.entry.rows)] = True
+        self.bytes -= sent.entry.size
+
+    def _fail(self, error: ClientError) -> None:
+        if isinstance(error, TopicTerminated):
+            self.is_sealed = True
+        elif self.failure is None:
+            self.failure = error
+
+    def detached(self, error: ClientError) -> None:
+        with self._news:
+            self._fail(error)
+            self._news.notify_all()
+
+
+def frame_of(producer_id: int, entry: codec.Packed) -> bytes:
+    send = pb.CommandSend(producer_id=producer_id, sequence_id=entry.first, num_messages=len(entry.rows))
+    if len(entry.rows) > 1:
+        send.highest_sequence_id = entry.highest
+    return frame_with_payload(pb.BaseCommand(type=pb.BaseCommand.SEND, send=send), entry.data)
+
+
+def stored_in(rows: Rows, mine: Any, ring: Any, lane: Lane) -> Iterator[tuple[int, Any]]:
+    """Which of the lane's rows are stored already, and in which segment: a row is where it was sent first, so the
+    oldest of the segments that could have it is the one."""
+    sequence = rows.first + np.arange(len(rows), dtype=np.int64)
+    left = mine
+    for one in sorted(lane.ancestors, key=lambda one: one.segment_id):
+        # An ancestor that was routed modulo its siblings says nothing by its range: parts of it are here.
+        inside = (ring >= one.hash_start) & (ring <= one.hash_end) if one.ring_hash else mine
+        found = left & inside & (sequence <= one.last_sequence_id)
+        if found.any():
+            yield one.segment_id, found
+            left = left & ~found
+    found = left & (sequence <= lane.last_sequence)
+    if found.any():
+        yield lane.segment.segment_id, found
+
+
+def ring_of(rows: Rows, ring_hash: RingHash) -> Any:
+    """Ring positions: of the key, or of the sequence id where there is none."""
+    count = len(rows)
+    spread = np.fromiter((keyless_position(rows.first + i) for i in range(count)), np.int64, count)
+    if rows.keys is None:
+        return spread
+    raw = np.asarray(codec.key_hashes(rows.keys)).astype(np.int64)
+    ring = raw & 0xFFFF if ring_hash is RingHash.LOW16 else raw >> 16
+    return np.where(np.asarray(rows.keys.is_valid()), ring, spread)
