@@ -1,4 +1,7 @@
-"""The owner of a segment is killed: what it promised holds at its successor. Our own broker asks, a process owns."""
+"""The owner of a segment is killed, or stands still past its session: what it promised holds at its successor.
+
+Our own broker asks, a process owns; on SQLite and on ZooKeeper.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,12 @@ from anabranch.model.position import Position
 from anabranch.model.segment import backing_topic
 from anabranch.node.cluster_settings import ClusterSettings
 from anabranch.node.node import Node
-from anabranch.protocol.commands import position_of
+from anabranch.node.settings import MetadataSettings
+from anabranch.protocol.commands import BaseCommand, position_of
 from anabranch.runtime.clock import SystemClock
 from tests.broker_process import BrokerProcess
 from tests.raw_client import RawClient
+from tests.scalable_processes import store_url
 from tests.segment_world import TOPIC, ref_of, save_record, split_record, until
 from tests.two_nodes import node_settings, place_of
 
@@ -91,22 +96,45 @@ class Pair:
         await asyncio.to_thread(self.owner.kill9)
 
 
+@pytest.fixture(params=["sqlite", "zk"])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Pair]:
+    async with pair(tmp_path, store_url(request.param)) as found:
+        yield found
+
+
 @asynccontextmanager
-async def pair(directory: Path) -> AsyncIterator[Pair]:
+async def pair(directory: Path, metadata_url: str | None) -> AsyncIterator[Pair]:
     data = directory / "data"
-    settings = node_settings(data, "a", cluster=ClusterSettings(enabled=True, session_ms=SESSION_MS))
+    settings = node_settings(
+        data,
+        "a",
+        cluster=ClusterSettings(enabled=True, session_ms=SESSION_MS),
+        metadata=MetadataSettings(url=metadata_url or ""),
+    )
     async with Node(settings) as node:
-        options = ("cluster.enabled=true", "storage.broker_id=b", f"cluster.session_ms={SESSION_MS}")
+        url = node.settings.metadata_url
+        options = (
+            "cluster.enabled=true",
+            "storage.broker_id=b",
+            f"cluster.session_ms={SESSION_MS}",
+            f"metadata.url={url}",
+        )
         owner = BrokerProcess(data, arguments=[word for one in options for word in ("--set", one)], name="b")
         try:
             await asyncio.to_thread(owner.start)
             names = [TopicName.parse(f"{TOPIC}-{number}") for number in range(64)]
 
             def away() -> list[TopicName]:
+                """Topics whose parent is there, and a child as well."""
                 fleet = node.services.fleet
                 assert fleet is not None
-                first = RECORD.layout[0]
-                return [name for name in names if fleet.owner_of(backing_topic(name, first)) == "b"]
+                owner_of, first = fleet.owner_of, RECORD.layout[0]
+                return [
+                    name
+                    for name in names
+                    if owner_of(backing_topic(name, first)) == "b"
+                    and "b" in {owner_of(backing_topic(name, one)) for one in RECORD.planned_children}
+                ]
 
             cluster = place_of(node).cluster
             await until(lambda: bool(away()) and all(slot.heir is None for slot in cluster.table.slots))
@@ -118,57 +146,71 @@ async def pair(directory: Path) -> AsyncIterator[Pair]:
             await asyncio.to_thread(owner.close)
 
 
-async def test_a_killed_owners_successor_answers_the_same(tmp_path: Path) -> None:
-    async with pair(tmp_path) as world:
-        positions = await world.publish(3, 4)
-        facts = await world.ask(Seal("op", world.parent, world.children))
-        assert isinstance(facts, SealFacts)
-        assert (facts.last_position, facts.sequence_ids) == (positions[-1], (("producer", 4),))
-        await world.kill()
-        assert await world.ask(Seal("op", world.parent, world.children), term=2) == facts
-        assert place_of(world.node).is_here(world.parent.name)
-        status = await world.ask(Fence("op", world.parent), term=2)
-        assert isinstance(status, Status)
-        assert (status.sealed, status.cursors) == (facts, frozenset({"s"}))
+async def test_a_killed_owners_successor_answers_the_same(world: Pair) -> None:
+    positions = await world.publish(3, 4)
+    facts = await world.ask(Seal("op", world.parent, world.children))
+    assert isinstance(facts, SealFacts)
+    assert (facts.last_position, facts.sequence_ids) == (positions[-1], (("producer", 4),))
+    await world.kill()
+    assert await world.ask(Seal("op", world.parent, world.children), term=2) == facts
+    assert place_of(world.node).is_here(world.parent.name)
+    status = await world.ask(Fence("op", world.parent), term=2)
+    assert isinstance(status, Status)
+    assert (status.sealed, status.cursors) == (facts, frozenset({"s"}))
 
 
-async def test_killed_between_the_seal_and_its_answer(tmp_path: Path) -> None:
+async def test_killed_between_the_seal_and_its_answer(world: Pair) -> None:
     """Whether the answer still left or not: what the record says is what is answered ever after."""
-    async with pair(tmp_path) as world:
-        positions = await world.publish(0, 7)
-        key = Catalog.topic_key(world.parent.name)
-        async with open_store(world.node.settings.metadata_url, _CLOCK, 8_000) as store:
+    positions = await world.publish(0, 7)
+    key = Catalog.topic_key(world.parent.name)
+    async with open_store(world.node.settings.metadata_url, _CLOCK, 8_000) as store:
 
-            async def sealed() -> dict[str, object] | None:
-                found = await store.get(key)
-                assert found is not None
-                note: dict[str, object] | None = json.loads(json.loads(found.value)["properties"][PROPERTY]).get(
-                    "sealed"
-                )
-                return note
+        async def sealed() -> dict[str, object] | None:
+            found = await store.get(key)
+            assert found is not None
+            note: dict[str, object] | None = json.loads(json.loads(found.value)["properties"][PROPERTY]).get("sealed")
+            return note
 
-            asking = asyncio.ensure_future(world.ask(Seal("op", world.parent, world.children)))
-            async with asyncio.timeout(30):
-                while (note := await sealed()) is None:
-                    await _CLOCK.sleep(0)
-            await world.kill()
-        facts = await asking
-        assert facts == SealFacts(positions[-1], int(str(note["atMs"])), "op", (("producer", 7),))
-        assert await world.ask(Seal("op", world.parent, world.children), term=2) == facts
-
-
-async def test_mandates_outlive_their_owner(tmp_path: Path) -> None:
-    async with pair(tmp_path) as world:
-        assert await world.ask(Delete("op", world.parent), term=3) == Done()
-        child = next((one for one in world.children if not place_of(world.node).is_here(one.name)), None)
-        if child is not None:
-            assert await world.ask(Fence("op", child), term=3) == Status(exists=False)
-        number = world.number
+        asking = asyncio.ensure_future(world.ask(Seal("op", world.parent, world.children)))
+        async with asyncio.timeout(30):
+            while (note := await sealed()) is None:
+                await _CLOCK.sleep(0)
         await world.kill()
-        assert await world.ask(Fence("op", world.parent), term=3) == Status(exists=False)
-        assert world.node.services.segments is not None
-        with pytest.raises(Overtaken):
-            await world.node.services.segments.ask(Mandate(3, number - 1), Create("op", world.parent, ()))
-        if child is not None:
-            with pytest.raises(StaleTerm):
-                await world.ask(Create("op", child, ()), term=2)
+    facts = await asking
+    assert facts == SealFacts(positions[-1], int(str(note["atMs"])), "op", (("producer", 7),))
+    assert await world.ask(Seal("op", world.parent, world.children), term=2) == facts
+
+
+async def test_mandates_outlive_their_owner(world: Pair) -> None:
+    assert await world.ask(Delete("op", world.parent), term=3) == Done()
+    child = next(one for one in world.children if not place_of(world.node).is_here(one.name))
+    assert await world.ask(Fence("op", child), term=3) == Status(exists=False)
+    number = world.number
+    await world.kill()
+    assert await world.ask(Fence("op", world.parent), term=3) == Status(exists=False)
+    assert world.node.services.segments is not None
+    with pytest.raises(Overtaken):
+        await world.node.services.segments.ask(Mandate(3, number - 1), Create("op", world.parent, ()))
+    with pytest.raises(StaleTerm):
+        await world.ask(Create("op", child, ()), term=2)
+
+
+async def test_an_owner_that_stood_still_past_its_session_confirms_nothing_more(world: Pair) -> None:
+    """What was on its way to it while it stood still is read when it goes on: after its successor has sealed."""
+    positions = await world.publish(0, 1)
+    async with RawClient(world.owner.service_url) as client:
+        await client.hello()
+        await client.producer(str(world.parent.name), producer_name="producer")
+        await asyncio.to_thread(world.owner.freeze)
+        client.send(2)  # the kernel takes it; nobody reads it
+        facts = await world.ask(Seal("op", world.parent, world.children), term=2)
+        assert isinstance(facts, SealFacts)
+        assert (facts.last_position, facts.sequence_ids) == (positions[-1], (("producer", 1),))
+        assert place_of(world.node).is_here(world.parent.name)
+        world.owner.thaw()
+        await client.wait_closed(30.0)  # it says goodbye to its clients: the segment is served elsewhere
+        assert not client.has(BaseCommand.SEND_RECEIPT), "confirmed, and not there"
+    assert await world.ask(Seal("op", world.parent, world.children), term=2) == facts
+    await asyncio.to_thread(world.owner.wait_ready)
+    with pytest.raises(StaleTerm):
+        await world.ask(Seal("op", world.parent, ()), term=1)
