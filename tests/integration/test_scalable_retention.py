@@ -235,8 +235,8 @@ async def test_a_topic_that_only_queues_read_is_led_split_and_collected(tmp_path
         assert (await it.admin.subscription(str(TOPIC), "q"))["type"] == "QUEUE"
         await it.publish(0, 64 * KIB)
         await it.split(0)
-        for one in (1, 2):
-            assert "q" in (await it.segment(one)).subscriptions
+        for child in (1, 2):
+            assert "q" in (await it.segment(child)).subscriptions
         await it.publish(1, 64 * KIB)
         await it.service.sweep()
         assert await it.segments() == [0, 1, 2]
@@ -245,6 +245,6 @@ async def test_a_topic_that_only_queues_read_is_led_split_and_collected(tmp_path
         await it.until_drained("q", 0)
         await it.service.sweep()
         assert await it.segments() == [1, 2]
-        child = str((await it.segment(1)).name)
-        assert (await it.client.subscribe(child, "q", 2, permits=10)).kind == BaseCommand.SUCCESS
+        low = str((await it.segment(1)).name)
+        assert (await it.client.subscribe(low, "q", 2, permits=10)).kind == BaseCommand.SUCCESS
         assert len(await it.client.messages(1)) == 1
