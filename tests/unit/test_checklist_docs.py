@@ -1,4 +1,4 @@
-"""The checklist of the controller in docs/scalable-operations.md: every line has a row, every row a test that exists."""
+"""The checklist in docs/scalable-operations.md: every line of it has a row, and every row a test that exists."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LINES = (
     "layouts pushed out of order",
     "created or deleted during a watcher's first read",
 )
-"""What is known to go wrong in controllers of scalable topics, found in others or thought of; nothing may be dropped."""
+"""What is known to go wrong in controllers of scalable topics, found in others or thought of. Nothing is dropped."""
 
 NAMED = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
