@@ -221,6 +221,10 @@ class IntakeWorld:
         if self.held:
             self.intake.ack(self.held.pop(list(self.held)[which % len(self.held)]).id)
 
+    def ack_later(self, which: int) -> None:
+        for one in list(self.held)[: which % 4]:
+            self.intake.ack_later(self.held.pop(one).id)
+
     def nack(self, which: int) -> None:
         if self.held:
             one = self.held.pop(list(self.held)[which % len(self.held)]).id
@@ -233,7 +237,7 @@ INTAKE_STEPS = st.lists(
         st.tuples(st.sampled_from(["connect", "disconnect", "confirm", "flush"]), st.none()),
         st.tuples(st.sampled_from(["deliver", "take"]), st.none()),
         st.tuples(st.sampled_from(["deliver", "take"]), st.none()),
-        st.tuples(st.sampled_from(["ack", "nack", "hear_acks"]), st.integers(1, 9)),
+        st.tuples(st.sampled_from(["ack", "ack_later", "nack", "hear_acks"]), st.integers(1, 9)),
     ),
     max_size=120,
 )

@@ -53,6 +53,34 @@ def test_a_batch_becomes_messages() -> None:
     assert (single.id.batch_index, single.key) == (-1, None)
 
 
+def test_acks_of_a_moment_are_looked_at_together() -> None:
+    intake = opened(prefetch=20)
+    first = delivered(intake.delivered(body(0), batch(5)))
+    second = delivered(intake.delivered(body(1), batch(3)))
+    (single,) = delivered(intake.delivered(body(2), build_entry(b"x")))
+    for message in (first[0], first[1], first[1], second[1], single, first[4], second[0], second[2], first[3]):
+        intake.ack_later(message.id)
+    assert not intake.is_clean
+    assert acks(intake.flush()) == [(0, [0b00100]), (1, []), (2, [])]
+    assert delivered(intake.delivered(body(0), batch(5))) == [], "it is held or acknowledged"
+    intake.ack_later(first[2].id)
+    intake.lost([])
+    assert intake.opened()[:1] == [Ack(2, intake_ids(0, 1, 2))], "all that was not confirmed, in one"
+
+
+def test_a_redelivery_meets_acks_that_nobody_looked_at_yet() -> None:
+    intake = opened()
+    messages = delivered(intake.delivered(body(0), batch(2)))
+    intake.ack_later(messages[0].id)
+    assert [one for one in intake.release([messages[1].id]) if isinstance(one, Redeliver)]
+    (again,) = delivered(intake.delivered(body(0, redeliveries=1), batch(2)))
+    assert again.value == b"1"
+
+
+def intake_ids(*entries: int) -> list[pb.MessageIdData]:
+    return [pb.MessageIdData(ledgerId=3, entryId=entry) for entry in entries]
+
+
 def test_permits_are_given_back_by_halves() -> None:
     intake = opened(prefetch=4)
     delivered(intake.delivered(body(0), batch(4)))

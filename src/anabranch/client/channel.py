@@ -285,7 +285,8 @@ class Channel:
         self.perform(self.intake.resize(window))
 
     def ack(self, one: MessageId) -> None:
-        if self.intake.ack(one):
+        self.intake.ack_later(one)
+        if self._ack_timer is None:
             self._acked()
 
     def ack_parcel(self, parcel: Parcel) -> None:

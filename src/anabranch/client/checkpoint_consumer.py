@@ -80,6 +80,7 @@ class CheckpointConsumer(Consumer):
 
     def __init__(self, topics: Sequence[TopicName], options: CheckpointOptions, ground: Ground) -> None:
         super().__init__(topics, options, ground)
+        self._is_attentive = True
         self._reader = options
         self._readings: dict[TopicPart, CheckpointPart] = {}
         self._failure: ClientError | None = None
@@ -110,14 +111,13 @@ class CheckpointConsumer(Consumer):
             for segment_id in one.holdings.leaving:
                 self._look_at(one, segment_id)
 
-    def _hand_out(self, channel: Channel, message: Message) -> Message:
+    def _hand_out(self, channel: Channel, message: Message) -> None:
         assert isinstance(channel, Reader)
         one = self._of(channel)
         if one is not None:
             one.reading.handed_out(channel.spec.segment_id, message.id, channel.since(message.id))
         super()._hand_out(channel, message)
         channel.handed_out(message.id)
-        return message
 
     def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
         assert isinstance(channel, Reader)

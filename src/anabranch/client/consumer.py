@@ -74,6 +74,7 @@ class Consumer:
         self._is_closed = False
         self._lessons = 0
         self._tutor = None if options.schema is None else Tutor(options.schema, ground, self._tasks)
+        self._is_attentive = self._tutor is not None  # something is to be done with each message that leaves
 
     async def open(self) -> Self:
         """Returns when everything that can be read now is attached."""
@@ -121,7 +122,11 @@ class Consumer:
         if found is None:
             return None
         channel, message = found
-        return self._hand_out(channel, message)
+        if flow := channel.intake.taken():
+            channel.perform(flow)
+        if self._is_attentive:
+            self._hand_out(channel, message)
+        return message
 
     async def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
         """Waits for the first message, then takes what is there, at most `count`. Empty when there was none in time."""
@@ -130,7 +135,11 @@ class Consumer:
         first = await self.receive(timeout)
         found = [] if first is None else [first]
         while found and len(found) < count and (more := self._inbox.take()):
-            found.append(self._hand_out(*more))
+            channel, message = more
+            channel.taken()
+            if self._is_attentive:
+                self._hand_out(channel, message)
+            found.append(message)
         return found
 
     async def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
@@ -219,12 +228,10 @@ class Consumer:
     async def _depart(self, timeout_s: float) -> None:
         """All channels are closed; what else is to be said?"""
 
-    def _hand_out(self, channel: Channel, message: Message) -> Message:
-        """A message leaves for the application."""
-        channel.taken()
+    def _hand_out(self, channel: Channel, message: Message) -> None:
+        """A message leaves for the application. Called only where `_is_attentive`: once per message, so it counts."""
         if self._tutor is not None:
             self._tutor.finish(message)
-        return message
 
     def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
         """Messages that came together leave for the application; a running number, if the kind has one."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.client.chunking import Assembly, Late, Whole, is_chunk
+from anabranch.client.chunked import Chunked, Late, Place, is_chunk
 from anabranch.client.compression import unpacked
 from anabranch.client.contents import Contents, Parcel
 from anabranch.client.message import Message, MessageId
@@ -31,7 +31,7 @@ from anabranch.protocol.commands import U64_MASK, signed
 from anabranch.protocol.entry import checksum_ok, parts
 from anabranch.protocol.errors import BadEntry
 
-Place = tuple[int, int]
+SAID_MAX = 1000
 CHUNK_TRIES_MAX = 10  # deliveries after which nobody will complete a message in chunks
 
 
@@ -112,10 +112,9 @@ class Intake:
         self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
         self._last_ack = 0
         self._is_shared = is_shared
-        self._chunks = Assembly()
+        self._chunks = Chunked(is_shared=is_shared)
         self._withheld: MessageId | None = None  # acknowledged cumulatively; the broker heard of less
-        self._chunked: dict[Place, Whole] = {}  # messages in chunks that are not done with, by their last chunk
-        self._end: Place | None = None  # nothing comes after this entry
+        self._said: list[MessageId] = []  # acknowledged one by one, and not looked at yet: see `_settle`
 
     # -- what the broker does
 
@@ -128,6 +127,8 @@ class Intake:
 
     def lost(self, buffered: Iterable[MessageId]) -> None:
         """Detached. `buffered` was never handed out: the broker will send it again, perhaps to somebody else."""
+        if self._said:
+            self._settle()
         self._is_open = False
         self._waiting = 0
         self._chunks.clear()
@@ -143,6 +144,8 @@ class Intake:
 
     def delivered(self, body: Any, payload: bytes, now: float = 0.0) -> list[Effect]:
         """A MESSAGE command and its entry. `now` is the time by which messages in chunks grow old."""
+        if self._said:
+            self._settle()
         if self._is_stopped:
             return []
         identity = body.message_id
@@ -157,8 +160,8 @@ class Intake:
                 effects = self._entry(body, Contents(of, unpacked(of, data)), place)
         except Error as error:
             effects = [Reject(_wire(place, self._partition), error.reason), *self._skipped(1)]
-        self._chunks.last_seen = place
-        return [*effects, *self.expire(now)] if self._chunks else effects
+        self._chunks.saw(place)
+        return [*effects, *self.expire(now)] if self._chunks.has_begun else effects
 
     def _chunk(self, body: Any, of: pb.MessageMetadata, data: memoryview, place: Place, now: float) -> list[Effect]:
         known = self._entries.get(place)
@@ -187,33 +190,27 @@ class Intake:
             return [*rejected, *self._skipped(1)]
         for part in whole.places[:-1]:
             self._entries[part] = _Held(0, 1, held=1)
-        self._chunked[place] = Whole(whole.places, b"", whole.before)
+        self._chunks.keep(whole)
         return self._entry(body, held, place)
 
     @property
     def has_chunks(self) -> bool:
         """Messages have begun that are not complete: `expire` may have something to do when they are old."""
-        return bool(self._chunks)
+        return self._chunks.has_begun
 
     @property
     def holds_chunks(self) -> bool:
         """The same, or are complete and not acknowledged."""
-        return bool(self._chunks or self._chunked)
+        return bool(self._chunks)
 
     def ends_at(self, last: Place) -> list[Effect]:
         """Sealed: nothing comes after this entry. What is not complete when it has come never will be."""
-        self._end = last
-        return self._given_up(self._chunks.abandoned()) if self._is_at_end else []
-
-    @property
-    def _is_at_end(self) -> bool:
-        seen = self._chunks.last_seen
-        is_alone = not self._is_shared  # others may have what is missing here
-        return is_alone and self._end is not None and seen is not None and seen >= self._end
+        self._chunks.ends_at(last)
+        return self._given_up(self._chunks.late(0.0)) if self._chunks.is_at_end else []
 
     def expire(self, now: float) -> list[Effect]:
         """Messages in chunks that stayed incomplete for too long would hold up the acks for ever: they are given up."""
-        return self._given_up(self._chunks.abandoned() if self._is_at_end else self._chunks.expired(now))
+        return self._given_up(self._chunks.late(now))
 
     def _given_up(self, late: Sequence[Late]) -> list[Effect]:
         if not late:
@@ -255,6 +252,8 @@ class Intake:
 
     def confirmed(self, number: int) -> None:
         """The broker has this ack."""
+        if self._said:
+            self._settle()
         self._unconfirmed_cumulative.pop(number, None)
         for place in self._unconfirmed.pop(number, ()):
             entry = self._entries.get(place)
@@ -283,6 +282,8 @@ class Intake:
 
     def stop(self, buffered: Iterable[MessageId]) -> None:
         """Hand out nothing more; acks of what was handed out still count. `buffered` never was: the next has it."""
+        if self._said:
+            self._settle()
         self._is_stopped = True
         self._waiting = 0
         self._chunks.clear()
@@ -294,21 +295,42 @@ class Intake:
 
     def ack(self, one: MessageId) -> bool:
         """True when there is now something for `flush` to say."""
-        place, index = (one.ledger, one.entry), one.batch_index
-        entry = self._entries.get(place)
-        if entry is None or self._floor is not None or self._chunked or index < 0:
-            size, bit = (one.batch_size, 1 << index) if index >= 0 else (0, 1)
-            return self.ack_slots(place, size, bit)
-        bit = 1 << index  # the usual one, without the questions
-        if not entry.unacked & bit:
-            return False
-        entry.unacked ^= bit
-        entry.held &= ~bit
-        self._dirty[place] = None
-        return True
+        index = one.batch_index
+        size, bit = (one.batch_size, 1 << index) if index >= 0 else (0, 1)
+        return self.ack_slots((one.ledger, one.entry), size, bit)
+
+    def ack_later(self, one: MessageId) -> None:
+        """The same without an answer, for a fraction of the price: it is looked at together with others, at the latest
+        when `flush` says them."""
+        self._said.append(one)
+        if len(self._said) >= SAID_MAX:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Look at what was acknowledged one by one, runs of one entry at once. Comes before all that must know."""
+        said, self._said = self._said, []
+        ledger = entry = size = first = following = -1
+        for one in said:
+            if one.batch_index == following and one.entry == entry and one.ledger == ledger and first >= 0:
+                following += 1
+                continue
+            if size >= 0:
+                self._settle_run((ledger, entry), size, first, following)
+            ledger, entry, size, first = one.ledger, one.entry, one.batch_size, one.batch_index
+            following = first + 1
+        if size >= 0:
+            self._settle_run((ledger, entry), size, first, following)
+
+    def _settle_run(self, place: Place, size: int, first: int, after: int) -> None:
+        if first < 0:
+            self.ack_slots(place, 0, 1)
+        else:
+            self.ack_slots(place, size, (1 << after) - (1 << first))
 
     def ack_slots(self, place: Place, size: int, bits: int) -> bool:
-        """The same for several messages of one entry; `size` of the batch, 0 for a message alone."""
+        """The same as `ack` for several messages of one entry; `size` of the batch, 0 for a message alone."""
+        if self._said:
+            self._settle()
         if self._floor is not None:
             bits &= ~self._below_floor(place, size)
         entry = self._entries.get(place)
@@ -320,8 +342,8 @@ class Intake:
             entry = self._entries[place] = _Held(size, _all(size))
         entry.unacked ^= bits
         entry.held &= ~bits
-        if (whole := self._chunked.pop(place, None)) is not None:
-            for part in whole.places[:-1]:
+        if self._chunks.has_complete:
+            for part in self._chunks.done(place)[:-1]:
                 self._entries[part] = _Held(0, 0)
                 self._dirty[part] = None
         self._dirty[place] = None
@@ -329,15 +351,15 @@ class Intake:
 
     def ack_cumulative(self, one: MessageId) -> bool:
         """Everything up to and including this message."""
+        if self._said:
+            self._settle()
         floor = (one.ledger, one.entry, one.batch_index)
         if self._floor is not None and floor <= self._floor:
             return False
         self._floor = self._covered = floor
         self._is_floor_whole = one.batch_index < 0 or one.batch_index == one.batch_size - 1
         place = floor[:2]
-        for last in [last for last in self._chunked if last <= place]:
-            del self._chunked[last]
-        collected = {part for whole in self._chunked.values() for part in whole.places}  # of messages that come later
+        collected = self._chunks.done_up_to(place)
         for known in self._known_up_to(place):
             if known in collected:
                 continue
@@ -350,7 +372,7 @@ class Intake:
         place = (one.ledger, one.entry)
         identity = _wire(place, self._partition)
         self._withheld = None
-        if (self._chunks or self._chunked) and (safe := self.safe_floor(place)) != place:
+        if self._chunks and (safe := self._chunks.safe_floor(place)) != place:
             # A message in chunks begins before this one and is not done with: the broker must keep its beginning.
             self._withheld = one
             if safe is None:
@@ -365,16 +387,13 @@ class Intake:
         return True
 
     def safe_floor(self, place: Place) -> Place | None:
-        """The last entry up to this place before which no message in chunks begins that ends after it. Whoever goes on
-        there misses none. None: not even the first entry that was seen."""
-        safe = self._chunks.floor(place)
-        for last, whole in self._chunked.items():
-            if safe is not None and whole.places[0] <= place < last:
-                safe = None if whole.before is None else min(safe, whole.before)
-        return safe
+        """See `Chunked.safe_floor`."""
+        return self._chunks.safe_floor(place)
 
     def flush(self) -> list[Effect]:
         """Say the acks that are due. While detached they wait."""
+        if self._said:
+            self._settle()
         if not self._is_open:
             return []
         effects: list[Effect] = []
@@ -393,9 +412,11 @@ class Intake:
 
     def release(self, ones: Iterable[MessageId]) -> list[Effect]:
         """Nacked, and its delay is over: the broker shall send them again. Acknowledged ones stay so."""
+        if self._said:
+            self._settle()
         places: dict[Place, None] = {}
         for one in ones:
-            for place in self._places_of(one):
+            for place in self._chunks.done((one.ledger, one.entry)):
                 entry = self._entries.get(place)
                 if entry is not None and entry.held & _bit(one):
                     entry.held &= ~_bit(one)
@@ -408,6 +429,8 @@ class Intake:
     @property
     def is_clean(self) -> bool:
         """Every ack is confirmed."""
+        if self._said:
+            self._settle()
         return not (self._dirty or self._unconfirmed or self._unconfirmed_cumulative or self._cumulative is not None)
 
     # -- inside
@@ -423,16 +446,10 @@ class Intake:
 
     def _open_again(self, ones: Iterable[MessageId]) -> None:
         for one in ones:
-            for place in self._places_of(one):
+            for place in self._chunks.done((one.ledger, one.entry)):
                 if (entry := self._entries.get(place)) is not None:
                     entry.held &= ~_bit(one)
                     self._forget_untouched(place, entry)
-
-    def _places_of(self, one: MessageId) -> Sequence[Place]:
-        """Where its entry is, or its chunks. Asked when the application gives the message back."""
-        place = (one.ledger, one.entry)
-        whole = self._chunked.pop(place, None)
-        return (place,) if whole is None else whole.places
 
     def _forget_untouched(self, place: Place, entry: _Held) -> None:
         """Somebody else may get it now, and we would never hear of it again."""

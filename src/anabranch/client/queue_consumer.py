@@ -47,6 +47,7 @@ class QueueConsumer(Consumer):
         self._dead_letters = dead_letters
         limit = options.processing_timeout
         self._redelivery: Redelivery[Channel] = Redelivery(None if limit is None else seconds(limit.timeout))
+        self._is_attentive |= limit is not None
         self._timer: Timer | None = None
         self._timer_at = float("inf")
 
@@ -116,11 +117,11 @@ class QueueConsumer(Consumer):
             channel.redeliver(ones)
         self._arm()
 
-    def _hand_out(self, channel: Channel, message: Message) -> Message:
+    def _hand_out(self, channel: Channel, message: Message) -> None:
         if self._queue.processing_timeout is not None:
             self._watch_over(channel, message, self._queue.processing_timeout)
             self._arm()
-        return super()._hand_out(channel, message)
+        super()._hand_out(channel, message)
 
     def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
         if self._queue.processing_timeout is not None:

@@ -81,6 +81,7 @@ class StreamConsumer(Consumer):
     def __init__(self, topics: Sequence[TopicName], options: StreamOptions, ground: Ground) -> None:
         super().__init__(topics, options, ground)
         self._stream = options
+        self._is_attentive = True
         self._log: DeliveryLog[Channel] = DeliveryLog()
         self._last: dict[Channel, MessageId] = {}  # handed out
         self._seats: dict[TopicPart, StreamPart] = {}
@@ -118,10 +119,10 @@ class StreamConsumer(Consumer):
         covers = tuple(one for channel, one in vector.items() if channel is not own)
         return replace(message.id, covers=covers)
 
-    def _hand_out(self, channel: Channel, message: Message) -> Message:
+    def _hand_out(self, channel: Channel, message: Message) -> None:
         message.delivery = self._log.handed_out(channel, message.id)
         self._last[channel] = message.id
-        return super()._hand_out(channel, message)
+        super()._hand_out(channel, message)
 
     def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
         super()._hand_out_parcel(channel, parcel)
