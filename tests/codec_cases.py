@@ -35,6 +35,16 @@ def plain(found: Any) -> Any:
     return found
 
 
+def listed(loops: core.Loops, bodies: Sequence[Body]) -> Any:
+    """Every form that the rows of a body can be taken in."""
+    found = []
+    for data, messages in bodies:
+        rows = loops.opened(data, messages)
+        indexes, *rest = rows.listing()
+        found.append((rows.count, list(indexes), *rest, rows.values(), rows.keys(), rows.columns()))
+    return found
+
+
 class Cases:
     """Random bodies, whole and damaged."""
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.codec import Body, core
-from tests.codec_cases import Cases, borders, outcome, routed, written
+from tests.codec_cases import Cases, borders, listed, outcome, routed, written
 
 pytestmark = pytest.mark.skipif(core.NATIVE is None, reason="built without a C compiler")
 
@@ -27,6 +27,22 @@ def test_decode(seed: int) -> None:
 @given(st.lists(st.builds(Body, st.binary(max_size=60), st.integers(-1, 4)), max_size=3))
 def test_decode_anything(bodies: list[Body]) -> None:
     python, native = (outcome(loops.decode, bodies) for loops in twins())
+    assert python == native
+
+
+@given(st.integers(0, 2**64))
+def test_rows_of_bodies(seed: int) -> None:
+    bodies = Cases(seed).bodies()
+    python, native = (outcome(listed, loops, bodies) for loops in twins())
+    assert python == native
+    assert python[0] == outcome(core.PYTHON.decode, bodies)[0], (
+        "what cannot be decoded cannot be opened, and vice versa"
+    )
+
+
+@given(st.lists(st.builds(Body, st.binary(max_size=60), st.integers(-1, 4)), max_size=3))
+def test_rows_of_anything(bodies: list[Body]) -> None:
+    python, native = (outcome(listed, loops, bodies) for loops in twins())
     assert python == native
 
 

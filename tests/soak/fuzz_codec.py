@@ -18,7 +18,7 @@ from tests.sanitized import load, run_child, say
 def child(directory: str, cases: int, seed: int) -> int:
     module: Any = load("codec", Path(directory))
     from anabranch.codec import core
-    from tests.codec_cases import Cases, borders, outcome, routed, written
+    from tests.codec_cases import Cases, borders, listed, outcome, routed, written
 
     assert core.NATIVE is not None and core.NATIVE.pack is module.pack
     differing = 0
@@ -29,6 +29,7 @@ def child(directory: str, cases: int, seed: int) -> int:
         found = [
             (
                 outcome(loops.decode, bodies),
+                outcome(listed, loops, bodies),
                 outcome(written, loops, values, keys, options),
                 outcome(routed, loops, keys or [], starts, number),
             )

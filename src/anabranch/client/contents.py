@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import overload
 
 from anabranch.client.message import Message, MessageId
-from anabranch.codec import NO_SEQUENCE, Body, Columns, Run, core
+from anabranch.codec import NO_SEQUENCE, Body, Run, core
 from anabranch.codec.reading import alone
-from anabranch.codec.run import key_of, keys_of, longs, pieces, properties_of
+from anabranch.codec.rows import Rows, key_of
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import Bytes
 from anabranch.protocol.errors import BadEntry
@@ -23,12 +23,12 @@ class Contents:
     """The messages of one entry, whose payload is opened already. Raises BadEntry for what does not keep to the
     layout."""
 
-    __slots__ = ("_body", "_columns", "compacted", "of", "size")
+    __slots__ = ("_body", "_rows", "compacted", "of", "size")
 
     def __init__(self, of: pb.MessageMetadata, body: Bytes) -> None:
         self.of = of
         self._body = body
-        self._columns: Columns | None = None
+        self._rows: Rows | None = None
         self.size = 0  # of the batch; 0: one message alone
         self.compacted = 0  # bits: slots that compaction has emptied
         if not of.HasField("num_messages_in_batch"):
@@ -36,43 +36,53 @@ class Contents:
         self.size = of.num_messages_in_batch
         if self.size < 1:
             raise BadEntry(f"batch of {self.size} messages")
-        self._columns = columns = core.decode((Body(body, self.size),))
-        if columns.rows != self.size:
+        self._rows = rows = core.opened(body, self.size)
+        if rows.count != self.size:
             self.compacted = (1 << self.size) - 1
-            for index in memoryview(columns.index).cast("B").cast("i"):
+            for index in rows.listing().indexes:
                 self.compacted &= ~(1 << index)
 
     def run(self) -> Run:
         """All of it as columns, with what the entry says of itself."""
-        of, columns = self.of, self._columns
-        if columns is None:
-            columns = core.decode((Body(alone(of, self._body), 1),))
+        of = self.of
+        columns = core.decode((Body(alone(of, self._body), 1),)) if self._rows is None else self._rows.columns()
         version = of.schema_version if of.HasField("schema_version") else None
         return Run(columns, [0], [of.publish_time], [of.producer_name], [of.sequence_id], [self.size], [version], [])
 
+    def values(self) -> list[bytes]:
+        if self._rows is None:
+            return [bytes(self._body)]
+        return [one or b"" for one in self._rows.values()]
+
+    def keys(self) -> list[str | bytes | None]:
+        return [self._key()] if self._rows is None else self._rows.keys()
+
+    def _key(self) -> str | bytes | None:
+        """Of a message alone."""
+        of = self.of
+        return key_of(of.partition_key, of.partition_key_b64_encoded) if of.HasField("partition_key") else None
+
     def messages(self, topic: str, lane: int, place: tuple[int, int], wanted: int, redeliveries: int) -> list[Message]:
         """Those whose bits are set in `wanted`, in order."""
-        of, columns = self.of, self._columns
+        of, rows = self.of, self._rows
         time, name, version = of.publish_time, of.producer_name, of.schema_version
         ledger, entry = place
         size = self.size
-        if columns is None:
+        if rows is None:
             if not wanted & 1:
                 return []
-            key = key_of(of.partition_key, of.partition_key_b64_encoded) if of.HasField("partition_key") else None
             properties = {pair.key: pair.value for pair in of.properties} if of.properties else NO_PROPERTIES
             return [
                 Message(
-                    MessageId(topic, ledger, entry, -1, 0, lane), bytes(self._body), key, properties, time,
+                    MessageId(topic, ledger, entry, -1, 0, lane), bytes(self._body), self._key(), properties, time,
                     of.event_time or None, of.sequence_id, name, redeliveries, -1, version,
                 )
             ]  # fmt: skip
-        values, keys = pieces(columns.value), keys_of(columns)
-        sequences, times = longs(columns.sequence_id), longs(columns.event_time)
+        indexes, values, keys, sequences, times, properties_list = rows.listing()
         if NO_SEQUENCE in sequences:
             own = of.sequence_id
             sequences = [own if one == NO_SEQUENCE else one for one in sequences]
-        if wanted == (1 << size) - 1 and columns.properties is None and not any(times):
+        if wanted == (1 << size) - 1 and properties_list is None and times is None:
             return [
                 Message(
                     MessageId(topic, ledger, entry, index, size, lane), value or b"", key, NO_PROPERTIES, time,
@@ -80,12 +90,11 @@ class Contents:
                 )
                 for index, (value, key, sequence) in enumerate(zip(values, keys, sequences, strict=True))
             ]  # fmt: skip
-        indexes = memoryview(columns.index).cast("B").cast("i").tolist()
-        properties_list = properties_of(columns)
         return [
             Message(
                 MessageId(topic, ledger, entry, index, size, lane), values[row] or b"", keys[row],
-                properties_list[row], time, times[row] or None, sequences[row], name, redeliveries, -1, version,
+                NO_PROPERTIES if properties_list is None else properties_list[row], time,
+                None if times is None else times[row] or None, sequences[row], name, redeliveries, -1, version,
             )
             for row, index in enumerate(indexes)
             if wanted >> index & 1

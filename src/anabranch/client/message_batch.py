@@ -53,7 +53,7 @@ class MessageBatch(Sequence[Message]):
         found: list[Any] = []
         for part in self.parts:
             if isinstance(part, Parcel) and part.is_untouched:
-                found += [b"" if value is None else value for value in part.contents.run().values()]
+                found += part.contents.values()
             else:
                 found += [message.value for message in part]
         return found
@@ -62,7 +62,7 @@ class MessageBatch(Sequence[Message]):
         found: list[str | bytes | None] = []
         for part in self.parts:
             if isinstance(part, Parcel) and part.is_untouched:
-                found += part.contents.run().keys()
+                found += part.contents.keys()
             else:
                 found += [message.key for message in part]
         return found

@@ -475,6 +475,151 @@ static PyObject *decode(PyObject *module, PyObject *bodies) {
     return answer;
 }
 
+/* --------------------------------------------------------------------------------------------------------- listing */
+
+/* What is wanted of the messages of one body; NULL: not wanted. Rows that are there are counted in any case. */
+typedef struct {
+    PyObject *indexes, *values, *keys, *sequences, *times, *properties, *base64;
+    Py_ssize_t rows;
+    int has_times, has_pairs;
+} lists_t;
+
+static int add_to(PyObject *list, PyObject *one) {
+    int failed = one == NULL || PyList_Append(list, one) < 0;
+    Py_XDECREF(one);
+    return failed ? -1 : 0;
+}
+
+static PyObject *none(void) {
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* NULL: no memory; the text is known to be UTF-8. */
+static PyObject *text_of(text_t text) { return PyUnicode_DecodeUTF8((const char *)text.at, (Py_ssize_t)text.size, NULL); }
+
+static PyObject *pairs_dict(const pairs_t *pairs) {
+    PyObject *made = PyDict_New();
+    for (size_t index = 0; made != NULL && index < pairs->count; index++) {
+        PyObject *name = text_of(pairs->at[index].name), *value = text_of(pairs->at[index].value);
+        if (name == NULL || value == NULL || PyDict_SetItem(made, name, value) < 0) Py_CLEAR(made);
+        Py_XDECREF(name);
+        Py_XDECREF(value);
+    }
+    return made;
+}
+
+/* FINE, BAD, or NO_MEMORY with an error that is set. */
+static int list_row(lists_t *lists, Py_ssize_t number, const single_t *single, const pairs_t *pairs, bytes_t value) {
+    int has_key = single->has_key && !single->is_null_key, failed = 0;
+    if (has_key && !is_utf8(single->key)) return BAD;
+    for (size_t index = 0; index < pairs->count; index++)
+        if (!is_utf8(pairs->at[index].name) || !is_utf8(pairs->at[index].value)) return BAD;
+    if (single->event_time) lists->has_times = 1;
+    if (pairs->count) lists->has_pairs = 1;
+    if (lists->values != NULL)
+        failed |= add_to(lists->values, single->is_null ? none()
+                                                        : PyBytes_FromStringAndSize((const char *)value,
+                                                                                    single->payload_size));
+    if (lists->keys != NULL) {
+        failed |= add_to(lists->keys, has_key ? text_of(single->key) : none());
+        if (has_key && single->is_base64) failed |= add_to(lists->base64, PyLong_FromSsize_t(lists->rows));
+    }
+    if (lists->indexes != NULL) {
+        failed |= add_to(lists->indexes, PyLong_FromSsize_t(number));
+        failed |= add_to(lists->sequences, PyLong_FromLongLong(single->has_sequence ? (int64_t)single->sequence_id
+                                                                                    : NO_SEQUENCE));
+        failed |= add_to(lists->times, PyLong_FromLongLong((int64_t)single->event_time));
+        if (lists->has_pairs) { /* the list begins with the first message that has some */
+            while (!failed && PyList_Size(lists->properties) < lists->rows)
+                failed |= add_to(lists->properties, PyDict_New());
+            failed |= add_to(lists->properties, pairs_dict(pairs));
+        }
+    }
+    lists->rows++;
+    return failed ? NO_MEMORY : FINE;
+}
+
+static int list_body(lists_t *lists, pairs_t *pairs, bytes_t at, size_t size, Py_ssize_t count) {
+    bytes_t end = at + size;
+    for (Py_ssize_t number = 0; number < count; number++) {
+        if (end - at < 4) return BAD;
+        uint32_t length = (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+        at += 4;
+        if (length > (uint64_t)(end - at)) return BAD;
+        single_t single;
+        int outcome = read_single(at, at + length, &single, pairs);
+        if (outcome == NO_MEMORY) PyErr_NoMemory();
+        if (outcome != FINE) return outcome;
+        at += length;
+        if (single.payload_size < 0 || single.payload_size > end - at) return BAD;
+        if (!single.is_compacted && (outcome = list_row(lists, number, &single, pairs, at)) != FINE) return outcome;
+        at += single.payload_size;
+    }
+    return at == end ? FINE : BAD;
+}
+
+static int list_all(PyObject *module, PyObject *arguments, lists_t *lists) {
+    state_t *state = state_of(module);
+    PyObject *data;
+    Py_ssize_t count;
+    Py_buffer view;
+    pairs_t pairs = {NULL, 0, 0};
+    if (!PyArg_ParseTuple(arguments, "On", &data, &count)) return -1;
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) return -1;
+    int outcome = NO_MEMORY;
+    if (view.len > INT32_MAX || count > view.len / RECORD_BYTES_MIN)
+        PyErr_Format(state->bad_entry, "batch of %zd messages has %zd bytes", count, view.len);
+    else if ((outcome = list_body(lists, &pairs, view.buf, (size_t)view.len, count)) == BAD)
+        PyErr_SetString(state->bad_entry, "batch does not keep to its layout");
+    PyBuffer_Release(&view);
+    free(pairs.at);
+    return outcome == FINE ? 0 : -1;
+}
+
+static PyObject *counted(PyObject *module, PyObject *arguments) {
+    lists_t lists;
+    memset(&lists, 0, sizeof lists);
+    return list_all(module, arguments, &lists) < 0 ? NULL : PyLong_FromSsize_t(lists.rows);
+}
+
+static PyObject *values_of(PyObject *module, PyObject *arguments) {
+    lists_t lists;
+    memset(&lists, 0, sizeof lists);
+    lists.values = PyList_New(0);
+    if (lists.values != NULL && list_all(module, arguments, &lists) < 0) Py_CLEAR(lists.values);
+    return lists.values;
+}
+
+static PyObject *keys_of(PyObject *module, PyObject *arguments) {
+    lists_t lists;
+    memset(&lists, 0, sizeof lists);
+    lists.keys = PyList_New(0);
+    lists.base64 = PyList_New(0);
+    PyObject *answer = NULL;
+    if (lists.keys != NULL && lists.base64 != NULL && list_all(module, arguments, &lists) == 0)
+        answer = Py_BuildValue("OO", lists.keys, lists.base64);
+    Py_XDECREF(lists.keys);
+    Py_XDECREF(lists.base64);
+    return answer;
+}
+
+static PyObject *listed(PyObject *module, PyObject *arguments) {
+    lists_t lists;
+    memset(&lists, 0, sizeof lists);
+    PyObject **wanted[] = {&lists.indexes, &lists.values,     &lists.keys,  &lists.sequences,
+                           &lists.times,   &lists.properties, &lists.base64};
+    size_t count = sizeof wanted / sizeof *wanted;
+    int failed = 0;
+    for (size_t index = 0; index < count; index++) failed |= (*wanted[index] = PyList_New(0)) == NULL;
+    PyObject *answer = NULL;
+    if (!failed && list_all(module, arguments, &lists) == 0)
+        answer = Py_BuildValue("OOOOOOO", lists.indexes, lists.values, lists.keys, lists.base64, lists.sequences,
+                               lists.has_times ? lists.times : Py_None, lists.has_pairs ? lists.properties : Py_None);
+    for (size_t index = 0; index < count; index++) Py_XDECREF(*wanted[index]);
+    return answer;
+}
+
 /* --------------------------------------------------------------------------------------------------------- columns */
 
 /* A column on its way in: a list, or (offsets, bytes per offset, data, validity, first row, rows, is it text). */
@@ -998,6 +1143,10 @@ static void free_state(void *module) { clear_state((PyObject *)module); }
 
 static PyMethodDef methods[] = {
     {"decode", decode, METH_O, "Bodies of batches to the parts of Columns."},
+    {"counted", counted, METH_VARARGS, "How many messages a body has that keeps to its layout."},
+    {"values_of", values_of, METH_VARARGS, "The values of a body, a list."},
+    {"keys_of", keys_of, METH_VARARGS, "Its keys as they travel, and which of them are base64."},
+    {"listed", listed, METH_VARARGS, "All of it as lists: the parts of a Listing."},
     {"pack", pack, METH_VARARGS, "Rows to bodies of batches."},
     {"arranged", arranged, METH_VARARGS, "Row numbers ordered by segment, and where each segment begins."},
     {"route", route, METH_VARARGS, "The segment of each row."},

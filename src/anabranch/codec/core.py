@@ -15,6 +15,8 @@ from typing import Any
 from anabranch.codec import packing, python
 from anabranch.codec.column import Column, loose, rows_of
 from anabranch.codec.columns import Body, Columns, Properties, Texts
+from anabranch.codec.rows import Listing, Rows, key_of
+from anabranch.protocol.entry import Bytes
 
 UNLIMITED = (1 << 31) - 1
 
@@ -24,6 +26,7 @@ class Loops:
     """One implementation. `given` makes of a column what its loops take."""
 
     name: str
+    opened: Callable[[Bytes, int], Rows]
     decode: Callable[[Sequence[Body]], Columns]
     encode: Callable[[Columns, Sequence[int]], bytes | bytearray]
     given: Callable[[Column, str], Any]
@@ -35,6 +38,7 @@ class Loops:
 
 PYTHON = Loops(
     "python",
+    python.opened,
     python.decode,
     python.encode,
     rows_of,
@@ -76,7 +80,36 @@ def _native() -> Loops | None:
         )
         return made[0][0] if made else b""
 
-    return Loops("native", decode, encode, loose, found.pack, found.arranged, found.route, found.key_hashes)
+    class NativeRows:
+        """A body that was looked at; what is wanted of it is read when it is wanted."""
+
+        __slots__ = ("_data", "_messages", "count")
+
+        def __init__(self, data: Bytes, messages: int) -> None:
+            self.count: int = found.counted(data, messages)
+            self._data, self._messages = data, messages
+
+        def values(self) -> list[bytes | None]:
+            return found.values_of(self._data, self._messages)  # type: ignore[no-any-return]
+
+        def keys(self) -> list[str | bytes | None]:
+            return _given(*found.keys_of(self._data, self._messages))
+
+        def listing(self) -> Listing:
+            indexes, values, keys, base64, sequences, times, properties = found.listed(self._data, self._messages)
+            return Listing(indexes, values, _given(keys, base64), sequences, times, properties)
+
+        def columns(self) -> Columns:
+            return decode((Body(self._data, self._messages),))
+
+    return Loops("native", NativeRows, decode, encode, loose, found.pack, found.arranged, found.route, found.key_hashes)
+
+
+def _given(keys: list[Any], base64: list[int]) -> list[str | bytes | None]:
+    """As the sender gave them."""
+    for row in base64:
+        keys[row] = key_of(keys[row], True)
+    return keys
 
 
 def _loose(texts: Texts, rows: int) -> tuple[Any, ...]:
@@ -91,5 +124,6 @@ NATIVE = _native()
 _is_unwanted = os.environ.get("ANABRANCH_CODEC") == "python" or os.environ.get("ANABRANCH_NATIVE") == "off"
 loops = PYTHON if NATIVE is None or _is_unwanted else NATIVE
 IMPLEMENTATION = loops.name
+opened = loops.opened
 decode = loops.decode
 encode = loops.encode

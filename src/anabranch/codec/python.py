@@ -3,157 +3,217 @@
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from struct import Struct
 
 from google.protobuf.message import DecodeError
 
 from anabranch.codec.columns import NO_SEQUENCE, Body, Columns, Properties, Texts
+from anabranch.codec.rows import Listing, key_of
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import Bytes
 from anabranch.protocol.errors import BadEntry, RunTooLarge
 
 _U32 = Struct(">I").unpack_from
+_HEAD = Struct(">IBB").unpack_from
 _PACK_U32 = Struct(">I").pack
 
 ARROW_BYTES_MAX = (1 << 31) - 1
 RECORD_BYTES_MIN = 6  # a size, and in the metadata a payload size
 
 
-class _Rows:
-    """The rows of a run as they come."""
+class PythonRows:
+    """The rows of a run as they come, of one body or several."""
 
-    __slots__ = ("base64", "index", "keys", "names", "pairs", "sequences", "texts", "times", "values")
+    __slots__ = ("_base64", "_index", "_keys", "_names", "_pairs", "_sequences", "_texts", "_times", "_values")
 
     def __init__(self) -> None:
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.names: list[bytes | None] = []
-        self.texts: list[bytes | None] = []
-        self.index, self.times, self.sequences = array("i"), array("q"), array("q")
-        self.pairs = array("i", [0])
-        self.base64: list[int] = []
+        self._keys: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+        self._names: list[bytes | None] = []
+        self._texts: list[bytes | None] = []
+        self._index, self._times, self._sequences = array("i"), array("q"), array("q")
+        self._pairs = array("i", [0])
+        self._base64: list[int] = []
 
-    def columns(self, rows_per_body: list[int]) -> Columns:
-        rows = len(self.index)
+    @property
+    def count(self) -> int:
+        return len(self._index)
+
+    def values(self) -> list[bytes | None]:
+        return self._values
+
+    def keys(self) -> list[str | bytes | None]:
+        keys: list[str | bytes | None] = [None if one is None else one.decode() for one in self._keys]
+        for row in self._base64:
+            text = keys[row]
+            assert isinstance(text, str)
+            keys[row] = key_of(text, True)
+        return keys
+
+    def listing(self) -> Listing:
+        properties = None
+        if self._names:
+            names, texts = ([(one or b"").decode() for one in column] for column in (self._names, self._texts))
+            properties = [dict(zip(names[a:b], texts[a:b], strict=True)) for a, b in pairwise(self._pairs)]
+        times = self._times.tolist() if any(self._times) else None
+        return Listing(self._index, self._values, self.keys(), self._sequences.tolist(), times, properties)
+
+    def columns(self, rows_per_body: Sequence[int] | None = None) -> Columns:
+        rows = len(self._index)
         return Columns(
             rows,
-            rows_per_body,
-            self.index.tobytes(),
-            _texts(self.keys),
-            _bits(rows, self.base64) if self.base64 else None,
-            _texts(self.values),
-            self.times.tobytes(),
-            self.sequences.tobytes(),
-            Properties(self.pairs.tobytes(), _texts(self.names), _texts(self.texts)) if self.names else None,
+            [rows] if rows_per_body is None else rows_per_body,
+            self._index.tobytes(),
+            _texts(self._keys),
+            _bits(rows, self._base64) if self._base64 else None,
+            _texts(self._values),
+            self._times.tobytes(),
+            self._sequences.tobytes(),
+            Properties(self._pairs.tobytes(), _texts(self._names), _texts(self._texts)) if self._names else None,
         )
+
+    def add_usual(self, numbers: range, keys: list[bytes | None], values: list[bytes | None], ids: list[int]) -> None:
+        self._index.extend(numbers)
+        self._keys += keys
+        self._values += values
+        self._sequences.extend(ids)
+        self._times.frombytes(bytes(8 * len(numbers)))
+        self._pairs.extend([len(self._names)] * len(numbers))
+
+    def add(self, number: int, single: pb.SingleMessageMetadata, value: bytes) -> None:
+        if single.HasField("partition_key") and not single.null_partition_key:
+            if single.partition_key_b64_encoded:
+                self._base64.append(len(self._index))
+            self._keys.append(_text(single.partition_key))
+        else:
+            self._keys.append(None)
+        self._values.append(None if single.null_value else value)
+        self._index.append(number)
+        self._times.append(_signed(single.event_time))
+        self._sequences.append(_signed(single.sequence_id) if single.HasField("sequence_id") else NO_SEQUENCE)
+        for pair in single.properties:
+            self._names.append(_text(pair.key))
+            self._texts.append(_text(pair.value))
+        self._pairs.append(len(self._names))
+
+
+def opened(data: Bytes, count: int) -> PythonRows:
+    """The messages of one body. Raises BadEntry."""
+    rows = PythonRows()
+    _open_into(rows, data, count)
+    return rows
 
 
 def decode(bodies: Sequence[Body]) -> Columns:
     """The messages of these bodies as columns. Raises BadEntry, or RunTooLarge where Arrow's offsets would not do."""
     if sum(len(body) for body, _ in bodies) > ARROW_BYTES_MAX:
         raise RunTooLarge("more than 2 GiB in one run: decode fewer bodies at a time")
-    rows = _Rows()
+    rows = PythonRows()
     rows_per_body: list[int] = []
     for body, count in bodies:
-        before = len(rows.index)
-        if count * RECORD_BYTES_MIN > len(body):
-            raise BadEntry(f"batch of {count} messages has only {len(body)} bytes")
-        _decode_body(bytes(body), count, rows)
-        rows_per_body.append(len(rows.index) - before)
+        before = rows.count
+        _open_into(rows, body, count)
+        rows_per_body.append(rows.count - before)
     return rows.columns(rows_per_body)
 
 
-def _decode_body(data: bytes, count: int, rows: _Rows) -> None:
-    """The usual record (a key in ASCII, the size, a sequence id, in this order) is read by hand, for a quarter of the
-    price; any other by upb."""
-    add_key, add_value, add_index = rows.keys.append, rows.values.append, rows.index.append
-    add_time, add_sequence, add_pair = rows.times.append, rows.sequences.append, rows.pairs.append
+def _open_into(rows: PythonRows, body: Bytes, count: int) -> None:
+    if count * RECORD_BYTES_MIN > len(body):
+        raise BadEntry(f"batch of {count} messages has only {len(body)} bytes")
+    data, offset, number = bytes(body), 0, 0
     single = pb.SingleMessageMetadata()  # used again for each message; its memory goes with the batch
-    whole, offset = len(data), 0
-    for number in range(count):
-        at = offset + 4
-        if at > whole:
-            raise BadEntry("batch ends inside a message's size")
-        start = at + _U32(data, offset)[0]
-        if start > whole:
-            raise BadEntry("batch ends inside a message's metadata")
-        try:
+    while number < count:
+        offset, number = _decode_usual(data, offset, number, count, rows)
+        if number < count:
+            offset = _decode_any(data, offset, number, single, rows)
+            number += 1
+    if offset != len(data):
+        raise BadEntry(f"batch has {len(data) - offset} bytes after its last message")
+
+
+def _decode_usual(data: bytes, offset: int, first: int, count: int, rows: PythonRows) -> tuple[int, int]:
+    """Records of the usual form (a key in ASCII or none, the size, a sequence id, in this order), read by hand for a
+    fraction of the price; where the first other one begins, and its number."""
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    ids: list[int] = []
+    whole = len(data)
+    try:
+        for _ in range(first, count):
+            length, tag, size = _HEAD(data, offset)
+            start = offset + 4 + length
+            at = offset + 6
             key = None
-            if data[at] == 0x12:
-                length = data[at + 1]
-                at += 2
-                key = data[at : at + length]
-                at += length
-                is_usual = length < 128 and key.isascii()
-            else:
-                is_usual = True
-            size = data[at + 1]
-            is_usual = is_usual and data[at] == 0x18
-            at += 2
+            if tag == 0x12 and size < 128:
+                key = data[at : at + size]
+                if not key.isascii():
+                    break
+                at += size + 2
+                tag, size = data[at - 2], data[at - 1]
+            if tag != 0x18:
+                break
             if size > 127:
                 more = data[at]
+                if more > 127:
+                    break
+                size += (more << 7) - 128
                 at += 1
-                is_usual = is_usual and more < 128
-                size = size & 127 | more << 7
-            is_usual = is_usual and data[at] == 0x40
-            sequence = data[at + 1]
-            at += 2
-            if sequence > 127:
-                sequence &= 127
-                shift = 7
-                while (more := data[at]) > 127 and shift < 56:
-                    sequence |= (more & 127) << shift
-                    shift += 7
-                    at += 1
-                sequence |= more << shift
-                at += 1
-                is_usual = is_usual and more < 128
-        except IndexError:
-            is_usual = False
-        if not is_usual or at != start or start + size > whole:
-            offset = _decode_unusual(data, offset, start, number, single, rows)
-            continue
-        offset = start + size
-        add_key(key)
-        add_value(data[start:offset])
-        add_index(number)
-        add_time(0)
-        add_sequence(sequence)
-        add_pair(len(rows.names))
-    if offset != whole:
-        raise BadEntry(f"batch has {whole - offset} bytes after its last message")
+            end = start + size
+            if data[at] != 0x40 or end > whole:
+                break
+            digits = start - at - 1
+            if digits == 3:  # most sequence ids, at once
+                bits = data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16
+                if bits & 0x808080 != 0x8080:
+                    break
+                ids.append(bits & 0x7F | bits >> 1 & 0x3F80 | bits >> 2 & 0x1FC000)
+            elif (found := _varint_of(data, at + 1, digits)) >= 0:
+                ids.append(found)
+            else:
+                break
+            keys.append(key)
+            values.append(data[start:end])
+            offset = end
+    except (IndexError, struct.error):
+        pass  # it ends too early: whoever reads any record says how
+    number = first + len(ids)
+    rows.add_usual(range(first, number), keys, values, ids)
+    return offset, number
 
 
-def _decode_unusual(
-    data: bytes, offset: int, start: int, number: int, single: pb.SingleMessageMetadata, rows: _Rows
-) -> int:
+def _varint_of(data: bytes, at: int, digits: int) -> int:
+    """A number that is written in exactly so many bytes, and below 1 << 63; -1: it is something else."""
+    if not 1 <= digits <= 8:
+        return -1
+    found = 0
+    for place in range(digits):
+        one = data[at + place]
+        if (one > 127) == (place == digits - 1):
+            return -1
+        found |= (one & 127) << 7 * place
+    return found
+
+
+def _decode_any(data: bytes, offset: int, number: int, single: pb.SingleMessageMetadata, rows: PythonRows) -> int:
     """One record of any form; where the next one begins."""
+    if offset + 4 > len(data):
+        raise BadEntry("batch ends inside a message's size")
+    start = offset + 4 + _U32(data, offset)[0]
+    if start > len(data):
+        raise BadEntry("batch ends inside a message's metadata")
     try:
         single.ParseFromString(data[offset + 4 : start])
     except DecodeError as cause:
         raise BadEntry("message metadata inside the batch does not parse") from cause
-    end = start + single.payload_size
+    end: int = start + single.payload_size
     if not single.IsInitialized() or not start <= end <= len(data):
         raise BadEntry("message inside the batch is incomplete")
-    if single.compacted_out:
-        return end
-    if single.HasField("partition_key") and not single.null_partition_key:
-        if single.partition_key_b64_encoded:
-            rows.base64.append(len(rows.index))
-        rows.keys.append(_text(single.partition_key))
-    else:
-        rows.keys.append(None)
-    rows.values.append(None if single.null_value else data[start:end])
-    rows.index.append(number)
-    rows.times.append(_signed(single.event_time))
-    rows.sequences.append(_signed(single.sequence_id) if single.HasField("sequence_id") else NO_SEQUENCE)
-    for pair in single.properties:
-        rows.names.append(_text(pair.key))
-        rows.texts.append(_text(pair.value))
-    rows.pairs.append(len(rows.names))
+    if not single.compacted_out:
+        rows.add(number, single, data[start:end])
     return end
 
 

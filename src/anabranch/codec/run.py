@@ -4,7 +4,6 @@ Arrow's buffers; imports pyarrow only when asked for Arrow.
 
 from __future__ import annotations
 
-import binascii
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from anabranch.codec.columns import NO_SEQUENCE, Columns, Properties, Texts
+from anabranch.codec.rows import key_of
 from anabranch.protocol.entry import Bytes
 
 NAMES = (
@@ -193,15 +193,6 @@ def keys_of(columns: Columns) -> list[str | bytes | None]:
         None if one is None else key_of(one.decode(), bool(bits[row >> 3] >> (row & 7) & 1))
         for row, one in enumerate(texts)
     ]
-
-
-def key_of(text: str, is_base64: bool) -> str | bytes:
-    if is_base64:
-        try:
-            return binascii.a2b_base64(text)
-        except (binascii.Error, ValueError):  # says it is base64 and is not: the text is all there is
-            pass
-    return text
 
 
 def properties_of(columns: Columns) -> list[dict[str, str]]:
