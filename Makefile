@@ -60,7 +60,7 @@ bench-sdk: $(STAMP)  ## the SDK against the stock wheel, single calls and bulk, 
 	$(PY) -m benchmarks.sdk_split
 	$(PY) -m benchmarks.sdk_stream
 
-bench-spark: $(STAMP)  ## Spark on topics against Parquet and the rate source: one table, JSON in bench-results/
+bench-spark: $(STAMP)  ## Spark on topics against Parquet, its own Kafka source and sink (450 MB fetched once) and the rate source: one table, JSON in bench-results/
 	$(PY) -m benchmarks.spark
 
 soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of frames (FRAMES=100000) of REST and of credentials (REQUESTS=20000) against real broker processes; the C code under AddressSanitizer (CASES=100000); metadata stores under faults (FAULT_ROUNDS=5)

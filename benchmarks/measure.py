@@ -131,6 +131,26 @@ def process_cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def family_cpu_seconds(pid: int) -> float:
+    """The same of a process and all that come from it and are there now."""
+    children: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        one = int(path.parent.name)
+        children.setdefault(int(fields[1]), []).append(one)
+        used[one] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    total, ahead = 0.0, [pid]
+    while ahead:
+        one = ahead.pop()
+        total += used.get(one, 0.0)
+        ahead += children.get(one, ())
+    return total
+
+
 def percentile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

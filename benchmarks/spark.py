@@ -1,107 +1,108 @@
-"""The Spark pipeline: `make bench-spark` or `python -m benchmarks.spark [--quick] …`.
+"""The Spark pipeline: `make bench-spark` or `python -m benchmarks.spark [--rows 2000000] [--quick] …`.
 
-Batch reads and writes of keyed messages of 100 bytes (16-byte keys) against Spark's own Parquet in the same run, and
-the fixed cost of a micro-batch against the built-in rate source. Expected before measuring: Parquet 3-5 M rows/s on two
-cores; ours is bound by the loopback, one copy per entry and the decoder (0.05 µs a message in C, about 1 µs in Python):
-0.4-0.6 of Parquet with the C codec, 0.15-0.25 with its twin. A micro-batch costs two Python calls more than rate's.
+Batch reads and writes of keyed messages of 100 bytes (16-byte keys) against Spark's own Parquet and against Spark's own
+Kafka source and sink on a Kafka broker of this machine; and the fixed cost of a micro-batch against the built-in rate
+source. All in one run, sides in turns, each session warm and in a process of its own.
+
+Expected before measuring: Parquet 3-5 M rows/s on two cores; ours is bound by the loopback, one copy per entry, the
+decoder (0.05 µs a message in C, about 1 µs in Python) and the JVM's way from Arrow to rows: 0.4-0.6 of Parquet with the
+C codec, 0.15-0.25 with its twin. Kafka's source makes an object of every record, 0.5-0.6 M rows/s: 3 × with the C
+codec. Its sink needs 3 µs a row and its broker, with batches of 16 KB, nearly as much: 1.5 ×. A micro-batch costs two
+Python calls more than rate's.
+
+Our broker has synced what it acknowledges; Kafka, as it comes, has not.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from statistics import median
 from typing import Any
 
-from anabranch import codec
 from anabranch.spark.session import open_session
 from benchmarks import report
-from benchmarks.measure import Outcome, Run, Scene, Series, at_least, at_most, side_by_side
-from tests.broker_process import BrokerProcess
+from benchmarks.measure import Goal, Outcome, Run, Scene, Series, at_least, at_most, side_by_side
+from benchmarks.spark_side import VALUE
+from benchmarks.spark_sides import PARTS, KafkaRows, OurRows, ParquetRows, Store, broker_of, kafka_side, our_side
+from tests.services import kafka, spark_kafka
 
-ROWS = 2_000_000
-PARTS = 4
-VALUE = "cast(rpad(cast(id as string), 100, '.') as binary) value"
-KEY = "lpad(cast(id % 10000 as string), 16, 'k') key"
-
-
-def broker_of(scene: Scene, stack: ExitStack) -> BrokerProcess:
-    settings = {
-        "ANABRANCH_BROKER_DEDUPLICATION": "true",
-        "ANABRANCH_TOPICS_RETENTION_MS": "-1",
-        "ANABRANCH_TOPICS_RETENTION_BYTES": "-1",
-    }
-    return stack.enter_context(BrokerProcess(scene.place("spark") / "data", environment=settings))
+ROWS, ROUNDS = 2_000_000, 5
+QUERIES = {"read": "key and value to noop", "sum": "count and sum of lengths"}
 
 
-def rows_of(spark: Any, count: int) -> Any:
-    return spark.range(0, count, 1, PARTS).selectExpr(KEY, VALUE)
+def warm(scene: Scene, *stores: Store) -> None:
+    """Everything is loaded and compiled; what is read afterwards is there."""
+    for _ in range(scene.size(2, 1)):
+        for store in stores:
+            store.write()
+            for query in QUERIES:
+                store.query(query)
 
 
-def timed(work: Callable[[], object], rows: int) -> float:
-    """Rows per second."""
-    start = time.perf_counter()
-    work()
-    return rows / (time.perf_counter() - start)
-
-
-def batch(scene: Scene) -> list[Outcome]:
-    """Writing and reading 2 M rows, ours and Parquet's in turns."""
-    rows, rounds = scene.size(ROWS, 2_000), scene.size(3, 1)
-    spark = open_session("local[2]", "bench")
-    with ExitStack() as stack:
-        broker = broker_of(scene, stack)
-        folder = scene.place("parquet")
-        topics = iter(range(1_000_000))
-        last = ""
-
-        def write_ours() -> float:
-            nonlocal last
-            last = f"bench-{next(topics)}"
-            made = rows_of(spark, rows).write.format("anabranch").option("serviceUrl", broker.service_url)
-            return timed(lambda: made.option("topic", last).mode("append").save(), rows)
-
-        def write_parquet() -> float:
-            return timed(lambda: rows_of(spark, rows).write.mode("overwrite").parquet(str(folder / "rows")), rows)
-
-        def read_ours() -> float:
-            made = spark.read.format("anabranch").option("serviceUrl", broker.service_url).option("topic", last)
-            return timed(
-                lambda: counted(made.option("minPartitions", "2").schema("key string, value binary").load()), rows
-            )
-
-        def read_parquet() -> float:
-            return timed(lambda: counted(spark.read.parquet(str(folder / "rows"))), rows)
-
-        def counted(df: Any) -> None:
-            found = df.selectExpr("count(*) c", "sum(length(value)) s", "max(length(key)) k").first()
-            assert (found.c, found.s, found.k) == (rows, 100 * rows, 16), found
-
-        write_ours(), write_parquet(), read_ours(), read_parquet()  # everything is loaded once
-        written, written_parquet = side_by_side(rounds, write_ours, write_parquet)
-        read, read_parquet_ = side_by_side(rounds, read_ours, read_parquet)
-    spark.stop()
-    is_native = codec.IMPLEMENTATION == "native"
-    notes = {"rows": rows, "codec": codec.IMPLEMENTATION}
+def compared(name: str, title: str, ours: Store, others: list[tuple[Store, Goal | None]], rounds: int) -> list[Outcome]:
+    """One row for each of the others; ours is measured once per round. `name` is a query, or `write`."""
+    stores = [ours, *(store for store, _ in others)]
+    turns = [store.write if name == "write" else partial(store.query, name) for store in stores]
+    for store in stores:
+        store.cpu_us.clear()
+    mine, *theirs = side_by_side(rounds, *turns)
     return [
         Outcome(
-            "read",
-            f"batch read, {codec.IMPLEMENTATION} codec",
-            Series("ours", "rows/s", read),
-            Series("parquet", "rows/s", read_parquet_),
-            at_least(0.4 if is_native else 0.15),
-            notes,
-        ),
-        Outcome(
-            "write",
-            "batch write, effectively once",
-            Series("ours", "rows/s", written),
-            Series("parquet", "rows/s", written_parquet),
-            None,
-            notes,
-        ),
+            f"{store.label}-{name}-{ours.label}",
+            f"{title}, {ours.label} against {store.label}",
+            Series(ours.label, "rows/s", mine),
+            Series(store.label, "rows/s", values),
+            goal,
+            {"rows": ours.rows, "cpu_us_per_row": {one.label: one.cpu_us_median for one in (ours, store)}},
+        )
+        for (store, goal), values in zip(others, theirs, strict=True)
     ]
+
+
+def batch(scene: Scene, rows: int = ROWS) -> list[Outcome]:
+    """Reading and writing, with the C codec and its twin, against Parquet."""
+    count, rounds = scene.size(rows, 2_000), scene.size(ROUNDS, 1)
+    place = scene.place("batch")
+    with ExitStack() as stack:
+        broker = broker_of(place, stack)
+        native = stack.enter_context(our_side(place / "native.log", codec="native"))
+        python = stack.enter_context(our_side(place / "python.log", codec="python"))
+        parquet = ParquetRows(native, count, place / "rows")
+        ours = OurRows(native, count, broker, "ours")
+        twin = OurRows(python, count, broker, "ours in Python")
+        warm(scene, ours, twin, parquet)
+        found: list[Outcome] = []
+        for name, title in QUERIES.items():
+            found += compared(name, f"read: {title}", ours, [(parquet, at_least(0.4))], rounds)
+            found += compared(name, f"read: {title}", twin, [(parquet, at_least(0.15))], rounds)
+        return found + compared("write", "write, effectively once", ours, [(parquet, None)], rounds)
+
+
+def against_kafka(scene: Scene, rows: int = ROWS) -> list[Outcome]:
+    """The same work by Spark's own Kafka source and sink, as they come, and with batches and polls as large as ours."""
+    count, rounds = scene.size(rows, 2_000), scene.size(ROUNDS, 1)
+    place = scene.place("kafka")
+    with ExitStack() as stack:
+        broker = broker_of(place, stack)
+        server = stack.enter_context(kafka.cluster(place / "server", settings={"num.partitions": str(PARTS)}))
+        ours = OurRows(stack.enter_context(our_side(place / "ours.log", codec="native")), count, broker, "ours")
+        side = stack.enter_context(kafka_side(place / "kafka.log"))
+        plain = KafkaRows(side, count, server, "kafka")
+        tuned = KafkaRows(side, count, server, "kafka, tuned", is_tuned=True)
+        warm(scene, ours, plain, tuned)
+        others: list[tuple[Store, Goal | None]] = [(plain, at_least(1.0)), (tuned, None)]
+        found: list[Outcome] = []
+        for name, title in QUERIES.items():
+            found += compared(name, f"read: {title}", ours, others, rounds)
+        found += compared("write", "write", ours, others, rounds)
+    versions = {"kafka": kafka.version(), "spark with kafka": spark_kafka.version()}
+    for one in found:
+        assert isinstance(one.notes, dict)
+        one.notes.update(versions)
+    return found
 
 
 def micro_batch(scene: Scene) -> list[Outcome]:
@@ -109,7 +110,7 @@ def micro_batch(scene: Scene) -> list[Outcome]:
     batches = scene.size(40, 3)
     spark = open_session("local[2]", "bench")
     with ExitStack() as stack:
-        broker = broker_of(scene, stack)
+        broker = broker_of(scene.place("spark"), stack)
         source = spark.range(0, batches + 20, 1, 1).selectExpr("cast(id as string) key", VALUE)
         made = source.write.format("anabranch").option("serviceUrl", broker.service_url).option("topic", "micro")
         made.option("entryMaxRows", "1").mode("append").save()
@@ -137,7 +138,7 @@ def micro_batch(scene: Scene) -> list[Outcome]:
             df = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").option("numPartitions", "1")
             return trigger_ms(df.load(), "rate")
 
-        mine, theirs = side_by_side(scene.size(3, 1), ours, rate)
+        mine, theirs = side_by_side(scene.size(ROUNDS, 1), ours, rate)
     spark.stop()
     return [
         Outcome(
@@ -150,11 +151,16 @@ def micro_batch(scene: Scene) -> list[Outcome]:
     ]
 
 
-MEASURES: dict[str, Run] = {"batch": batch, "micro-batch": micro_batch}
-
-
 def main(arguments: list[str] | None = None) -> int:
-    return report.run("benchmarks.spark", MEASURES, (), arguments, mark="-spark")
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--rows", type=int, default=ROWS)
+    own, rest = parser.parse_known_args(arguments)
+    measures: dict[str, Run] = {
+        "batch": partial(batch, rows=own.rows),
+        "kafka": partial(against_kafka, rows=own.rows),
+        "micro-batch": micro_batch,
+    }
+    return report.run("benchmarks.spark [--rows N]", measures, (), rest, mark="-spark")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,11 @@ from tests.services.process import Cluster, Node
 
 ORIGIN = "Maven"
 _POM = cache.BUILDS / "kafka" / "pom.xml"
-_JVM = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+_JVM = (
+    *("-Xmx1g", "-Xms1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+)
 _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -32,6 +36,7 @@ _SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
+    "broker.session.timeout.ms": "60000",  # on a busy machine it would fence itself
 }
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)  # length, key, version, correlation, no client id
 
