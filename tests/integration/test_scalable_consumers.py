@@ -7,7 +7,7 @@ from pathlib import Path
 
 from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.model.names import TopicName
-from anabranch.model.position import Position
+from anabranch.model.position import EARLIEST, Position
 from anabranch.node.node import Node
 from anabranch.node.scalable_settings import ScalableTopicSettings
 from anabranch.protocol import pulsar_pb2 as pb
@@ -122,6 +122,35 @@ async def test_a_checkpoint_group_opens_children_by_its_own_word(tmp_path: Path)
         while ids(opened) != [1, 2]:
             opened = await client.assignment()
         assert (await admin.subscription(TOPIC, "g"))["drained"] == [0]
+
+
+async def test_the_positions_of_a_checkpoint_group_are_kept_given_back_and_held(tmp_path: Path) -> None:
+    shelf, clock = Shelf(), SystemClock()
+    host = MemoryHost(shelf, clock.now_ms)
+    position = pb.MessageIdData(ledgerId=4, entryId=7, batch_index=2, batch_size=5)
+    since = pb.MessageIdData(ledgerId=3, entryId=1)
+    async with Node(plain_settings(tmp_path), segments=host) as node, layout_client(node) as client:
+        await admin_of(node).create(TOPIC, 2, {})
+        first = await client.register(TOPIC, "g", "a", consumer_type=pb.CHECKPOINT)
+        assert [one.HasField("position") for one in first.assignment.segments] == [False, False]
+        progress = [pb.SegmentProgress(segment_id=0, position=position, since=since)]
+        answer = await client.raw.ask(BaseCommand.CHECKPOINT_PROGRESS, consumer_id=1, segments=progress)
+        assert answer.kind == BaseCommand.SUCCESS
+        low, high = (TopicName.parse(one.segment_topic) for one in first.assignment.segments)
+        await until(lambda: shelf.segments[low].holds == {"g": Position(3, 1)})
+        await until(lambda: shelf.segments[high].holds == {"g": EARLIEST})
+        again = await client.register(TOPIC, "g", "a", consumer_type=pb.CHECKPOINT)  # another process of its name
+        late = await client.raw.ask(BaseCommand.CHECKPOINT_PROGRESS, consumer_id=1, segments=progress)
+        assert late.kind == BaseCommand.SUCCESS
+        assert again.assignment.segments[0].position == position
+    async with Node(plain_settings(tmp_path), segments=host) as node, layout_client(node) as client:
+        after = (await client.register(TOPIC, "g", "b", 2, consumer_type=pb.CHECKPOINT)).assignment
+        assert not after.segments  # `a` may come back
+        back = (await client.register(TOPIC, "g", "a", consumer_type=pb.CHECKPOINT)).assignment
+        found = {one.segment_id: one for one in back.segments}
+        assert (found[0].position, found[0].since) == (position, since)
+        await admin_of(node).delete_subscription(TOPIC, "g", True)
+        assert all(not segment.holds for segment in shelf.segments.values())
 
 
 async def test_sessions_and_assignments_survive_a_restart_of_the_broker(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from anabranch import (
 )
 from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.broker.segment_topic import SegmentTopic
-from anabranch.client.checkpoint import Kind, TopicCut
+from anabranch.client.checkpoint import FromStart, Kind, TopicCut
 from anabranch.client.consumer import Consumer
 from anabranch.client.errors import Closed
 from anabranch.client.opening import Opening
@@ -674,6 +674,28 @@ async def test_a_group_shares_the_segments_and_finished_ones_open_their_children
                     store.append(one.checkpoint())
                     await one.saved(store[-1])
             assert_ordered(got, world.all)
+
+
+async def test_a_group_goes_on_where_its_members_were_without_a_store_of_its_own(world: World) -> None:
+    """What they have reported with `saved` comes back with the segments, whoever has them next."""
+    await world.create(2)
+    await world.publish(24)
+
+    def member(name: str) -> Opening[CheckpointConsumer]:
+        return world.client.checkpoint_consumer(TOPIC, start=Checkpoint.earliest(), group="g", name=name)
+
+    async with member("a") as first:
+        got = await received(first, 17)
+        await first.saved(first.checkpoint())
+        await received(first, 3)  # and crashes before it has stored them
+    async with member("b") as second:
+        got += await received(second, 7)
+        assert_ordered(got, world.all)
+        assert await nothing(second)
+    # An application that says itself where it begins has the last word.
+    explicit = Checkpoint(Kind.RUN, (TopicCut(TOPIC, {0: FromStart(), 1: FromStart()}),))
+    async with world.client.checkpoint_consumer(TOPIC, start=explicit, group="g", name="c") as third:
+        assert_ordered(await received(third, 24), world.all)
 
 
 async def drained(consumer: Consumer) -> list[Message]:

@@ -42,6 +42,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "consumer": texts,
     "reader": texts,
     "publish_ms": numbers,
+    "position": st.none() | positions,
     "generation": numbers,
     "rewinds": numbers,
     "is_shared": st.booleans(),

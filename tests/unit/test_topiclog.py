@@ -447,6 +447,24 @@ async def test_trim_drops_what_every_durable_cursor_has_passed(world: TopicWorld
     await topic.close()
 
 
+async def test_what_is_held_for_others_than_cursors_is_not_trimmed(world: TopicWorld) -> None:
+    topic = await world.open()
+    await topic.create_cursor("fast", EARLIEST, {})
+    first = await world.fill(topic, 3)
+    await topic.roll()
+    second = await world.fill(topic, 3, first=3)
+    await topic.roll()
+    topic.cursors["fast"].ack_cumulative(second[-1])
+    topic.held_behind = EARLIEST
+    assert await topic.trim() == 0
+    topic.held_behind = first[-1]
+    assert await topic.trim() == 1
+    assert topic.first_position == second[0]
+    topic.held_behind = None
+    assert await topic.trim() == 1
+    await topic.close()
+
+
 async def test_a_topic_without_cursors_trims_itself_when_it_rolls(world: TopicWorld) -> None:
     topic = await world.open(TopicLogSettings(ledger_bytes_max=4))
     for first in range(0, 12, 2):

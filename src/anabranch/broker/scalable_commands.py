@@ -19,6 +19,7 @@ from anabranch.controller.face import (
     LayoutWatch,
     LedElsewhere,
     Registration,
+    Report,
     ScalableTopics,
     Seat,
     Start,
@@ -116,6 +117,7 @@ class Member:
             generation=assigned.generation,
             incarnation=assigned.incarnation,
             extensions=self._connection.extensions,
+            reached=assigned.reached,
         )
 
     def ended(self, error: Error) -> None:
@@ -313,7 +315,8 @@ class ScalableCommands(CommandSet):
         self._connection.start_request(body.request_id, self._answer_progress(body), "checkpoint progress")
 
     async def _answer_progress(self, body: Any) -> None:
-        await self._seat(body.consumer_id).completed([one.segment_id for one in body.segments if one.completed])
+        reports = [Report(one.segment_id, scalable.reached(one), one.completed) for one in body.segments]
+        await self._seat(body.consumer_id).progressed(reports)
         self._connection.send(replies.success(body.request_id))
 
 

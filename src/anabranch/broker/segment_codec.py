@@ -69,6 +69,9 @@ def request_json(mandate: Mandate, request: Request) -> Json:
         case host.CloseReader() | host.GrantReader():
             value["subscription"], value["consumer"] = request.subscription, request.consumer
             value["generation"] = request.generation
+        case host.Hold():
+            value["subscription"] = request.subscription
+            value["position"] = None if request.position is None else list(request.position)
         case host.Fence() | host.Delete():
             pass
         case _:
@@ -107,6 +110,10 @@ def _request(value: Mapping[str, Any]) -> Request:
             kind = host.CloseReader if value["kind"] == "CloseReader" else host.GrantReader
             who, generation = str(value["consumer"]), int(value["generation"])
             return kind(operation, segment, str(value["subscription"]), who, generation)
+        case "Hold":
+            at = value["position"]
+            position = None if at is None else Position(*map(int, at))
+            return host.Hold(operation, segment, str(value["subscription"]), position)
         case other:
             raise BadRequest(f"no request {other!r} is known here")
 

@@ -9,6 +9,7 @@ Where it lives, so that every request costs one durable write:
 | seal: time, operation, children, mandate | the same property | the end of the topic (`terminate`), one write |
 | last position | the topic's record | the same |
 | mandates since; moves, drains, rewinds of cursors | a blob of the topic's state (`dump`) | the cursors they are of |
+| holds of checkpoint groups | the same blob | the request that told it |
 | fences of readers | the same blob | the request that told it; told by a consumer: its first ack at the latest |
 | last sequence ids of producers | the topic's deduplication: snapshot, then the log itself | – |
 | mandate of a segment that is not there | the property of its grave (`topicgrave`) | the deletion, the fence |
@@ -32,12 +33,13 @@ from anabranch.controller.host import (
     StaleTerm,
 )
 from anabranch.model.names import TopicName
+from anabranch.model.position import Position
 
 PROPERTY = "segment"  # of the topic's record
 BLOB = "segment"  # of the topic's state
 MOVES_MAX = 16  # remembered per cursor: a topic moves its cursors one operation after another
 NEVER = Mandate(-1, 0)
-UNSAID = ((), False, 0, False, 0, "")
+UNSAID = ((), False, 0, False, 0, "", None)
 """What earlier versions do not say of a cursor."""
 
 
@@ -65,6 +67,7 @@ class CursorFacts:
     rewinds: int = 0  # how often it was taken back out of a drained segment
     is_undecided: bool = False  # its first consumer says where it begins (`Start.FIRST`)
     fence: ReaderFence = field(default_factory=ReaderFence)  # of an ordered subscription: who is let in
+    hold: Position | None = None  # of a checkpoint group, which has no cursor: what comes behind it is kept
 
 
 @dataclass(slots=True)
@@ -109,6 +112,15 @@ class SegmentFacts:
         facts.rewinds += not is_drained
         return (Drained if is_drained else Refilled)(self.ref, subscription, facts.rewinds)
 
+    def set_hold(self, group: str, position: Position | None) -> None:
+        if position is not None or group in self.cursors:
+            self.of(group).hold = position
+
+    @property
+    def hold(self) -> Position | None:
+        """The last entry that no checkpoint group needs; None: there is none that does."""
+        return min((one.hold for one in self.cursors.values() if one.hold is not None), default=None)
+
     @property
     def drained(self) -> frozenset[tuple[str, int]]:
         return frozenset((name, one.rewinds) for name, one in self.cursors.items() if one.is_drained)
@@ -133,7 +145,15 @@ class SegmentFacts:
     def dump(self) -> bytes:
         """Blob of the topic's state."""
         cursors = {
-            name: [one.moves, one.is_drained, one.rewinds, one.is_undecided, one.fence.generation, one.fence.holder]
+            name: [
+                one.moves,
+                one.is_drained,
+                one.rewinds,
+                one.is_undecided,
+                one.fence.generation,
+                one.fence.holder,
+                one.hold,
+            ]
             for name, one in self.cursors.items()
         }
         value = {"mandate": [self.mandate.term, self.mandate.number], "cursors": cursors}
@@ -161,13 +181,14 @@ class SegmentFacts:
             facts.mandate = max(facts.mandate, Mandate(*state["mandate"]))
             for subscription, stored in state["cursors"].items():
                 said: list[Any] = [*stored, *UNSAID[len(stored) :]]
-                moves, is_drained, rewinds, is_undecided, generation, holder = said
+                moves, is_drained, rewinds, is_undecided, generation, holder, hold = said
                 facts.cursors[str(subscription)] = CursorFacts(
                     list(moves),
                     bool(is_drained),
                     int(rewinds),
                     bool(is_undecided),
                     ReaderFence(int(generation), str(holder)),
+                    None if hold is None else Position(*map(int, hold)),
                 )
         return facts
 

@@ -35,6 +35,7 @@ from anabranch.controller.host import (
     Done,
     Fence,
     GrantReader,
+    Hold,
     HostEvent,
     Mandate,
     Request,
@@ -235,6 +236,9 @@ class SegmentOwner:
                 await topic.flush_facts()
             case GrantReader(_, _, subscription, consumer, generation):
                 topic.grant_reader(subscription, consumer, generation)
+                await topic.flush_facts()
+            case Hold(_, _, subscription, position):
+                topic.hold(subscription, position)
                 await topic.flush_facts()
             case _:
                 assert_never(request)

@@ -83,6 +83,7 @@ class SegmentTopic(Topic):
         self._new_cursors: dict[str, asyncio.Event] = {}  # for those who wait for the registry
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
         self._unproven: dict[Producer, KeyProof] = {}  # producers whose first entries are looked at
+        self.log.held_behind = self.facts.hold
         if self.log.is_terminated:
             self._look_again(self.subscriptions)
 
@@ -214,9 +215,15 @@ class SegmentTopic(Topic):
             if (waiting := self._new_cursors.pop(name, None)) is not None:
                 waiting.set()
 
+    def hold(self, group: str, position: Position | None) -> None:
+        """What comes behind this is kept for a checkpoint group."""
+        self.facts.set_hold(group, position)
+        self.log.held_behind = self.facts.hold
+
     async def drop_cursor(self, name: str) -> None:
         self._check_open()
         self.facts.cursors.pop(name, None)
+        self.log.held_behind = self.facts.hold
         self.save_facts()
         if name in self.subscriptions:
             await self.unsubscribe(name, force=True)

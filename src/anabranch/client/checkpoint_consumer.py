@@ -53,11 +53,13 @@ class CheckpointPart:
         self.told_missing: frozenset[int] = frozenset()
         self.mine: set[int] = set()
         self.stored: dict[int, Mark] = {}  # of the segments that are ours: what the application has made safe
+        self.reported: dict[int, Mark] = {}  # how far the group was, as the controller said last
         self._consumer = consumer
 
     def assigned(self, assignment: Assigned) -> None:
         effects = self.holdings.assigned(assignment.segments, generation=assignment.generation, epoch=assignment.epoch)
         if effects is not None:
+            self.reported = assignment.marks
             self._consumer.moved(self, effects)
 
     def holding(self) -> tuple[tuple[int, ...], int | None]:
@@ -258,7 +260,7 @@ class CheckpointConsumer(Consumer):
 
     def _take_over(self, one: CheckpointPart, segment_ids: set[int], stored: Checkpoint | None) -> None:
         one.mine |= segment_ids
-        effects = one.reading.assigned(one.mine, stored)
+        effects = one.reading.assigned(one.mine, stored, one.reported)
         for segment_id in segment_ids:
             mark = one.reading.mark(segment_id)
             if mark is not None:

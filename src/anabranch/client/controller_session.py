@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from anabranch.client.address import Address
@@ -26,12 +26,12 @@ from anabranch.client.errors import (
     refusal,
 )
 from anabranch.client.link import command
-from anabranch.client.message import wire_id
+from anabranch.client.message import read_wire_id, wire_id
 from anabranch.client.topic_view import TopicView
 from anabranch.client.topic_watch import TopicWatch
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.commands import U64_MASK, BaseCommand, position_of
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class Assigned:
     generation: int | None
     epoch: int
     incarnation: int
+    marks: dict[int, Mark] = field(default_factory=dict)  # of a group: how far it was, as its members have reported
 
 
 class Moved(NotReady):
@@ -190,8 +191,14 @@ class ControllerSession:
                 body.generation if body.HasField("generation") else None,
                 body.layout_epoch,
                 body.incarnation,
+                {one.segment_id: self._mark(one) for one in body.segments if one.HasField("position")},
             )
         )
+
+    def _mark(self, one: pb.ScalableAssignedSegment) -> Mark:
+        topic = str(self._watch.view.topic)
+        since = position_of(one.since) if one.HasField("since") else None
+        return After(read_wire_id(one.position.SerializeToString(), topic, one.segment_id), since)
 
     def _seen(self, view: TopicView) -> None:
         address = self._ground.pool.address_of(view.controller.url, view.controller.url_tls)
@@ -223,8 +230,12 @@ class ControllerSession:
             return
         segments = []
         for one, mark in sorted(marks.items()):
-            position = wire_id(mark.id) if isinstance(mark, After) else None
-            segments.append(pb.SegmentProgress(segment_id=one, position=position, completed=isinstance(mark, Done)))
+            said = pb.SegmentProgress(segment_id=one, completed=isinstance(mark, Done))
+            if isinstance(mark, After):
+                said.position.CopyFrom(wire_id(mark.id))
+                if mark.since is not None:
+                    said.since.ledgerId, said.since.entryId = (part & U64_MASK for part in mark.since)
+            segments.append(said)
         await connection.ask(
             BaseCommand.CHECKPOINT_PROGRESS, timeout_s, consumer_id=self._consumer_id, segments=segments
         )

@@ -10,10 +10,11 @@ In a group the controller says which segments are ours, and waits for the others
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from anabranch.client.checkpoint import After, Checkpoint, Done, FromStart, FromTime, Kind, Mark, TopicCut
+from anabranch.client.checkpoint import After, Checkpoint, Done, FromStart, FromTime, Kind, Mark, TopicCut, reach
 from anabranch.client.errors import ClientError
 from anabranch.client.message import MessageId
 from anabranch.model.layout import Layout
@@ -97,19 +98,35 @@ class Traversal:
         self._layout, self._incarnation = layout, incarnation
         return [*closed, *self._reopened()]
 
-    def assigned(self, segment_ids: Collection[int], stored: Checkpoint | None = None) -> list[Effect]:
-        """Of a group: these are ours now. `stored` is what the group has of those that are new to us."""
+    def assigned(
+        self,
+        segment_ids: Collection[int],
+        stored: Checkpoint | None = None,
+        reported: Mapping[int, Mark] = MappingProxyType({}),
+    ) -> list[Effect]:
+        """Of a group: these are ours now. `stored` is what the application has of those that are new to us; where it
+        has no word, `reported` counts: what the group's members have told the controller."""
         assert self._mine is not None
         cut = None if stored is None else stored.cut_of(self._topic)
         for one in set(segment_ids) - self._mine:
             mark = None if cut is None else cut.marks.get(one)
             if mark is not None:
                 self._marks[one] = mark
+            elif one in reported and self._is_farther(one, reported[one]):
+                self._marks[one] = reported[one]
             else:
                 self._marks.setdefault(one, FromStart())  # the layout that has it is on its way
         self._mine = set(segment_ids)
         self._known |= self._mine
         return self._reopened()
+
+    def _is_farther(self, one: int, reported: Mark) -> bool:
+        """Than what we know. The checkpoint that the application began with is its own word, however old."""
+        cut = self._start.cut_of(self._topic)
+        if one not in self._known and cut is not None and one in cut.marks:
+            return False
+        known = self._marks.get(one)
+        return known is None or reach(reported) > reach(known)
 
     def mark(self, segment_id: int) -> Mark | None:
         """How far it is with this segment; None: not known, or not ours to know."""

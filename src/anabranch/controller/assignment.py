@@ -168,6 +168,11 @@ class Assignment:
     def members(self) -> frozenset[str]:
         return frozenset(self._owned)
 
+    def holder(self, segment_id: int) -> str | None:
+        """Who reads it, or may still: the one that is to let go comes before the one that waits."""
+        leaving = self._leaving.get(segment_id)
+        return self._owner.get(segment_id) if leaving is None else leaving.holder
+
     def assigned(self, consumer: str) -> Assign:
         """The list of a member as it stands: also for one that connects again."""
         mine = [one for one in self._owned[consumer] if one not in self._leaving]

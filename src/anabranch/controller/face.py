@@ -12,12 +12,14 @@ from typing import Any, Protocol
 from anabranch.controller.counts import Totals
 from anabranch.controller.host import SegmentStats, Start
 from anabranch.controller.place import Reachable
+from anabranch.controller.progress import Report
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.record_codec import record_json
 from anabranch.controller.registry import SubscriptionKind
 from anabranch.model.errors import AlreadyExists, Error, NotReady
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
+from anabranch.model.reached import Reached
 from anabranch.model.replacement import Replacement
 from anabranch.model.segment import Segment
 
@@ -31,6 +33,7 @@ __all__ = [
     "LedGroup",
     "LedTopic",
     "Registration",
+    "Report",
     "ScalableTopics",
     "Seat",
     "Start",
@@ -63,6 +66,7 @@ class AssignedSegments:
     epoch: int
     generation: int
     segments: tuple[Segment, ...]
+    reached: Mapping[int, Reached] = field(default_factory=dict)  # of a checkpoint group: how far it was, by segment
 
 
 class TopicExists(AlreadyExists):
@@ -134,8 +138,8 @@ class Seat(Protocol):
 
     def released(self, segment_ids: Iterable[int], generation: int) -> None: ...
 
-    async def completed(self, segment_ids: Iterable[int]) -> None:
-        """Checkpoint groups: these are sealed and safe as a whole. Returns when that is durable."""
+    async def progressed(self, reports: Iterable[Report]) -> None:
+        """Checkpoint groups: how far this member is with segments that it has. Returns when that is durable."""
 
     async def leave(self) -> None:
         """Now, without grace. Returns when that is durable."""

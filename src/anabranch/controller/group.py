@@ -13,15 +13,16 @@ generation that is durable, and every leader begins one above what it finds.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from anabranch.controller import assignment as assigning
 from anabranch.controller import drain as draining
 from anabranch.controller import sessions as seating
 from anabranch.controller.assignment import Assignment, AssignmentRecord, AwaitRelease
 from anabranch.controller.drain import DrainRecord, DrainTracker
+from anabranch.controller.progress import Progress, Report
 from anabranch.controller.sessions import (
     Connection,
     Fence,
@@ -34,6 +35,7 @@ from anabranch.controller.sessions import (
 from anabranch.controller.steps import Deposed, Stamp, StepDown
 from anabranch.model.errors import Error
 from anabranch.model.layout import Layout
+from anabranch.model.reached import Reached
 
 
 class BadGroup(Error):
@@ -51,15 +53,18 @@ class GroupRecord:
     sessions: SessionsRecord = field(default_factory=SessionsRecord)
     drain: DrainRecord = field(default_factory=DrainRecord)
     assignment: AssignmentRecord = field(default_factory=AssignmentRecord)
+    reached: Mapping[int, Reached] = field(default_factory=dict)  # of checkpoint groups, by segment
 
     def encode(self) -> bytes:
-        value = {
+        value: dict[str, Any] = {
             "life": self.life,
             "leaderTerm": self.leader_term,
             "sessions": self.sessions.to_json(),
             "drain": self.drain.to_json(),
             "assignment": self.assignment.to_json(),
         }
+        if self.reached:
+            value["reached"] = {str(one): it.to_json() for one, it in self.reached.items()}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
@@ -72,6 +77,7 @@ class GroupRecord:
                 SessionsRecord.from_json(value["sessions"]),
                 DrainRecord.from_json(value["drain"]),
                 AssignmentRecord.from_json(value["assignment"]),
+                {int(one): Reached.from_json(it) for one, it in value.get("reached", {}).items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadGroup(f"not a group record: {type(error).__name__}: {error}") from error
@@ -105,6 +111,19 @@ class LayoutTold:
 
 
 @dataclass(frozen=True, slots=True)
+class Progressed:
+    """A member of a checkpoint group says how far it is."""
+
+    consumer: str
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressDue:
+    """The moment of a SaveProgressAt has come."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseOverdue:
     """The deadline of an AwaitRelease has passed."""
 
@@ -125,6 +144,8 @@ Event = (
     | GroupDoubtful
     | GroupUnread
     | LayoutTold
+    | Progressed
+    | ProgressDue
     | ReleaseOverdue
     | ConsumerClosed
     | draining.Drained
@@ -148,6 +169,13 @@ class SaveGroup:
 
     record: GroupRecord
     expected: Stamp | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveProgressAt:
+    """Send ProgressDue then. What members say often is written seldom."""
+
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +209,10 @@ class CloseConsumer:
 
 
 Told = Push | Welcome | Fence | Refuse | AwaitRelease | CloseConsumer
-Effect = ReadGroup | SaveGroup | AskDrained | WakeAt | StepDown | Told
+Effect = ReadGroup | SaveGroup | SaveProgressAt | AskDrained | WakeAt | StepDown | Told
+
+PROGRESS_MS = 200
+"""Between two writes that nothing but progress asks for."""
 
 
 class Group:
@@ -205,6 +236,10 @@ class Group:
         self.sessions = Sessions(grace_ms=grace_ms)
         self.drain = DrainTracker()
         self.assignment = Assignment()
+        self.progress = Progress()
+        self._has_news = False  # progress that waits to be written
+        self._is_progress_due = False  # somebody will say when
+        self._progress_saved_ms = -PROGRESS_MS
 
     def begin(self) -> list[Effect]:
         return [ReadGroup()]
@@ -217,11 +252,16 @@ class Group:
     @property
     def saves_due(self) -> int:
         """Once ready: so many saves from now everything that has happened is durable."""
-        return (self._saving is not None) + self._is_dirty
+        return (self._saving is not None) + (self._is_dirty or self._has_news)
 
     def record(self) -> GroupRecord:
         return GroupRecord(
-            self._life, self._term, self.sessions.record(), self.drain.record(), self.assignment.record()
+            self._life,
+            self._term,
+            self.sessions.record(),
+            self.drain.record(),
+            self.assignment.record(),
+            dict(self.progress.reached),
         )
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -262,6 +302,7 @@ class Group:
             record = replace(record, assignment=replace(found, generation=found.generation + 1))
         self.sessions = Sessions(record=record.sessions, now_ms=self._now_ms, grace_ms=self._grace_ms)
         self.drain, self.assignment = DrainTracker(record.drain), Assignment(record.assignment)
+        self.progress = Progress(record.reached)
         self._saving = replace(record, leader_term=self._term)
         return [SaveGroup(self._saving, stamp)]
 
@@ -288,7 +329,7 @@ class Group:
         if not self._is_dirty:
             told, self._outbox = self._outbox, []
             return [*self._addressed(told)]
-        self._is_dirty = False
+        self._is_dirty = self._has_news = False
         self._leaving, self._outbox = self._outbox, []
         self._saving = self.record()
         return [SaveGroup(self._saving, self._stamp)]
@@ -309,8 +350,15 @@ class Group:
             case LayoutTold(layout):
                 is_first, self._layout = self._layout is None, layout
                 self._drained(self.drain.handle(draining.LayoutChanged(layout)))
+                for one in [one for one in self.progress.reached if one not in layout]:
+                    self.progress.forget(one)
                 undrained = tuple(sorted(self.drain.undrained)) if is_first else ()
                 return [AskDrained(undrained)] if undrained else []
+            case Progressed(consumer, report):
+                return self._progressed(consumer, report)
+            case ProgressDue():
+                self._is_progress_due = False
+                return self._save_progress()
             case draining.Drained() | draining.Refilled():
                 if self._layout is not None:
                     self._drained(self.drain.handle(event))
@@ -337,6 +385,30 @@ class Group:
                 raise AssertionError(event)
             case _:
                 assert_never(event)
+
+    def _progressed(self, consumer: str, report: Report) -> list[Effect]:
+        if self._layout is None or report.segment_id not in self._layout:
+            return []
+        if self.assignment.holder(report.segment_id) != consumer:
+            return []  # it was given to another one
+        if report.completed:
+            self.progress.forget(report.segment_id)
+            self._drained(self.drain.handle(draining.Drained(report.segment_id)))
+        elif report.reached is not None and self.progress.note(report.segment_id, report.reached):
+            self._has_news = True
+            return self._save_progress()
+        return []
+
+    def _save_progress(self) -> list[Effect]:
+        """With whatever is written next; by itself not more often than is said."""
+        due_ms = self._progress_saved_ms + PROGRESS_MS
+        if not self._has_news or self._is_progress_due:
+            return []
+        if self._now_ms < due_ms:
+            self._is_progress_due = True
+            return [SaveProgressAt(due_ms)]
+        self._is_dirty, self._progress_saved_ms = True, self._now_ms
+        return []
 
     def _seated(self, effects: list[seating.Effect]) -> list[Effect]:
         now: list[Effect] = []

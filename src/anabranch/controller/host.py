@@ -217,7 +217,30 @@ class GrantReader:
     generation: int
 
 
-Request = Create | Fence | Seal | Delete | CreateCursor | DeleteCursor | Seek | ClearBacklog | CloseReader | GrantReader
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A checkpoint group, which has no cursor, needs what comes behind `position`; None: nothing here. DeleteCursor
+    ends it too. Answered by Done; SegmentMissing when the segment is not there."""
+
+    operation: str
+    segment: SegmentRef
+    subscription: str
+    position: Position | None
+
+
+Request = (
+    Create
+    | Fence
+    | Seal
+    | Delete
+    | CreateCursor
+    | DeleteCursor
+    | Seek
+    | ClearBacklog
+    | CloseReader
+    | GrantReader
+    | Hold
+)
 
 
 # answers --------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from anabranch.controller.host import (
     Drained,
     Fence,
     GrantReader,
+    Hold,
     HostCapabilities,
     HostEvent,
     Mandate,
@@ -81,6 +82,7 @@ class StoredSegment:
     sequence_ids: dict[str, int] = field(default_factory=dict)
     sealed: SealFacts | None = None
     children: tuple[SegmentRef, ...] = ()
+    holds: dict[str, Position] = field(default_factory=dict)  # nothing is dropped here, so they only are remembered
 
     def position(self, index: int) -> Position:
         return Position(self.ref.segment_id, index) if index >= 0 else EARLIEST
@@ -140,6 +142,7 @@ class Shelf:
             case DeleteCursor(_, _, subscription):
                 if found is not None:
                     found.cursors.pop(subscription, None)
+                    found.holds.pop(subscription, None)
                 return Done()
             case Seek(operation, _, subscription, publish_ms):
                 segment = self._must(found, ref)
@@ -159,6 +162,13 @@ class Shelf:
             case GrantReader(_, _, subscription, consumer, generation):
                 if found is not None and subscription in found.cursors:
                     found.cursors[subscription].fence.raise_to(generation, consumer)
+                return Done()
+            case Hold(_, _, subscription, position):
+                holds = self._must(found, ref).holds
+                if position is None:
+                    holds.pop(subscription, None)
+                else:
+                    holds[subscription] = position
                 return Done()
             case _:
                 assert_never(request)

@@ -20,13 +20,16 @@ from anabranch.controller import sessions as seating
 from anabranch.controller.assignment import AwaitRelease
 from anabranch.controller.face import AssignedSegments, ConsumerLink
 from anabranch.controller.group import Group
+from anabranch.controller.holds import Holds
 from anabranch.controller.host import SegmentRef, Status
+from anabranch.controller.progress import Report
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.records import Records
 from anabranch.controller.registry import Subscription
 from anabranch.controller.steps import NotLeading, StepDown
 from anabranch.metadata.patience import PATIENCE
-from anabranch.model.errors import Error
+from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.position import Position
 from anabranch.model.segment import backing_topic
 
 if TYPE_CHECKING:
@@ -39,6 +42,12 @@ ASK_TOGETHER = 16
 
 _links = count(1)
 """Numbers of links: never used twice while this process lives."""
+
+
+class SessionTaken(NotAllowed):
+    """Another process of the consumer's name has registered since."""
+
+    code = "consumer-fenced"
 
 
 class Members:
@@ -56,6 +65,7 @@ class Members:
             first_generation=subscription.first_generation,
             grace_ms=int(leader.settings.session_grace_seconds * 1000),
         )
+        self._holds = Holds(self.group, lambda: self.record.segments, self._hold, leader.clock)
         self._links: dict[int, ConsumerLink] = {}
         self._names: dict[int, str] = {}
         self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
@@ -73,6 +83,9 @@ class Members:
     def start(self) -> None:
         self._perform(self.group.begin())
         self._deliver(grouping.LayoutTold(self.record.layout))
+        if not self.subscription.kind.has_cursors:
+            self._holds.changed()
+            self._leader.spawn(self._holds.run(), "holds")
 
     def end(self, error: Error) -> None:
         """Nobody is told anything any more; who waits for an answer gets this one."""
@@ -130,11 +143,14 @@ class Members:
             for one in segment_ids:
                 self._deliver(assigning.Released(name, one, generation))
 
-    async def completed(self, segment_ids: Iterable[int]) -> None:
-        """Of a checkpoint group: all of these sealed segments is safe with a member. Returns when that is durable."""
-        for one in segment_ids:
-            if one in self.record.segments:
-                self._deliver(draining.Drained(one))
+    async def progressed(self, number: int, reports: Iterable[Report]) -> None:
+        """Of a checkpoint group: how far a member is. Returns when that is durable. Raises SessionTaken."""
+        name = self._names.get(number)
+        if name is None or not self.group.sessions.is_current(name, number):
+            raise SessionTaken("another process has this consumer's name and session now")
+        for one in reports:
+            self._deliver(grouping.Progressed(name, one))
+        self._holds.changed()
         await self._wait_saved()
 
     async def _wait_saved(self) -> None:
@@ -159,6 +175,7 @@ class Members:
     def layout_told(self, record: TopicRecord) -> None:
         self.record = record
         self._deliver(grouping.LayoutTold(record.layout))
+        self._holds.changed()
 
     def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
         if isinstance(event, host.ReaderLeft):
@@ -211,6 +228,8 @@ class Members:
                     leader.spawn(self._close_if_kept(holder, segment_id, generation), "close consumer")
                 else:
                     self._later(leader.settings.drain_seconds, grouping.ReleaseOverdue(segment_id, generation))
+            case grouping.SaveProgressAt(at_ms):
+                self._later(max(0, at_ms - leader.clock.now_ms()) / 1000, grouping.ProgressDue())
             case grouping.CloseConsumer():
                 leader.spawn(self._close(effect), "close consumer")
             case seating.WakeAt(at_ms):
@@ -335,6 +354,9 @@ class Members:
 
         await self._insist(segment_id, request)
 
+    async def _hold(self, segment_id: int, position: Position | None) -> None:
+        await self._insist(segment_id, lambda ref: host.Hold("hold", ref, self.subscription.name, position))
+
     async def _insist(self, segment_id: int, request: Callable[[SegmentRef], host.Request | None]) -> None:
         """Of the segment's owner, until it has confirmed it; None: it is not wanted any more."""
         failures = 0
@@ -353,7 +375,9 @@ class Members:
     def _assigned(self, generation: int, segment_ids: Iterable[int]) -> AssignedSegments:
         found = (self.record.segments.get(one) for one in segment_ids)
         segments = tuple(segment for segment in found if segment is not None)
-        return AssignedSegments(self._leader.topic, self._incarnation, self.record.epoch, generation, segments)
+        known = self.group.progress.reached
+        reached = {one.segment_id: known[one.segment_id] for one in segments if one.segment_id in known}
+        return AssignedSegments(self._leader.topic, self._incarnation, self.record.epoch, generation, segments, reached)
 
     def _push(self, number: int, assigned: AssignedSegments) -> None:
         joining, link, before = self._joining.get(number), self._links.get(number), self._pushed.get(number)

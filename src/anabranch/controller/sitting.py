@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.controller.members import Members
+from anabranch.controller.progress import Report
 
 
 class Sitting:
@@ -16,8 +17,8 @@ class Sitting:
     def released(self, segment_ids: Iterable[int], generation: int) -> None:
         self._members.released(self._number, segment_ids, generation)
 
-    async def completed(self, segment_ids: Iterable[int]) -> None:
-        await self._members.completed(segment_ids)
+    async def progressed(self, reports: Iterable[Report]) -> None:
+        await self._members.progressed(self._number, reports)
 
     async def leave(self) -> None:
         await self._members.leave(self._consumer, self._number)

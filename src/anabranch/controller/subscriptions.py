@@ -274,8 +274,10 @@ class Subscriptions:
     def _requests(self, subscription: Subscription, record: TopicRecord) -> Iterable[Request]:
         """What is still to be done on segments for this subscription."""
         name, state, move = subscription.name, subscription.state, subscription.move
-        if not subscription.kind.has_cursors or (state is SubscriptionState.READY and move is None):
+        if state is SubscriptionState.READY and move is None:
             return
+        if not subscription.kind.has_cursors and state is not SubscriptionState.DELETING:
+            return  # but what segments hold for it goes with it
         for segment in (*record.segments.values(), *record.planned_children):
             ref = SegmentRef(backing_topic(self._topic, segment), record.incarnation, segment.segment_id)
             if state is SubscriptionState.CREATING and (request := self._creation(subscription, segment, ref)):

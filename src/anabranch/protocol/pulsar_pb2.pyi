@@ -1396,18 +1396,22 @@ class CommandScalableTopicClose(_message.Message):
     def __init__(self, session_id: _Optional[int] = ...) -> None: ...
 
 class ScalableAssignedSegment(_message.Message):
-    __slots__ = ("segment_id", "hash_start", "hash_end", "segment_topic", "bucket_ranges")
+    __slots__ = ("segment_id", "hash_start", "hash_end", "segment_topic", "bucket_ranges", "position", "since")
     SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     HASH_START_FIELD_NUMBER: _ClassVar[int]
     HASH_END_FIELD_NUMBER: _ClassVar[int]
     SEGMENT_TOPIC_FIELD_NUMBER: _ClassVar[int]
     BUCKET_RANGES_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     segment_id: int
     hash_start: int
     hash_end: int
     segment_topic: str
     bucket_ranges: _containers.RepeatedCompositeFieldContainer[IntRange]
-    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ...) -> None: ...
+    position: MessageIdData
+    since: MessageIdData
+    def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ..., position: _Optional[_Union[MessageIdData, _Mapping]] = ..., since: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
 
 class ScalableConsumerAssignment(_message.Message):
     __slots__ = ("layout_epoch", "segments", "generation", "incarnation")
@@ -1492,14 +1496,16 @@ class CommandCheckpointProgress(_message.Message):
     def __init__(self, request_id: _Optional[int] = ..., consumer_id: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[SegmentProgress, _Mapping]]] = ...) -> None: ...
 
 class SegmentProgress(_message.Message):
-    __slots__ = ("segment_id", "position", "completed")
+    __slots__ = ("segment_id", "position", "completed", "since")
     SEGMENT_ID_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     segment_id: int
     position: MessageIdData
     completed: bool
-    def __init__(self, segment_id: _Optional[int] = ..., position: _Optional[_Union[MessageIdData, _Mapping]] = ..., completed: _Optional[bool] = ...) -> None: ...
+    since: MessageIdData
+    def __init__(self, segment_id: _Optional[int] = ..., position: _Optional[_Union[MessageIdData, _Mapping]] = ..., completed: _Optional[bool] = ..., since: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
 
 class CommandSegmentSealed(_message.Message):
     __slots__ = ("producer_id", "operation_id", "last_sequence_id", "children", "child_brokers")

@@ -6,16 +6,18 @@ Our own fields are only written for peers that announced `extensions`; without t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from anabranch.model.position import EARLIEST
+from anabranch.model.position import EARLIEST, Position
+from anabranch.model.reached import Reached
 from anabranch.model.replacement import Replacement
 from anabranch.model.routing import RoutingKind
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import U64_MASK, BaseCommand, frame
+from anabranch.protocol.commands import U64_MASK, BaseCommand, frame, position_of
 from anabranch.protocol.server_errors import ServerError
 
 
@@ -132,7 +134,9 @@ def assignment(
     generation: int,
     incarnation: int,
     extensions: bool,
+    reached: Mapping[int, Reached] = MappingProxyType({}),
 ) -> pb.ScalableConsumerAssignment:
+    """`reached`: of a checkpoint group, where whoever gets a segment goes on."""
     made = pb.ScalableConsumerAssignment(
         layout_epoch=epoch,
         segments=[
@@ -147,7 +151,28 @@ def assignment(
     )
     if extensions:
         made.generation, made.incarnation = generation, incarnation
+        for one in made.segments:
+            if (known := reached.get(one.segment_id)) is not None:
+                one.position.CopyFrom(_place(known.position))
+                if known.batch_index >= 0:
+                    one.position.batch_index, one.position.batch_size = known.batch_index, known.batch_size
+                if known.since is not None:
+                    one.since.CopyFrom(_place(known.since))
     return made
+
+
+def reached(said: pb.SegmentProgress | pb.ScalableAssignedSegment) -> Reached | None:
+    """How far it is, as a member reports it and as it is given back."""
+    if not said.HasField("position"):
+        return None
+    at = said.position
+    since = position_of(said.since) if said.HasField("since") else None
+    size = max(at.batch_size, 0)
+    return Reached(position_of(at), at.batch_index if size else -1, size, since)
+
+
+def _place(position: Position) -> pb.MessageIdData:
+    return pb.MessageIdData(ledgerId=position.ledger & U64_MASK, entryId=position.entry & U64_MASK)
 
 
 def subscribed(request_id: int, assigned: pb.ScalableConsumerAssignment) -> bytes:

@@ -81,6 +81,7 @@ class TopicLog:
         self._reader = TopicReader(self.chain, ledgers, self._give_up)
         self._view = None if opened.record.compacted is None else CompactedView(opened.record.compacted, ledgers)
         self._cursors: dict[str, Cursor] = {}
+        self.held_behind: Position | None = None  # kept for others than cursors: what comes behind this
         self._blobs: dict[str, bytes] = {}
         self._next_state_ledger: int | None = None
         self._is_closed = False
@@ -404,7 +405,10 @@ class TopicLog:
             return await self._drop_ledgers()
 
     async def _drop_ledgers(self) -> int:
-        slowest = min((cursor.mark_delete for cursor in self._cursors.values() if cursor.durable), default=None)
+        needed = [cursor.mark_delete for cursor in self._cursors.values() if cursor.durable]
+        if self.held_behind is not None:
+            needed.append(self.held_behind)
+        slowest = min(needed, default=None)
         count = ledgers_to_drop(
             list(self.chain),
             slowest=slowest,

@@ -1,0 +1,147 @@
+"""How far checkpoint groups are: who may say it, how often it is written, what segments keep for them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.controller.group import (
+    PROGRESS_MS,
+    Group,
+    GroupRecord,
+    GroupSaved,
+    GroupSeen,
+    LayoutTold,
+    ProgressDue,
+    Progressed,
+    Push,
+    SaveGroup,
+    SaveProgressAt,
+)
+from anabranch.controller.holds import wanted
+from anabranch.controller.progress import Progress, Report
+from anabranch.controller.sessions import Disconnected, Registered, Ticked
+from anabranch.model.layout import Layout
+from anabranch.model.position import EARLIEST, Position
+from anabranch.model.reached import Reached
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.scalable import reached
+
+AT = Reached(Position(4, 7))
+
+
+class Bench:
+    """A group with one member, `a`, that has both segments; every save is done when the test says so."""
+
+    def __init__(self, stored: GroupRecord | None = None) -> None:
+        self.group, self.now_ms, self.stamp = Group("life", 1, grace_ms=1_000), 10_000, 0
+        self.tell(GroupSeen(stored, 0), save=True)
+        self.tell(LayoutTold(Layout.initial(2, now_ms=0)), save=True)
+        self.told = self.tell(Registered("a", 1), save=True)
+
+    def tell(self, event: object, *, save: bool = False) -> list[object]:
+        effects = list[object](self.group.handle(event, self.now_ms))  # type: ignore[arg-type]
+        for effect in effects:
+            if save and isinstance(effect, SaveGroup):
+                self.stamp += 1
+                effects += self.tell(GroupSaved(self.stamp), save=True)
+        return effects
+
+    def stored(self) -> GroupRecord:
+        return GroupRecord.decode(self.group.record().encode())
+
+
+def saves(effects: list[object]) -> list[SaveGroup]:
+    return [effect for effect in effects if isinstance(effect, SaveGroup)]
+
+
+def test_what_a_member_says_is_stored_and_found_again() -> None:
+    bench = Bench()
+    (save,) = saves(bench.tell(Progressed("a", Report(1, AT))))
+    assert save.record.reached == {1: AT}
+    assert Bench(bench.stored()).group.progress.reached == {1: AT}
+
+
+def test_only_who_has_the_segment_may_say_it() -> None:
+    bench = Bench()
+    assert bench.tell(Progressed("b", Report(1, AT))) == []
+    assert bench.tell(Progressed("a", Report(9, AT))) == []
+    assert bench.tell(Progressed("b", Report(1, completed=True))) == []
+    bench.tell(Registered("b", 2), save=True)
+    (leaving,) = bench.group.assignment.awaited()
+    assert saves(bench.tell(Progressed("a", Report(leaving.segment_id, AT))))  # it is to let go, and has not yet
+    assert bench.tell(Progressed("b", Report(leaving.segment_id, Reached(Position(9, 9))))) == []
+    assert bench.group.progress.reached == {leaving.segment_id: AT}
+
+
+def test_what_is_said_often_is_written_seldom_and_all_of_it() -> None:
+    bench = Bench()
+    assert len(saves(bench.tell(Progressed("a", Report(0, AT)), save=True))) == 1
+    due_ms = bench.now_ms + PROGRESS_MS
+    bench.now_ms += 10
+    later = [Reached(Position(4, 8 + number)) for number in range(50)]
+    asked = [effect for one in later for effect in bench.tell(Progressed("a", Report(1, one)), save=True)]
+    assert asked == [SaveProgressAt(due_ms)]
+    assert bench.group.saves_due == 1
+    bench.now_ms = due_ms
+    (save,) = saves(bench.tell(ProgressDue(), save=True))
+    assert save.record.reached == {0: AT, 1: later[-1]}
+    assert bench.group.saves_due == 0
+    assert bench.tell(Progressed("a", Report(1, later[-1]))) == []  # nothing new
+
+
+def test_progress_goes_with_what_is_written_anyway() -> None:
+    bench = Bench()
+    bench.tell(Progressed("a", Report(0, AT)), save=True)
+    bench.tell(Progressed("a", Report(1, AT)), save=True)
+    (save,) = saves(bench.tell(Registered("b", 2)))
+    assert save.record.reached == {0: AT, 1: AT}
+    assert bench.tell(ProgressDue()) == []
+
+
+def test_a_member_that_was_sent_away_says_nothing_any_more() -> None:
+    bench = Bench()
+    bench.tell(Progressed("a", Report(0, AT)), save=True)
+    bench.tell(Disconnected(1), save=True)
+    bench.now_ms += 1_000
+    bench.tell(Ticked(), save=True)
+    given = bench.tell(Registered("b", 2), save=True)
+    assert any(isinstance(one, Push) for one in given)
+    bench.tell(Progressed("b", Report(0, AT)), save=True)
+    bench.tell(Progressed("c", Report(0, Reached(Position(99, 0)))), save=True)
+    assert bench.group.progress.reached == {0: AT}
+
+
+class TestHolds:
+    def test_a_group_that_says_nothing_holds_nothing(self) -> None:
+        assert wanted(Bench().group, [0, 1]) == {}
+
+    def test_one_that_does_holds_everything_behind_and_what_it_has_not_begun(self) -> None:
+        bench = Bench()
+        bench.tell(Progressed("a", Report(0, AT)), save=True)
+        assert wanted(bench.group, [0, 1]) == {0: Position(4, 7), 1: EARLIEST}
+
+    def test_what_is_not_safe_as_a_whole_is_needed(self) -> None:
+        assert Reached(Position(4, 7), 2, 5).passed == Position(4, 6)
+        assert Reached(Position(4, 7), 4, 5).passed == Position(4, 7)
+        assert Reached(Position(4, 7), since=Position(3, 9)).passed == Position(3, 9)
+
+
+positions = st.builds(Position, st.integers(0, 1 << 60), st.integers(0, 1 << 60))
+places = st.integers(1, 1 << 20).flatmap(lambda size: st.tuples(st.integers(0, size - 1), st.just(size)))
+reaches = st.builds(
+    lambda position, place, since: Reached(position, place[0], place[1], since),
+    positions,
+    st.just((-1, 0)) | places,
+    st.none() | positions,
+)
+
+
+@given(reaches)
+def test_it_comes_back_as_it_was_said(one: Reached) -> None:
+    assert Reached.from_json(one.to_json()) == one
+    assert Progress({3: one}).passed(3) == one.passed
+
+
+def test_the_wire_says_nothing_of_what_is_not_begun() -> None:
+    assert reached(pb.SegmentProgress(segment_id=1)) is None
