@@ -11,6 +11,10 @@ CASES ?= 100000
 FAULT_ROUNDS ?= 5
 SEEDS ?= 10000
 
+# Every test starts processes, and each would compile the whole package again where nothing may be written beside it.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
+
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster bench-scalable bench-sdk bench-spark soak demo clean
 

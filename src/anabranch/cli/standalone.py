@@ -6,6 +6,7 @@ Knows the names of the settings that have a flag of their own (`FLAGS`); every o
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -143,6 +144,7 @@ def loaded(config: Path | None, flags: Layer) -> tuple[NodeSettings, float]:
 
 def serve(settings: NodeSettings, began: float) -> int:
     """One broker in this process until a signal."""
+    gc.disable()  # nothing of what is loaded now is garbage; `run_standalone` switches it on when the broker stands
     from anabranch.node.node import Node
     from anabranch.node.standalone import run_standalone
     from anabranch.node.supervisor import is_supervised, say_ready

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from anabranch import __version__
 from anabranch.broker.admin import BrokerAdmin
 from anabranch.broker.brokers_admin import BrokersAdmin
-from anabranch.broker.catalog_watch import CatalogWatch
 from anabranch.broker.guard import Guard
 from anabranch.broker.names import NameGiver
 from anabranch.broker.placement import EverythingHere, Placement
@@ -27,47 +27,38 @@ from anabranch.broker.segment_host import GROUP
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import Services
 from anabranch.broker.topics import Topics
-from anabranch.cluster.card import Card
-from anabranch.cluster.cluster import Cluster
-from anabranch.cluster.secret import load_secret
-from anabranch.cluster.signature import SECRET_BYTES, Secret
-from anabranch.cluster.table import Seat
 from anabranch.controller.host import SegmentHost
 from anabranch.controller.record_memo import RecordMemo
 from anabranch.controller.service import ScalableService
 from anabranch.metadata.open import without_credentials
-from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.writegate import GatedStore
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
 from anabranch.node.doors import Doors
-from anabranch.node.fleet import ClusterFleet
 from anabranch.node.guarding import make_guard, make_tls
-from anabranch.node.membership import ClusterPlace
-from anabranch.node.scalable import follow_placement, step_of
+from anabranch.node.scalable import step_of
 from anabranch.node.scalable_records import StoredScalableRecords
 from anabranch.node.segment_logs import NodeSegmentLogs
 from anabranch.node.segments import open_segments
 from anabranch.node.settings import NodeSettings, is_loopback
 from anabranch.node.stores import Stores, open_stores
-from anabranch.rest.brokers_client import BrokersClient
-from anabranch.rest.brokers_door import BrokersDoor
 from anabranch.rest.door import Door
 from anabranch.rest.routes import make_router
 from anabranch.rest.server import HttpServer
 from anabranch.runtime.blocking import ThreadBlocking
-from anabranch.runtime.chance import SystemChance, secret_bytes
+from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import Clock, SystemClock
 from anabranch.runtime.net import SocketNetwork
 from anabranch.runtime.settings import shown
-from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.ledgers import EmbeddedLedgers
+
+if TYPE_CHECKING:
+    from anabranch.node.joining import Joining
+    from anabranch.node.membership import ClusterPlace
 
 log = logging.getLogger(__name__)
 
 PASSWORD_THREADS = 1  # guessing passwords may cost an attacker's time, not more than one core of ours
 STOP_SECONDS = 8.0  # for closing all topics; after that the next start recovers as after a crash
-CLUSTER_SECONDS = 60.0  # until a broker that joined serves something
 CLOSE_SECONDS = 1.0  # how long a client may take to read its last frames
 
 
@@ -89,6 +80,7 @@ class Node:
         self._clock = clock or SystemClock()
         self._stack = AsyncExitStack()
         self._services: Services | None = None
+        self._joining: Joining | None = None  # in a cluster
 
     @property
     def services(self) -> Services:
@@ -122,7 +114,8 @@ class Node:
         settings, clock, stack = self.settings, self._clock, self._stack
         stores = await open_stores(settings, clock, stack)
         metadata, ledgers = stores.metadata, stores.ledgers
-        place = ClusterPlace(lambda: topics, ledgers, self.fenced.set, clock) if settings.cluster.enabled else None
+        joining = self._joining = self._make_joining(stores, lambda: topics) if settings.cluster.enabled else None
+        place = None if joining is None else joining.place
         segment_logs = stores.segment_logs(_everywhere if place is None else place.tenure_of)
         topics = self._topics(stores, place, segment_logs)
         guard = self._guard(stores)
@@ -134,13 +127,7 @@ class Node:
         )
         scalable_admin = ScalableAdmin(lambda: self.services)
         admin = BrokerAdmin(lambda: self.services, server, ledgers.check_writable, self._brokers(), scalable_admin)
-        fleet, brokers_door = None, None
-        if place is not None:
-            me, secret = Seat(settings.storage.broker_id, ledgers.generation), await self._secret(metadata)
-            client = BrokersClient(secret, me, clock)
-            stack.callback(client.close)
-            fleet = ClusterFleet(place, metadata, client, me.broker, settings.cluster.drain_seconds)
-            brokers_door = BrokersDoor(secret, me, clock, admin.errand)
+        fleet, brokers_door = (None, None) if joining is None else await joining.meet_others(admin)
         http = HttpServer(
             make_router(admin, __version__),
             settings.http,
@@ -172,17 +159,26 @@ class Node:
             segments=segments,
             scalable=controllers,
         )
-        if place is not None:
+        if joining is not None:
             await doors.open_front(server, http)
-            await self._join(stores, place, topics, server)
+            await joining.join(topics, server, address)
         if controllers is not None:
-            await self._lead(controllers, place)
+            await stack.enter_async_context(controllers)
+            if joining is None:
+                controllers.placement_changed(has_gained=True)
+            else:
+                joining.follow(controllers)
         topics.on_vanishing = self._forget_schema
         topics.start()
         doors.start()
         stack.push_async_callback(self._shut, server, topics)
-        if place is not None:
-            await place.cluster.wait_serving(CLUSTER_SECONDS)
+        if joining is not None:
+            await joining.wait_serving()
+
+    def _make_joining(self, stores: Stores, topics: Callable[[], Topics]) -> Joining:
+        from anabranch.node.joining import Joining  # a tenth of the start, for nothing where a broker is alone
+
+        return Joining(self.settings, stores, topics, self.fenced.set, self._clock, self._stack)
 
     def _topics(self, stores: Stores, place: ClusterPlace | None, segment_logs: NodeSegmentLogs) -> Topics:
         ledgers = stores.ledgers
@@ -216,14 +212,6 @@ class Node:
             started_ms=self._clock.now_ms(),
         )
 
-    async def _join(self, stores: Stores, place: ClusterPlace, topics: Topics, server: BrokerServer) -> None:
-        """Become a member; from now on this broker may be given topics to serve."""
-        await self._stack.enter_async_context(CatalogWatch(stores.metadata, topics, server, self._clock))
-        place.cluster = await self._stack.enter_async_context(self._cluster(stores.metadata, stores.ledgers, place))
-        watching = TaskOwner("node")
-        self._stack.push_async_callback(watching.close)
-        watching.spawn(place.watch_fence(), "fence")
-
     def _controllers(
         self,
         metadata: GatedStore,
@@ -251,41 +239,6 @@ class Node:
             gate=metadata.gate,
         )
 
-    async def _lead(self, scalable: ScalableService, place: ClusterPlace | None) -> None:
-        await self._stack.enter_async_context(scalable)
-        if place is None:
-            scalable.placement_changed(has_gained=True)
-            return
-        following = TaskOwner("scalable topics")
-        self._stack.push_async_callback(following.close)
-        following.spawn(follow_placement(place.cluster, scalable), "placement")
-
-    async def _secret(self, metadata: MetadataStore) -> Secret:
-        return await load_secret(metadata, secret_bytes(SECRET_BYTES))
-
-    def _cluster(self, metadata: MetadataStore, ledgers: EmbeddedLedgers, place: ClusterPlace) -> Cluster:
-        settings, address = self.settings, self.services.address
-        card = Card(
-            broker=settings.storage.broker_id,
-            incarnation=ledgers.generation,
-            service_url=address.service_url,
-            http_url=address.http_url,
-            volume_id=ledgers.volume_id,
-            version=__version__,
-            started_ms=self._clock.now_ms(),
-            service_url_tls=address.service_url_tls,
-            http_url_tls=address.http_url_tls,
-        )
-        return Cluster(
-            metadata,
-            card,
-            serving=place,
-            recover=ledgers.recover_peer,
-            clock=self._clock,
-            chance=SystemChance(),
-            session_ms=settings.cluster.session_ms,
-        )
-
     async def _forget_schema(self, name: TopicName) -> None:
         """A topic's schema goes with it; partitions have none of their own."""
         if name.partition_index < 0:
@@ -302,9 +255,8 @@ class Node:
 
     async def _shut(self, server: BrokerServer, topics: Topics) -> None:
         """First the topics (their clients are told on the open connections), then the connections."""
-        place = self.services.cluster
-        if isinstance(place, ClusterPlace) and not place.cluster.has_given_up:
-            await place.cluster.drain(self.settings.cluster.drain_seconds)  # while clients can still look topics up
+        if self._joining is not None:
+            await self._joining.leave()
         server.stop_accepting()
         try:
             async with asyncio.timeout(self._stop_seconds):

@@ -7,11 +7,14 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from anabranch.cluster.cluster import Cluster
 from anabranch.controller.leader import Step, no_step
 from anabranch.controller.service import ScalableService
 from anabranch.model.names import TopicName
+
+if TYPE_CHECKING:
+    from anabranch.cluster.cluster import Cluster
 
 DIE_AT = "ANABRANCH_TEST_DIE_AT"
 """For tests: the path of a file. When it names a step (`before-commit`, `after-create:2` for the second one from then

@@ -93,6 +93,7 @@ class _Life:
             gc.collect()
             gc.freeze()
             gc.set_threshold(*GC_THRESHOLDS)
+            gc.enable()
             began = self._clock.monotonic()
             self._on_ready(node)
             waiting = [loop.create_task(self._stop.wait()), loop.create_task(node.fenced.wait())]

@@ -1,0 +1,109 @@
+"""What a broker of a cluster has besides: its place among the others, the way to them, and membership.
+
+Wiring, no decisions. A broker that is alone never loads this module, nor the floor it stands on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from anabranch import __version__
+from anabranch.broker.admin import BrokerAdmin
+from anabranch.broker.catalog_watch import CatalogWatch
+from anabranch.broker.placement import Address
+from anabranch.broker.server import BrokerServer
+from anabranch.broker.topics import Topics
+from anabranch.cluster.card import Card
+from anabranch.cluster.cluster import Cluster
+from anabranch.cluster.secret import load_secret
+from anabranch.cluster.signature import SECRET_BYTES
+from anabranch.cluster.table import Seat
+from anabranch.controller.service import ScalableService
+from anabranch.node.fleet import ClusterFleet
+from anabranch.node.membership import ClusterPlace
+from anabranch.node.scalable import follow_placement
+from anabranch.node.settings import NodeSettings
+from anabranch.node.stores import Stores
+from anabranch.rest.brokers_client import BrokersClient
+from anabranch.rest.brokers_door import BrokersDoor
+from anabranch.runtime.chance import SystemChance, secret_bytes
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+SERVING_SECONDS = 60.0  # until a broker that joined serves something
+
+
+class Joining:
+    """In order of need: `place` at once, then `meet_others`, `join`, `follow` and `wait_serving`; `leave` at the
+    end."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        stores: Stores,
+        topics: Callable[[], Topics],
+        fenced: Callable[[], None],
+        clock: Clock,
+        stack: AsyncExitStack,
+    ) -> None:
+        self.place = ClusterPlace(topics, stores.ledgers, fenced, clock)
+        self._settings = settings
+        self._stores = stores
+        self._clock = clock
+        self._stack = stack
+
+    async def meet_others(self, admin: BrokerAdmin) -> tuple[ClusterFleet, BrokersDoor]:
+        """How this broker asks the others, and how they ask it."""
+        stores, settings = self._stores, self._settings
+        me = Seat(settings.storage.broker_id, stores.ledgers.generation)
+        secret = await load_secret(stores.metadata, secret_bytes(SECRET_BYTES))
+        client = BrokersClient(secret, me, self._clock)
+        self._stack.callback(client.close)
+        fleet = ClusterFleet(self.place, stores.metadata, client, me.broker, settings.cluster.drain_seconds)
+        return fleet, BrokersDoor(secret, me, self._clock, admin.errand)
+
+    async def join(self, topics: Topics, server: BrokerServer, address: Address) -> None:
+        """Become a member; from now on this broker may be given topics to serve."""
+        await self._stack.enter_async_context(CatalogWatch(self._stores.metadata, topics, server, self._clock))
+        self.place.cluster = await self._stack.enter_async_context(self._cluster(address))
+        watching = TaskOwner("node")
+        self._stack.push_async_callback(watching.close)
+        watching.spawn(self.place.watch_fence(), "fence")
+
+    def follow(self, scalable: ScalableService) -> None:
+        """Scalable topics are led where their names are placed."""
+        following = TaskOwner("scalable topics")
+        self._stack.push_async_callback(following.close)
+        following.spawn(follow_placement(self.place.cluster, scalable), "placement")
+
+    async def wait_serving(self) -> None:
+        await self.place.cluster.wait_serving(SERVING_SECONDS)
+
+    async def leave(self) -> None:
+        """Hand everything over, while clients can still look topics up."""
+        if not self.place.cluster.has_given_up:
+            await self.place.cluster.drain(self._settings.cluster.drain_seconds)
+
+    def _cluster(self, address: Address) -> Cluster:
+        settings, ledgers = self._settings, self._stores.ledgers
+        card = Card(
+            broker=settings.storage.broker_id,
+            incarnation=ledgers.generation,
+            service_url=address.service_url,
+            http_url=address.http_url,
+            volume_id=ledgers.volume_id,
+            version=__version__,
+            started_ms=self._clock.now_ms(),
+            service_url_tls=address.service_url_tls,
+            http_url_tls=address.http_url_tls,
+        )
+        return Cluster(
+            self._stores.metadata,
+            card,
+            serving=self.place,
+            recover=ledgers.recover_peer,
+            clock=self._clock,
+            chance=SystemChance(),
+            session_ms=settings.cluster.session_ms,
+        )
