@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 
 from anabranch import __version__
-from anabranch.cli.complaint import EXIT_INTERRUPTED, complain
 
 COMMANDS = {
     "standalone": (
@@ -43,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     import click
 
+    from anabranch.cli.complaint import EXIT_INTERRUPTED, complain
     from anabranch.cli.lazy import LazyGroup
 
     group = LazyGroup(
