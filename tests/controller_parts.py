@@ -121,6 +121,7 @@ class Placing:
     def __init__(self) -> None:
         self.owner: str | None = None
         self.tenure = 0
+        self.eras: dict[TopicName, int] = {}  # of segments whose owners have changed
 
     def at(self, broker: str) -> PlaceOf:
         return PlaceOf(self, broker)
@@ -141,6 +142,9 @@ class PlaceOf:
 
     def tenure(self, topic: TopicName) -> int | None:
         return self.believed if self.believes else self.placing.tenure
+
+    def era(self, topic: TopicName) -> int:
+        return self.placing.eras.get(topic, 0)
 
     async def wait_placed(self, topic: TopicName) -> None:
         return

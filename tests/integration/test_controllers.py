@@ -301,6 +301,28 @@ def test_a_namespace_says_how_long_and_nothing_goes_before() -> None:
     run_simulated(story())
 
 
+def test_a_drain_that_its_owner_did_not_live_to_tell_is_asked_for() -> None:
+    async def story() -> None:
+        async with Brokers("a") as brokers:
+            a, shelf, link = brokers.controllers["a"], brokers.shelf, Link()
+            await a.create(TOPIC, 1, {})
+            await a.register(TOPIC, Registration("s", STREAM, "one", EARLIEST), link)
+            parent = backing_topic(TOPIC, (await a.record(TOPIC)).segments[0])
+            at = shelf.publish(parent, "p", 0, b"x", 0)
+            await a.split(TOPIC, 0)
+            listeners, shelf._listeners = shelf._listeners, []
+            shelf.acknowledge(parent, "s", at)  # drained, durable; and its owner dies
+            shelf._listeners = listeners
+            a.placement_changed(has_gained=False)  # somebody else has died: nothing is asked
+            await asyncio.sleep(5)
+            assert not link.told
+            brokers.placing.eras[parent] = 1
+            a.placement_changed(has_gained=False)
+            await brokers.until(lambda: bool(link.told) and len(link.told[-1].segments) == 2)
+
+    run_simulated(story())
+
+
 def test_sessions_survive_their_leader_and_a_silent_member_is_replaced_after_its_grace() -> None:
     async def story() -> None:
         async with Brokers("a", "b", session_grace_seconds=10.0, drain_seconds=5.0) as brokers:

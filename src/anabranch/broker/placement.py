@@ -45,6 +45,9 @@ class Placement(Protocol):
     def tenure(self, topic: TopicName) -> int | None:
         """Of this broker: another number whenever somebody else may have served it in between; None: it does not."""
 
+    def era(self, topic: TopicName) -> int:
+        """Of whoever has it: another number whenever that is another broker, or another life of one."""
+
     async def wait_placed(self, topic: TopicName) -> None:
         """While the topic changes hands: until it is known who serves it, or for as long as a client may be kept.
 
@@ -65,6 +68,9 @@ class EverythingHere:
         return self._address
 
     def tenure(self, topic: TopicName) -> int | None:
+        return 0
+
+    def era(self, topic: TopicName) -> int:
         return 0
 
     async def wait_placed(self, topic: TopicName) -> None:

@@ -41,6 +41,7 @@ from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.session_keeper import KeeperEvent, SessionKeeper, SessionUp
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
+from anabranch.runtime.changes import Changes
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
@@ -109,7 +110,7 @@ class Cluster:
         self._cards: dict[str, Card] = {}
         self._farewells: list[tuple[frozenset[int], Callable[[], None]]] = []
         self._session_regained_at: float | None = None
-        self._changed = asyncio.Event()
+        self._changes = Changes()
         self._gave_up = False
         self._tasks = TaskOwner("cluster")
         self._stack = AsyncExitStack()
@@ -137,12 +138,20 @@ class Cluster:
             return False
         return self.is_here(topic) if slot.holder == self.card.seat else self.card_of(topic) is not None
 
-    async def wait_changed(self, seconds: float) -> bool:
-        """Until table or members change; False when they do not in this time."""
-        self._changed.clear()
+    def era_of(self, topic: str) -> int:
+        """Another number whenever the topic's slot has another holder, or the same one in another life."""
+        return self._table.slots[slot_of(topic)].epoch
+
+    @property
+    def changes(self) -> int:
+        """How often table or members have changed: read before looking at them, for `wait_changed`."""
+        return self._changes.count
+
+    async def wait_changed(self, seen: int, seconds: float) -> bool:
+        """Until table or members are others than at `seen`; False when they do not change in this time."""
         try:
             async with asyncio.timeout(seconds):
-                await self._changed.wait()
+                await self._changes.wait(seen)
         except TimeoutError:
             return False
         return True
@@ -214,8 +223,7 @@ class Cluster:
         """Until we hold something, or everything has a holder; TimeoutError otherwise."""
         async with asyncio.timeout(seconds):
             while not self._gave_up and not self._holder.serving and None in {s.holder for s in self._table.slots}:
-                self._changed.clear()
-                await self._changed.wait()
+                await self._changes.wait(self._changes.count)
 
     async def drain(self, seconds: float) -> bool:
         """Give everything away; True when nothing is held any more. Alone there is nobody to give to."""
@@ -224,8 +232,7 @@ class Cluster:
             async with asyncio.timeout(seconds):
                 await self._registration.update(encode_card(self.card), seconds)
                 while not self._holder.is_empty and self._others_able() and not self._gave_up:
-                    self._changed.clear()
-                    await self._changed.wait()
+                    await self._changes.wait(self._changes.count)
         except TimeoutError:
             return False
         return self._holder.is_empty
@@ -243,8 +250,7 @@ class Cluster:
                 while not await self._plan_move(wanted, to):
                     pass
                 while any(slot.heir == to for number, slot in enumerate(self._table.slots) if number in wanted):
-                    self._changed.clear()
-                    await self._changed.wait()
+                    await self._changes.wait(self._changes.count)
         except TimeoutError:
             return False
         return wanted <= self._table.held_by(to)
@@ -314,7 +320,7 @@ class Cluster:
     def _note_table(self, table: Table) -> None:
         if table.serial >= self._table.serial:
             self._table = table
-        self._changed.set()
+        self._changes.happened()
 
     async def _follow_members(self) -> None:
         async for _ in self._members.changes():
@@ -329,7 +335,7 @@ class Cluster:
             except BadCard as error:
                 log.warning("registration not understood", extra={"broker": name, "reason": error.reason})
         self._cards = cards
-        self._changed.set()
+        self._changes.happened()
 
     async def _brief(self, by: Director | None) -> None:
         """Tell the director who is there, once nothing is known to be missing: on an old list the living look dead."""
@@ -391,7 +397,7 @@ class Cluster:
                 case SaveTable():
                     self._tasks.spawn(self._hand_over(effect), "hand over")
         self._say_farewells()
-        self._changed.set()
+        self._changes.happened()
 
     async def _close(self, heirs: dict[int, Seat]) -> None:
         slots = frozenset(heirs)

@@ -186,6 +186,7 @@ class Controllers:
             told=self._told,
             step=self._step,
             gate=self._gate,
+            era=self._place.era,
             ended=self._leader_ended,
         )
         leader.tenure = tenure
@@ -233,6 +234,8 @@ class Controllers:
             if not self._place.is_here(topic) or self._place.tenure(topic) != leader.tenure:
                 del self._leaders[topic]
                 leader.depose("its name is placed elsewhere now, or was meanwhile")
+            else:
+                leader.placement_changed()
         self._due = {topic: at_ms for topic, at_ms in self._due.items() if self._place.is_here(topic)}
         if has_gained:
             self._resuming.set()

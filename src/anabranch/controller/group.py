@@ -250,6 +250,10 @@ class Group:
         return self._is_ready
 
     @property
+    def has_layout(self) -> bool:
+        return self._layout is not None
+
+    @property
     def saves_due(self) -> int:
         """Once ready: so many saves from now everything that has happened is durable."""
         return (self._saving is not None) + (self._is_dirty or self._has_news)

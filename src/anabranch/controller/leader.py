@@ -73,12 +73,13 @@ class Leader:
         told: Callable[[TopicName, TopicRecord | None], None],
         step: Step = no_step,
         gate: WriteGate | None = None,
+        era: Callable[[TopicName], int] = lambda _: 0,
         ended: Callable[[TopicName], None] = lambda _: None,
     ) -> None:
-        """`ended` is told once, when this leader leads no longer. `gate`: an operation passes it once, as a whole: it
-        is done or not begun when metadata is moved."""
+        """`ended` is told once, when this leader leads no longer. `era`: of who has a segment (`Place.era`). `gate`: an
+        operation passes it once, as a whole: it is done or not begun when metadata is moved."""
         self.topic, self.term = topic, term
-        self.settings, self.clock = settings, clock
+        self.settings, self.clock, self.era = settings, clock, era
         self.tenure: int | None = None  # of the place that made it the leader
         self.is_over = False
         self.over_because = ""
@@ -469,6 +470,11 @@ class Leader:
         record = self.ops.record
         if record is not None:
             await self._records.forget_group(self.topic, record.incarnation, name)
+
+    def placement_changed(self) -> None:
+        """Segments may have other owners: what the former ones did not live to tell is asked for."""
+        for members in tuple(self.members.values()):
+            members.placement_changed()
 
     def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
         members = self.members.get(event.subscription)

@@ -68,6 +68,7 @@ class Members:
         self._holds = Holds(self.group, lambda: self.record.segments, self._hold, leader.clock)
         self._links: dict[int, ConsumerLink] = {}
         self._names: dict[int, str] = {}
+        self._eras: dict[int, int] = {}  # who owned the segments that are not drained, when we last looked
         self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
         self._left: dict[int, set[int]] = {}  # readers that clients without a word for leaving have closed
         self._joining: dict[int, asyncio.Future[AssignedSegments]] = {}
@@ -175,7 +176,23 @@ class Members:
     def layout_told(self, record: TopicRecord) -> None:
         self.record = record
         self._deliver(grouping.LayoutTold(record.layout))
+        self._note_owners()
         self._holds.changed()
+
+    def placement_changed(self) -> None:
+        """A drain is told by who owned the segment then. Where that is another broker now, it may not have lived to:
+        the next one is asked."""
+        before = dict(self._eras)
+        self._note_owners()
+        moved = [one for one, era in self._eras.items() if before.get(one, era) != era]
+        if moved and self.subscription.kind.has_cursors:
+            self._leader.spawn(self._ask_drained(tuple(sorted(moved))), "ask drained again")
+
+    def _note_owners(self) -> None:
+        if not self.group.has_layout:
+            return
+        refs = {one: self._ref(one) for one in self.group.drain.undrained}
+        self._eras = {one: self._leader.era(ref.name) for one, ref in refs.items() if ref is not None}
 
     def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
         if isinstance(event, host.ReaderLeft):
@@ -218,6 +235,7 @@ class Members:
             case grouping.SaveGroup():
                 leader.spawn(self._save(effect), "save group")
             case grouping.AskDrained(segment_ids):
+                self._note_owners()
                 if self.subscription.kind.has_cursors:
                     leader.spawn(self._ask_drained(segment_ids), "ask drained")
             case grouping.Push(connection, _, generation, segment_ids):

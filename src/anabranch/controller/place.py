@@ -31,5 +31,8 @@ class Place(Protocol):
     def tenure(self, topic: TopicName) -> int | None:
         """Another number whenever somebody else may have had it in between; None: it is not ours."""
 
+    def era(self, topic: TopicName) -> int:
+        """Of whoever has it: another number whenever that is another broker, or another life of one."""
+
     async def wait_placed(self, topic: TopicName) -> None:
         """While it changes hands: until it is known who has it, or for as long as a client may be kept."""

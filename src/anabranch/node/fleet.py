@@ -86,7 +86,7 @@ class ClusterFleet:
         """A frozen broker keeps its connections: nobody waits for it longer than the cluster does."""
         cluster = self._place.cluster
         while (card := cluster.cards.get(seat.broker)) is not None and card.seat == seat:
-            await cluster.wait_changed(LOOK_SECONDS)
+            await cluster.wait_changed(cluster.changes, LOOK_SECONDS)
 
     async def drain(self) -> bool:
         return await self._place.cluster.drain(self._drain_seconds)

@@ -71,6 +71,9 @@ class ClusterPlace:
             raise ServedElsewhere(topic, self.whereabouts(topic))
         return tenure
 
+    def era(self, topic: TopicName) -> int:
+        return -1 if self._cluster is None else self._cluster.era_of(str(topic))
+
     def tenure(self, topic: TopicName) -> int | None:
         return None if self._cluster is None else self._cluster.tenure_of(str(topic))
 
@@ -78,11 +81,13 @@ class ClusterPlace:
         """A broker that was killed is registered until its session ends: nobody is sent to a port that refuses."""
         cluster, name = self.cluster, str(topic)
         until = self._clock.monotonic() + PLACED_SECONDS
+        looked = cluster.changes
         while not cluster.is_placed(name) or not await self._answers(cluster.card_of(name)):
             remaining = until - self._clock.monotonic()
             if remaining <= 0 or cluster.has_given_up:
                 return
-            await cluster.wait_changed(min(remaining, PROBE_SECONDS))
+            await cluster.wait_changed(looked, min(remaining, PROBE_SECONDS))
+            looked = cluster.changes
 
     async def _answers(self, card: Card | None) -> bool:
         if card is None:

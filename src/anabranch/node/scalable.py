@@ -29,13 +29,13 @@ async def follow_placement(cluster: Cluster, service: ScalableService) -> None:
     served: frozenset[tuple[int, int]] = frozenset()  # slots and since which epoch of theirs
     seen: object = None
     while True:
-        slots = cluster.table.slots
+        looked, slots = cluster.changes, cluster.table.slots
         now = frozenset((slot, slots[slot].epoch) for slot in cluster.serving) if cluster.is_valid else frozenset()
         facts = now, cluster.table.slots, frozenset(card.seat for card in cluster.cards.values())
         if facts != seen:
             service.placement_changed(has_gained=bool(now - served))
             served, seen = now, facts
-        await cluster.wait_changed(LOOK_SECONDS)
+        await cluster.wait_changed(looked, LOOK_SECONDS)
 
 
 def step_of(environment: Mapping[str, str]) -> Step:
