@@ -1,48 +1,37 @@
 """Controllers of scalable topics: `make bench-scalable` or `python -m benchmarks.scalable [--quick] …`.
 
-Two brokers are two nodes of one process on SQLite: they talk over sockets, but share one core, so that what each phase
-of a split costs can be read off. Expected before measuring: a split is two metadata writes (1-3 ms each with their
-sync), children and parent one durable write each on their owners, some of them an errand away: 10-20 ms. From the seal
-to a watcher elsewhere: the second write, its hint, one read: 3-6 ms. From a drained parent to its children: one errand,
-one write: 3-6 ms. A change of 900 segments is one sort and 1,000 small messages: 50 ms of CPU.
+Splits and drains: two brokers are two nodes of one process on SQLite. They talk over sockets, but share one core, so
+that what each phase of a split costs can be read off. A rebalance: ten connections to one node with segments on disk.
+Failover and idle topics: real processes (`scalable_processes`).
+
+Expected before measuring: a split is two metadata writes (1-3 ms each with their sync), children and parent one durable
+write each on their owners, some of them an errand away: 10-20 ms. From the seal to a watcher elsewhere: the second
+write, its hint, one read: 3-6 ms. From a drained parent to its children: one errand, one write: 3-6 ms. A change of 900
+segments is one sort, and 1,000 small messages written and read: 100 ms of CPU.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import random
 import time
-import tracemalloc
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.controller.controllers import Controllers
-from anabranch.controller.face import AssignedSegments, Registration, Start, SubscriptionKind
-from anabranch.controller.host_memory import MemoryHost, Shelf
-from anabranch.controller.paths import record_key
 from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_codec import encode_record
-from anabranch.controller.records import NOW
-from anabranch.controller.settings import ScalableTopicsSettings
-from anabranch.controller.sitting import Sitting
-from anabranch.metadata.open import open_store
-from anabranch.metadata.port import MetadataStore, Versioned
-from anabranch.metadata.writegate import GatedStore
-from anabranch.model.errors import Error
-from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
+from anabranch.node.scalable_settings import ScalableTopicSettings
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol import scalable
 from anabranch.protocol.commands import BaseCommand, position_of
-from anabranch.runtime.clock import SystemClock
-from benchmarks import report
+from anabranch.runtime.tasks import TaskOwner
+from benchmarks import report, scalable_processes
 from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
-from tests.controller_parts import NoRules, Placing
 from tests.raw_client import RawClient
-from tests.scalable_nodes import LayoutClient, admin_of, layout_client, service_of
+from tests.scalable_nodes import LayoutClient, admin_of, layout_client, plain_settings, service_of
 from tests.two_nodes import nodes, topic_at, until
 
 T = TypeVar("T")
@@ -176,84 +165,72 @@ async def one_drain(admin: ScalableAdmin, a: Node, b: Node, member: LayoutClient
 # -- many segments
 
 
-class Framed:
-    """A consumer that writes what it is told as the frame of a connection, and lets go at once."""
+class Reader:
+    """A consumer on a connection of its own, which lets go of what is taken from it at once."""
 
-    says_released = True
-
-    def __init__(self, number: int) -> None:
-        self.number, self.at = number, 0.0
+    def __init__(self, client: LayoutClient, number: int) -> None:
+        self.client, self.number, self.at = client, number, 0.0
         self.held: frozenset[int] = frozenset()
-        self.seat: Sitting | None = None
 
-    def assigned(self, assignment: AssignedSegments) -> None:
-        made = scalable.assignment(
-            assignment.topic,
-            assignment.segments,
-            epoch=assignment.epoch,
-            generation=assignment.generation,
-            incarnation=assignment.incarnation,
-            extensions=True,
-        )
-        scalable.assignment_update(self.number, made)
+    async def follow(self, topic: str) -> None:
+        """For ever."""
+        name, earliest = f"c{self.number}", pb.CommandSubscribe.Earliest
+        answer = await self.client.register(topic, "s", name, initial_position=earliest)
+        self._take(answer.assignment)
+        while True:
+            self._take(await self.client.assignment())
+
+    def _take(self, told: pb.ScalableConsumerAssignment) -> None:
         self.at = time.perf_counter()
-        before, self.held = self.held, frozenset(one.segment_id for one in assignment.segments)
-        if self.seat is not None and before - self.held:
-            release = self.seat.released
-            asyncio.get_running_loop().call_soon(release, before - self.held, assignment.generation)
-
-    def ended(self, error: Error) -> None:
-        self.seat = None
-
-
-def controllers(store: MetadataStore, shelf: Shelf, placing: Placing, name: str, **settings: Any) -> Controllers:
-    clock = SystemClock()
-    return Controllers(
-        store,
-        placing.at(name),
-        MemoryHost(shelf, clock.now_ms),
-        NoRules(),
-        broker=name,
-        settings=ScalableTopicsSettings(**settings),
-        clock=clock,
-        chance=random.Random(name),
-    )
-
-
-def sqlite(scene: Scene, name: str) -> GatedStore:
-    return open_store(f"sqlite://{scene.place(name) / 'metadata'}", SystemClock())
+        before, self.held = self.held, frozenset(one.segment_id for one in told.segments)
+        if before - self.held:
+            self.client.raw.tell(
+                BaseCommand.SEGMENT_RELEASE,
+                consumer_id=1,
+                generation=told.generation,
+                segment_ids=sorted(before - self.held),
+            )
 
 
 def rebalance(scene: Scene) -> list[Outcome]:
-    """10 consumers share the segments; one of these becomes many: layout change → last assignment frame written."""
+    """10 consumers share the segments; one of these becomes many: layout change → the last assignment frame arrived."""
     before, after = scene.size(100, 20), scene.size(1_000, 60)
 
     async def work() -> tuple[float, int]:
-        placing, topic = Placing(), TopicName.parse("topic://public/default/wide")
-        placing.owner = "a"
+        topic = "topic://public/default/wide"
+        settings = replace(ScalableTopicSettings(), max_segments=20_000, create_seconds=120.0, call_seconds=120.0)
         async with (
-            sqlite(scene, "rebalance") as store,
-            controllers(store, Shelf(), placing, "a", max_segments=20_000) as a,
+            Node(plain_settings(scene.place("rebalance"), scalable_topics=settings)) as node,
+            AsyncExitStack() as connections,
         ):
-            await a.create(topic, 2, {})  # one half of the ring is to become many, the other has all the others
-            await a.split(topic, 1, ways=before - 1)
-            links = [Framed(number) for number in range(10)]
-            for link in links:
-                wish = Registration("s", SubscriptionKind.STREAM, f"c{link.number}", Start.EARLIEST)
-                assigned, link.seat = await a.register(topic, wish, link)
-                link.assigned(assigned)
-            await until(lambda: all(len(link.held) == before // 10 for link in links))
-            owners = {one: link.number for link in links for one in link.held}
+            tasks = TaskOwner("readers")
+            connections.push_async_callback(tasks.close)
+            admin, service = admin_of(node), service_of(node)
+            await admin.create(topic, 2, {})  # one half of the ring is to become many, the other has all the others
+            await admin.split(topic, 1, before - 1, None, None)
+            readers = [
+                Reader(await connections.enter_async_context(layout_client(node)), number) for number in range(10)
+            ]
+            for reader in readers:
+                tasks.spawn(reader.follow(topic), "reader")
+            await until(lambda: all(len(reader.held) == before // 10 for reader in readers))
+            owners = {one: reader.number for reader in readers for one in reader.held}
             changed: list[float] = []
-            a.told = lambda name, record: changed.append(time.perf_counter())
-            await a.split(topic, 0, ways=after - before + 1)
-            await until(lambda: sum(len(link.held) for link in links) == after)
-            now = {one: link.number for link in links for one in link.held}
+            tell = service.told
+
+            def told(name: TopicName, record: TopicRecord | None) -> None:
+                changed.append(time.perf_counter())
+                tell(name, record)
+
+            service.told = told
+            await admin.split(topic, 0, after - before + 1, None, None)
+            await until(lambda: sum(len(reader.held) for reader in readers) == after)
+            now = {one: reader.number for reader in readers for one in reader.held}
             moved = sum(now[one] != owner for one, owner in owners.items() if one != 0)
-            return (max(link.at for link in links) - changed[-1]) * 1000, moved
+            return (max(reader.at for reader in readers) - changed[-1]) * 1000, moved
 
     spent, moved = run(work)
-    title = f"10 consumers, {before} → {after} segments: layout change → last assignment frame"
+    title = f"10 consumers, {before} → {after} segments: layout change → last assignment frame at its consumer"
     moves = Series("moves", "segments", (float(moved),))
     return [
         Outcome("rebalance", title, ms("rebalance", [spent]), None, at_most(500)),
@@ -261,85 +238,12 @@ def rebalance(scene: Scene) -> list[Outcome]:
     ]
 
 
-# -- many topics
-
-
-def failover(scene: Scene) -> list[Outcome]:
-    """The names of a dead leader come to another broker → a split is done there; SQLite, segments in memory."""
-    found: list[Outcome] = []
-    for count in (1, scene.size(10_000, 50)):
-        spent = [run(lambda number=number, count=count: one_failover(scene, count, number)) for number in range(3)]  # type: ignore[misc]  # bound now
-        title = f"leader gone → operations accepted again, {count} topic{'s' if count > 1 else ''}"
-        found.append(Outcome(f"failover-{count}", title, ms("failover", spent), None, at_most(1_000)))
-    return found
-
-
-async def one_failover(scene: Scene, count: int, number: int) -> float:
-    """One topic was in the middle of a split; of the others every tenth has something unfinished too."""
-    placing, shelf = Placing(), Shelf()
-    names = [TopicName.parse(f"topic://public/default/t{index}") for index in range(count)]
-    async with sqlite(scene, f"failover-{count}-{number}") as store:
-        async with controllers(store, shelf, placing, "a") as a:
-            placing.owner = "a"
-            await a.create(names[0], 1, {})
-            value = encode_record(TopicRecord(Layout.initial(1, now_ms=0), incarnation=1, leader_term=1))
-            items = [(record_key(name), Versioned(value, 1, 0, 0, ephemeral=False)) for name in names[1:]]
-            for first in range(0, len(items), 500):
-                await store.bulk_write(items[first : first + 500], preserve=False)
-            for name in names[::10]:
-                await a.records.want(name, NOW)
-        async with controllers(store, shelf, placing, "b") as b:
-            placing.owner = "b"
-            start = time.perf_counter()
-            b.placement_changed(has_gained=True)
-            await b.split(names[0], 0)
-            return (time.perf_counter() - start) * 1000
-
-
-def idle(scene: Scene) -> list[Outcome]:
-    """What a topic that is led takes, and what one takes that has nothing to lead."""
-    count = scene.size(1_000, 20)
-
-    async def work() -> tuple[float, float, int]:
-        placing = Placing()
-        placing.owner = "a"
-        async with sqlite(scene, "idle") as store, controllers(store, Shelf(), placing, "a") as a:
-            tracemalloc.start()
-            tasks, before = len(asyncio.all_tasks()), tracemalloc.get_traced_memory()[0]
-            names = [TopicName.parse(f"topic://public/default/t{index}") for index in range(count)]
-            for name in names:
-                await a.create(name, 1, {})
-            led = tracemalloc.get_traced_memory()[0]
-            await until(lambda: all(one.is_idle for one in a._leaders.values()))
-            for topic, leader in tuple(a._leaders.items()):
-                await a._unload(topic, leader, None)
-            del topic, leader
-            gc.collect()
-            rest = tracemalloc.get_traced_memory()[0]
-            tracemalloc.stop()
-            return (led - before) / count, (rest - before) / count, len(asyncio.all_tasks()) - tasks
-
-    led, rest, tasks = run(work)
-    return [
-        Outcome("led", f"memory of a topic that is led, of {count}", Series("led", "bytes", (led,)), None, None),
-        Outcome(
-            "idle",
-            "… that is idle: its segment in the memory host and its name (no object of the controller's)",
-            Series("idle", "bytes", (rest,)),
-            None,
-            None,
-            {"tasks": tasks},
-        ),
-        Outcome("idle-tasks", "tasks of idle topics", Series("tasks", "tasks", (float(tasks),)), None, at_most(0)),
-    ]
-
-
 MEASURES: dict[str, Run] = {
     "splits": splits,
     "drains": drains,
     "rebalance": rebalance,
-    "failover": failover,
-    "idle": idle,
+    "failover": scalable_processes.failover,
+    "idle": scalable_processes.idle,
 }
 
 

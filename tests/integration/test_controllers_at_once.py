@@ -12,6 +12,7 @@ import pytest
 
 from anabranch.controller.controllers import Controllers
 from anabranch.controller.face import Start, SubscriptionKind
+from anabranch.controller.leader import REQUESTS_TOGETHER
 from anabranch.controller.paths import record_key, registry_key, term_key, wanted_key
 from anabranch.controller.record import Outcome, TopicRecord
 from anabranch.controller.registry import Registry, SubscriptionState
@@ -382,6 +383,33 @@ def test_a_segment_is_pruned_while_a_subscription_is_being_created(is_subscribed
     topics: list[Topic] = []
     pair: tuple[Work, Work] = subscribed, sweep
     at_every_step(*in_order(*pair, is_subscribed_first), nothing_taken, steps_min=3, prepare=ready, retention_minutes=0)
+
+
+# -- many
+
+
+def test_a_very_wide_split_asks_a_few_owners_at_a_time_and_is_patient_with_each() -> None:
+    """An owner is the slower the more is asked of it: asked for all 300 at once, it would not answer in time."""
+    busy, most = 0, 0
+
+    async def story() -> None:
+        async with Brokers("a", max_segments=1_000, seal_seconds=2.0) as brokers:
+            leader = brokers.controllers["a"]
+            await leader.create(TOPIC, 1, {})
+
+            async def slow(step: str) -> None:
+                nonlocal busy, most
+                if step.startswith("Create"):
+                    busy += 1
+                    most = max(most, busy)
+                    await asyncio.sleep(0.02 * busy)  # an owner that has its hands full
+                    busy -= 1
+
+            brokers.faults.hold = slow
+            assert await leader.split(TOPIC, 0, ways=300) == 1
+
+    run_simulated(story())
+    assert most == REQUESTS_TOGETHER
 
 
 # -- doubt

@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 SEGMENT_BYTES = 400
 """What a segment may take in the record, generously."""
 
+REQUESTS_TOGETHER = 64
+"""Requests of the workflow to owners under way at a time; the patience with one begins when it is its turn."""
+
 Step = Callable[[str, TopicName], None]
 """Told before and after the steps that a test may want to die at."""
 
@@ -90,6 +93,7 @@ class Leader:
         self._gate, self._ended = gate, ended
         self._permit: tuple[Permit, Context] | None = None  # while an operation runs
         self._numbers = count(1)
+        self._asking = asyncio.Semaphore(REQUESTS_TOGETHER)
         self._waiting: dict[str, asyncio.Future[int]] = {}
         self._pruning = ""  # the last prune's operation
         self._in_office: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -384,7 +388,8 @@ class Leader:
         word = type(request).__name__.lower()
         self._step(f"before-{word}", self.topic)
         try:
-            answer = await self.ask_host(request)
+            async with self._asking:
+                answer = await self.ask_host(request)
         except Error as error:
             if not isinstance(error, host.Overtaken):
                 log.info("segment request failed", extra={"request": str(request), "reason": error.reason})
