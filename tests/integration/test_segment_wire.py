@@ -45,6 +45,7 @@ from anabranch.protocol.entry import build_entry, seal_entry
 from anabranch.protocol.pulsar_pb2 import ServerError
 from tests.integration.broker_serving import client_of, serving
 from tests.raw_client import RawClient, Received
+from tests.scalable_nodes import admin_of, layout_client
 from tests.segment_world import TOPIC, ref_of, save_record, split_record, until
 from tests.two_nodes import nodes, place_of
 
@@ -249,6 +250,38 @@ async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pyt
         answer = await client.subscribe(str(PARENT.name), "new")
         assert answer.body.error == ServerError.SubscriptionNotFound
     assert "new" not in loaded(node).subscriptions
+
+
+async def test_a_refusal_of_the_registry_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that a checkpoint group has, which has no cursors: nobody waits for what will never be."""
+    monkeypatch.setattr("anabranch.broker.segment_topic.REGISTRY_SECONDS", 3_600.0)
+    topic = "topic://public/default/groups"
+    async with serving(tmp_path) as node, client_of(node) as client, layout_client(node) as member:
+        await admin_of(node).create(topic, 1, {})
+        registered = await member.register(topic, "g", "a", consumer_type=pb.CHECKPOINT)
+        segment = registered.assignment.segments[0].segment_topic
+        answer = await client.subscribe(segment, "g")
+        assert answer.body.error == ServerError.NotAllowedError
+        assert "CHECKPOINT" in answer.body.message
+        assert (await client.subscribe(segment, "queue", 2)).kind == BaseCommand.SUCCESS
+
+
+async def test_a_subscription_is_not_deleted_on_one_segment(node: Node) -> None:
+    """Its cursor would be missing here, and what comes would be lost to it. (V5 clients have no such call.)"""
+    async with client_of(node) as client:
+        assert (await client.subscribe(str(PARENT.name), "s", permits=10)).kind == BaseCommand.SUCCESS
+        for force in (False, True):
+            answer = await client.ask(BaseCommand.UNSUBSCRIBE, consumer_id=1, force=force)
+            assert answer.body.error == ServerError.NotAllowedError
+        await client.producer(str(PARENT.name))
+        client.send(1)
+        await client.message()  # it is still attached
+        reader = await client.subscribe(str(PARENT.name), "reader", 3, durable=False, subType=0)
+        assert reader.kind == BaseCommand.SUCCESS
+        assert (await client.ask(BaseCommand.UNSUBSCRIBE, consumer_id=3)).kind == BaseCommand.SUCCESS
+    status = await host_of(node).ask(Mandate(1, 9), Fence("op", PARENT))
+    assert isinstance(status, Status)
+    assert "s" in status.cursors
 
 
 # -- sealing

@@ -41,6 +41,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "subscription": texts,
     "consumer": texts,
     "reader": texts,
+    "reason": texts,
     "publish_ms": numbers,
     "position": st.none() | positions,
     "generation": numbers,

@@ -223,6 +223,8 @@ class ConsumerCommands(CommandSet):
         await self._connection.authorize(BaseCommand.UNSUBSCRIBE, attached.resource)
         try:
             await attached.topic.unsubscribe(attached.subscription.name, force=body.force, by=attached.consumer)
+        except NotAllowed:
+            raise  # never, by nobody: it stays attached
         except Error as error:
             raise ClientMistake(error.reason) from error
         self._attached.pop(body.consumer_id, None)

@@ -69,6 +69,8 @@ def request_json(mandate: Mandate, request: Request) -> Json:
         case host.CloseReader() | host.GrantReader():
             value["subscription"], value["consumer"] = request.subscription, request.consumer
             value["generation"] = request.generation
+        case host.DenyCursor():
+            value["subscription"], value["reason"] = request.subscription, request.reason
         case host.Hold():
             value["subscription"] = request.subscription
             value["position"] = None if request.position is None else list(request.position)
@@ -110,6 +112,8 @@ def _request(value: Mapping[str, Any]) -> Request:
             kind = host.CloseReader if value["kind"] == "CloseReader" else host.GrantReader
             who, generation = str(value["consumer"]), int(value["generation"])
             return kind(operation, segment, str(value["subscription"]), who, generation)
+        case "DenyCursor":
+            return host.DenyCursor(operation, segment, str(value["subscription"]), str(value["reason"]))
         case "Hold":
             at = value["position"]
             position = None if at is None else Position(*map(int, at))

@@ -32,6 +32,7 @@ from anabranch.controller.host import (
     CreateCursor,
     Delete,
     DeleteCursor,
+    DenyCursor,
     Done,
     Fence,
     GrantReader,
@@ -197,7 +198,7 @@ class SegmentOwner:
         match request:
             case Fence():
                 return Status(exists=False)
-            case Delete() | DeleteCursor() | CloseReader() | GrantReader():
+            case Delete() | DeleteCursor() | DenyCursor() | CloseReader() | GrantReader():
                 return Done()
             case _:
                 raise SegmentMissing(f"{ref} does not exist")
@@ -225,6 +226,9 @@ class SegmentOwner:
                 await self._topics.delete_segment(topic)
             case CreateCursor(_, _, spec):
                 await topic.add_cursors((spec,))
+            case DenyCursor(_, _, subscription, reason):
+                topic.deny_cursor(subscription, reason)
+                await topic.flush_facts()
             case DeleteCursor(_, _, subscription):
                 await topic.drop_cursor(subscription)
             case Seek(operation, _, subscription, publish_ms):

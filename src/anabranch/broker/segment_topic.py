@@ -81,6 +81,7 @@ class SegmentTopic(Topic):
             self.log.save_state_nowait("dedup", Sequences().dump(self.log.last_position))
         await super().load(deduplicate)
         self._new_cursors: dict[str, asyncio.Event] = {}  # for those who wait for the registry
+        self._denied: dict[str, str] = {}  # what the registry said to them instead, while they wait
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
         self._unproven: dict[Producer, KeyProof] = {}  # producers whose first entries are looked at
         self.log.held_behind = self.facts.hold
@@ -226,7 +227,7 @@ class SegmentTopic(Topic):
         self.log.held_behind = self.facts.hold
         self.save_facts()
         if name in self.subscriptions:
-            await self.unsubscribe(name, force=True)
+            await super().unsubscribe(name, force=True)
         else:
             await self.log.flush_state()
 
@@ -392,7 +393,8 @@ class SegmentTopic(Topic):
         )
         arrived = self._new_cursors.setdefault(request.name, asyncio.Event())
         until = self._clock.monotonic() + REGISTRY_SECONDS
-        while request.name not in self.subscriptions and self._clock.monotonic() < until:
+        self._denied.pop(request.name, None)
+        while not self._is_answered(request.name) and self._clock.monotonic() < until:
             self._check_open()
             self._emit(event)
             try:
@@ -400,9 +402,21 @@ class SegmentTopic(Topic):
                     await arrived.wait()
             except TimeoutError:
                 continue
+        if (denied := self._denied.get(request.name)) is not None:
+            self._new_cursors.pop(request.name, None)
+            raise NotAllowed(denied)
         if request.name not in self.subscriptions:
             self._new_cursors.pop(request.name, None)
             raise SubscriptionNotFound(f"subscription {request.name!r} is not registered with {self.name.scalable}")
+
+    def _is_answered(self, name: str) -> bool:
+        return name in self.subscriptions or name in self._denied
+
+    def deny_cursor(self, name: str, reason: str) -> None:
+        """The registry does not make it, and will not: who waits for it is told."""
+        if name in self._new_cursors:
+            self._denied[name] = reason
+            self._new_cursors.pop(name).set()
 
     async def create_subscription(
         self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
@@ -413,8 +427,10 @@ class SegmentTopic(Topic):
         return await super().create_subscription(name, start, properties, durable=durable)
 
     async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
-        self.facts.cursors.pop(name, None)
-        self.save_facts()
+        """A durable one is the topic's: without its cursor here, and only here, it would miss what comes."""
+        found = self.subscriptions.get(name)
+        if found is not None and found.is_durable:
+            raise NotAllowed(f"subscription {name!r} is deleted on {self.name.scalable}, not on {self.name}")
         await super().unsubscribe(name, force=force, by=by)
 
     # -- ending

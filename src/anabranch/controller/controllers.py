@@ -351,6 +351,16 @@ class Controllers:
             await self.subscribe(topic, event.subscription, kind, event.start)
         except Error as error:
             log.warning("subscription not registered", extra={"topic": str(topic), "reason": error.reason})
+            if not error.retryable:  # otherwise the owner asks again, and its client waits a little
+                await self._deny(topic, event, error)
+
+    async def _deny(self, topic: TopicName, event: host.SubscriptionSeen, error: Error) -> None:
+        leader = self.leading(topic)
+        try:
+            if leader is not None:
+                await leader.ask_host(host.DenyCursor("deny", event.segment, event.subscription, error.reason))
+        except Error as missed:  # then it waits for as long as it does for a registry that says nothing
+            log.info("refusal not told", extra={"topic": str(topic), "reason": missed.reason})
 
     # calls ------------------------------------------------------------------------------------------------------------
     async def create(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:

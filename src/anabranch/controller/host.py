@@ -164,6 +164,16 @@ class CreateCursor:
 
 
 @dataclass(frozen=True, slots=True)
+class DenyCursor:
+    """The answer to a SubscriptionSeen that makes nothing: whoever waits there is told why. Answered by Done."""
+
+    operation: str
+    segment: SegmentRef
+    subscription: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteCursor:
     """Consumers of it are closed. Answered by Done, also when cursor or segment are not there."""
 
@@ -234,6 +244,7 @@ Request = (
     | Seal
     | Delete
     | CreateCursor
+    | DenyCursor
     | DeleteCursor
     | Seek
     | ClearBacklog

@@ -23,6 +23,7 @@ from anabranch.controller.host import (
     CursorStats,
     Delete,
     DeleteCursor,
+    DenyCursor,
     Done,
     Drained,
     Fence,
@@ -139,6 +140,8 @@ class Shelf:
             case CreateCursor(_, _, spec):
                 self._add_cursor(self._must(found, ref), spec)
                 return Done()
+            case DenyCursor():
+                return Done()  # nobody waits here
             case DeleteCursor(_, _, subscription):
                 if found is not None:
                     found.cursors.pop(subscription, None)
