@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from anabranch.broker.scalable_admin import ScalableAdmin
-from anabranch.testing.broker import Broker, _node_settings
+from anabranch.admin import blocking
+from anabranch.admin.blocking.scalable import ScalableTopics
+from anabranch.testing.broker import Broker
 from tests.spark_rig import Traffic
 
 PATIENCE = 60.0
 
 
 class ScalableBroker(Broker):
-    """Beside what clients can do: what an administrator does."""
-
-    _admin: ScalableAdmin
-
-    async def _serve(self, ready: Future[tuple[str, str]]) -> None:
-        from anabranch.node.node import Node
-
-        directory = Path(self._temporary.name if self._temporary is not None else ".")
-        async with Node(_node_settings(self._directory or directory, self._overrides)) as node:
-            self._stop = asyncio.Event()
-            self._loop = asyncio.get_running_loop()
-            self._admin = ScalableAdmin(lambda: node.services)
-            ready.set_result((node.service_url, node.http_url))
-            await self._stop.wait()
-
-    def do(self, work: Callable[[ScalableAdmin], Awaitable[Any]]) -> Any:
-        async def run() -> Any:
-            return await work(self._admin)
-
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE)
+    """Beside what clients can do: what an administrator does, over REST."""
 
     def create(self, topic: str, segments: int) -> None:
-        self.do(lambda admin: admin.create(topic, segments, {}))
+        with self._topics() as topics:
+            topics.create(topic, segments=segments)
 
     def split(self, topic: str, segment: int, into: int = 2) -> None:
-        self.do(lambda admin: admin.split(topic, segment, into, None, None))
+        with self._topics() as topics:
+            topics.split(topic, segment, into=into)
 
     def merge(self, topic: str, segments: list[int]) -> None:
-        self.do(lambda admin: admin.merge(topic, segments, None))
+        with self._topics() as topics:
+            topics.merge(topic, segments)
 
     def active(self, topic: str) -> list[int]:
         """Ids of the segments that take messages, in ring order."""
-        record = self.do(lambda admin: admin.metadata(topic))
+        with self._topics() as topics:
+            record = topics.metadata(topic)
         found = [one for one in record["segments"].values() if one["state"] == "ACTIVE"]
         return [one["segmentId"] for one in sorted(found, key=lambda one: one["hashRange"]["start"])]
+
+    @contextmanager
+    def _topics(self) -> Iterator[ScalableTopics]:
+        with blocking.connect(self.http_url, timeout=PATIENCE) as admin:
+            yield admin.scalable_topics
 
 
 class Unrest:

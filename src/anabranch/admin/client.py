@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -166,14 +168,18 @@ class AdminClient:
         raise Unreachable(f"{self.url}: brokers send us round in circles")
 
     def _connection(self, at: Place) -> http.client.HTTPConnection:
-        """Kept open, one for each broker."""
+        """Kept open, one for each broker; one that the broker has closed meanwhile is dialled anew by its next
+        request."""
         if at not in self._open:
             if at.scheme == "https":
                 tls = self._tls = self._tls or ssl.create_default_context()
                 self._open[at] = http.client.HTTPSConnection(at.host, at.port, timeout=self._timeout, context=tls)
             else:
                 self._open[at] = http.client.HTTPConnection(at.host, at.port, timeout=self._timeout)
-        return self._open[at]
+        found = self._open[at]
+        if found.sock is not None and _has_ended(found.sock):
+            found.close()
+        return found
 
     def _exchange(self, at: Place, method: str, target: str, data: bytes | None, headers: Mapping[str, str]) -> Answer:
         connection = self._connection(at)
@@ -189,6 +195,13 @@ class AdminClient:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise Unreachable(f"no answer from {url}: {_words(error)}") from error
+
+
+def _has_ended(idle: socket.socket) -> bool:
+    """Between two requests there is nothing to read but the end."""
+    poll = select.poll()
+    poll.register(idle, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def refusal(answer: Answer) -> AdminError:
