@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anabranch.cli.hush import hushed
 from anabranch.cli.table import pairs, table
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ EXIT_UNSOUND = 1
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+        click.option("--verbose", is_flag=True, help="Show what Spark itself has to say."),
         click.option("--master", metavar="URL", help="Spark master, or sc://… of Spark Connect (default: local[*])."),
         click.option("--token", envvar="ANABRANCH_TOKEN", metavar="TOKEN", help="Token to sign in with."),
         click.option(
@@ -38,7 +40,7 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group("spark", context_settings={"help_option_names": ["-h", "--help"]})
 def spark() -> None:
-    """Pipeline jobs on Spark: copy, audit, stats."""
+    """Pipeline jobs on Spark: copy, audit, stats, simulate."""
 
 
 @spark.command()
@@ -61,6 +63,7 @@ def copy(
     service_url: str,
     token: str | None,
     master: str | None,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Copy topic to topic, topic to Parquet, or Parquet to topic: everything there is now, once.
@@ -75,11 +78,10 @@ def copy(
     if target.startswith("parquet:"):
         del options["delivery"]
     job = CopyJob(service_url, source, target, checkpoint, target_url, start, rows_per_batch, options)
-    session = open_session(master, "anabranch copy")
-    try:
+    with hushed(is_off=verbose), open_session(master, "anabranch copy") as session:
         done = run(session, job, _watch if sys.stderr.isatty() else None)
-    finally:
-        session.stop()
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[K", nl=False, err=True)
     found = {"rows": done.rows, "batches": done.batches, "source": done.source, "target": done.target}
     click.echo(json.dumps(found) if as_json else pairs(found))
 
@@ -89,23 +91,26 @@ def copy(
 @click.option("--counter", metavar="FIELD", help="Field of JSON values that counts each key's messages from 0.")
 @_common
 def audit(
-    topic: str, counter: str | None, service_url: str, token: str | None, master: str | None, as_json: bool
+    topic: str,
+    counter: str | None,
+    service_url: str,
+    token: str | None,
+    master: str | None,
+    verbose: bool,
+    as_json: bool,
 ) -> int:
     """Check that a topic is complete, has nothing twice, and keeps every key in order. Exit code 1 when it does not."""
     from anabranch.spark.auditing import audit as run
     from anabranch.spark.session import open_session
 
-    session = open_session(master, "anabranch audit")
-    try:
+    with hushed(is_off=verbose), open_session(master, "anabranch audit") as session:
         verdict = run(session, service_url, topic, counter=counter, options=_client(token))
-    finally:
-        session.stop()
     if as_json:
         click.echo(json.dumps(verdict.as_dict()))
     else:
         found = verdict.as_dict()
-        del found["offenders"]
-        click.echo(pairs(found))
+        del found["offenders"], found["sound"]
+        click.echo(pairs({name.replace("_", " "): one for name, one in found.items()}))
         if verdict.offenders:
             rows = [(one.check, one.producer, one.key, one.detail) for one in verdict.offenders]
             click.echo("\n" + table(("check", "producer", "key", "what"), rows))
@@ -118,18 +123,21 @@ def audit(
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw it, too: a .png or .svg file.")
 @_common
 def stats(
-    topic: str, picture: Path | None, service_url: str, token: str | None, master: str | None, as_json: bool
+    topic: str,
+    picture: Path | None,
+    service_url: str,
+    token: str | None,
+    master: str | None,
+    verbose: bool,
+    as_json: bool,
 ) -> None:
     """Show how a topic's messages lie over segments, keys and time, and where it would split well."""
     from anabranch.spark.figures import stats as run
     from anabranch.spark.picture import draw
     from anabranch.spark.session import open_session
 
-    session = open_session(master, "anabranch stats")
-    try:
+    with hushed(is_off=verbose), open_session(master, "anabranch stats") as session:
         figures = run(session, service_url, topic, options=_client(token))
-    finally:
-        session.stop()
     if picture is not None:
         draw(figures, picture)
     if as_json:
@@ -137,14 +145,90 @@ def stats(
         return
     sums = {"topic": figures.topic, "messages": figures.messages, "bytes": figures.bytes, "keys": figures.keys}
     click.echo(pairs({**sums, "skew": figures.skew}))
-    heads = ("segment", "messages", "bytes", "keys", "share %", "split at")
+    heads = ("segment", "state", "range", "messages", "bytes", "keys", "share %", "split at")
     rows = [
-        (one.segment, one.messages, one.bytes, one.keys, one.share * 100, _ring(one.split_at))
+        (
+            one.segment,
+            "active" if one.is_active else "sealed",
+            f"{one.hash_start:04x}-{one.hash_end:04x}",
+            one.messages,
+            one.bytes,
+            one.keys,
+            one.share * 100,
+            _ring(one.split_at),
+        )
         for one in figures.segments
     ]
     click.echo("\n" + table(heads, rows))
     hot = [(one.key, one.messages, one.bytes, one.segment) for one in figures.hot_keys]
     click.echo("\n" + table(("hot key", "messages", "bytes", "segment"), hot))
+
+
+@spark.command()
+@click.argument("topic")
+@click.option("--policy", "settings", multiple=True, metavar="NAME=VALUE", help="Of the policy, as REST names it.")
+@click.option("--segments", default=1, show_default=True, type=click.IntRange(1), help="Segments to begin with.")
+@click.option("--tick", default=10.0, show_default=True, type=click.FloatRange(min=0.001), help="Seconds of a step.")
+@click.option("--times", default=1.0, show_default=True, type=float, help="As much traffic as there was.")
+@click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Draw it, too: a .png or .svg file.")
+@_common
+def simulate(
+    topic: str,
+    settings: tuple[str, ...],
+    segments: int,
+    tick: float,
+    times: float,
+    picture: Path | None,
+    service_url: str,
+    token: str | None,
+    master: str | None,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """Show what a scaling policy would have done with a topic's traffic: splits, merges, how long segments were too
+    busy. Nothing is changed. Policies have the settings of PIP-483, for instance maxSegments=16."""
+    from anabranch.spark.picture import draw_simulation
+    from anabranch.spark.scaling import ScalePolicy
+    from anabranch.spark.session import open_session
+    from anabranch.spark.simulating import simulate as run
+
+    policy = ScalePolicy.of(dict(_setting(one) for one in settings))
+    with hushed(is_off=verbose), open_session(master, "anabranch simulate") as session:
+        found = run(
+            session,
+            service_url,
+            topic,
+            policy=policy,
+            segments=segments,
+            tick_seconds=tick,
+            times=times,
+            options=_client(token),
+        )
+    if picture is not None:
+        draw_simulation(found, picture)
+    if as_json:
+        click.echo(json.dumps(found.as_dict()))
+        return
+    sums = found.as_dict()
+    for name in ("policy", "steps", "ticks"):
+        del sums[name]
+    click.echo(pairs({name.replace("_", " "): one for name, one in sums.items()}))
+    if found.steps:
+        rows = [
+            (f"{one.at:,.0f} s", one.kind, _ids(one.parents), _ids(one.children), one.reason) for one in found.steps
+        ]
+        click.echo("\n" + table(("at", "what", "of", "into", "because of"), rows))
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--policy")
+    return name.strip(), value.strip()
+
+
+def _ids(segments: tuple[int, ...]) -> str:
+    return ", ".join(map(str, segments))
 
 
 def _ring(position: int | None) -> str:

@@ -14,6 +14,7 @@
 | `buckets` `moments`          | for users: rows in fixed buckets, offsets of a moment                             |
 | `listener`                   | lag, for those who export metrics                                                 |
 | `copying` `auditing` `figures` | jobs, also `anabranch spark …`                                                    |
+| `simulating` `scaling`       | one more: what a scaling policy would have done; its rules. Pure                  |
 
 `from anabranch.spark import register; register(spark)`, or install the package where Spark runs: Spark finds the module
 `pyspark_anabranch` by itself. Importing this package needs neither Spark nor Arrow.
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from anabranch.spark.figures import TopicStats, stats
     from anabranch.spark.listener import Lag, LagListener
     from anabranch.spark.moments import offsets_at
+    from anabranch.spark.scaling import ScalePolicy
+    from anabranch.spark.simulating import Simulation, simulate
 
 _JOBS = {
     "audit": "auditing",
@@ -39,6 +42,9 @@ _JOBS = {
     "CopyJob": "copying",
     "Copied": "copying",
     "stats": "figures",
+    "simulate": "simulating",
+    "Simulation": "simulating",
+    "ScalePolicy": "scaling",
     "TopicStats": "figures",
     "offsets_at": "moments",
     "to_buckets": "buckets",
@@ -65,12 +71,15 @@ __all__ = [
     "CopyJob",
     "Lag",
     "LagListener",
+    "ScalePolicy",
+    "Simulation",
     "TopicStats",
     "Verdict",
     "audit",
     "copy",
     "offsets_at",
     "register",
+    "simulate",
     "stats",
     "to_buckets",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 
 HOT_KEYS = 10
 TIME_STEPS = 60
+LAYOUT = "segment bigint, state string, hash_start int, hash_end int, parents array<bigint>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,11 @@ class SegmentStats:
     bytes: int
     keys: int
     share: float  # of all bytes
-    low: int  # lowest and highest ring position of its keys
-    high: int
-    split_at: int | None  # halves its bytes; None: it has less than its share, or one key
+    hash_start: int
+    hash_end: int
+    is_active: bool
+    parents: tuple[int, ...]
+    split_at: int | None  # halves its bytes; None: it is sealed, has less than its share, or one key
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class TopicStats:
     skew: float  # bytes of the largest segment over the mean
     segments: tuple[SegmentStats, ...]
     hot_keys: tuple[KeyStats, ...]
-    over_time: tuple[tuple[datetime, int, int], ...]  # step, messages, bytes
+    over_time: tuple[tuple[datetime, int, int], ...]  # equal steps: when it begins, messages, bytes
+    step_seconds: float
 
     def as_dict(self) -> dict[str, Any]:
         made = asdict(self)
@@ -55,12 +59,11 @@ class TopicStats:
 def stats(spark: Any, service_url: str, topic: str, *, options: Mapping[str, str] | None = None) -> TopicStats:
     from pyspark.sql import functions as f
 
-    source = spark.read.format("anabranch").option("serviceUrl", service_url).option("topic", topic)
-    rows = (
-        source.options(**dict(options or {}))
-        .schema("key string, value binary, segment bigint, publish_time timestamp")
-        .load()
-    )
+    def reader() -> Any:
+        made = spark.read.format("anabranch").option("serviceUrl", service_url).option("topic", topic)
+        return made.options(**dict(options or {}))
+
+    rows = reader().schema("key string, value binary, segment bigint, publish_time timestamp").load()
     sized = rows.select("key", "segment", "publish_time", f.octet_length("value").alias("size"))
     ringed = sized.mapInArrow(
         with_ring, "key string, segment bigint, publish_time timestamp, size int, ring int"
@@ -77,24 +80,21 @@ def stats(spark: Any, service_url: str, topic: str, *, options: Mapping[str, str
                 f.sum("messages").alias("messages"),
                 f.sum("bytes").alias("bytes"),
                 f.count("key").alias("keys"),
-                f.min("ring").alias("low"),
-                f.max("ring").alias("high"),
             )
             .orderBy("segment")
             .collect()
         )
+        layout = {one.segment: one for one in reader().option("metadata", "segments").schema(LAYOUT).load().collect()}
         total = sum(row.bytes for row in segments)
         mean = total / len(segments) if segments else 0.0
         cuts = _split_points(keys, f)
         hot = keys.filter("key is not null").orderBy(f.desc("bytes"), "key").limit(HOT_KEYS).collect()
         found = tuple(
-            SegmentStats(
-                row.segment, row.messages, row.bytes, row.keys, row.bytes / total if total else 0.0,
-                row.low or 0, row.high or 0,
-                cuts.get(row.segment) if row.keys > 1 and row.bytes >= mean else None,
-            )
+            _segment_stats(row, layout[row.segment], total, cuts.get(row.segment) if row.bytes >= mean else None)
             for row in segments
-        )  # fmt: skip
+            if row.segment in layout  # not collected meanwhile
+        )
+        steps, seconds = _over_time(ringed, f)
         return TopicStats(
             topic,
             sum(row.messages for row in segments),
@@ -103,10 +103,27 @@ def stats(spark: Any, service_url: str, topic: str, *, options: Mapping[str, str
             max((row.bytes for row in segments), default=0) / mean if mean else 0.0,
             found,
             tuple(KeyStats(row.key, row.messages, row.bytes, row.segment) for row in hot),
-            _over_time(ringed, f),
+            steps,
+            seconds,
         )
     finally:
         ringed.unpersist()
+
+
+def _segment_stats(row: Any, known: Any, total: int, split_at: int | None) -> SegmentStats:
+    is_active = known.state == "ACTIVE"
+    return SegmentStats(
+        row.segment,
+        row.messages,
+        row.bytes,
+        row.keys,
+        row.bytes / total if total else 0.0,
+        known.hash_start,
+        known.hash_end,
+        is_active,
+        tuple(known.parents),
+        split_at if is_active and row.keys > 1 else None,
+    )
 
 
 def with_ring(batches: Iterator[Any]) -> Iterator[Any]:
@@ -141,18 +158,15 @@ def _split_points(keys: Any, f: Any) -> dict[int, int]:
     return {row.segment: row.at for row in halves.collect()}
 
 
-def _over_time(rows: Any, f: Any) -> tuple[tuple[datetime, int, int], ...]:
+def _over_time(rows: Any, f: Any) -> tuple[tuple[tuple[datetime, int, int], ...], float]:
+    """Equal steps from the first message to the last, empty ones too; and how long a step is."""
     ends = rows.agg(f.min("publish_time").alias("first"), f.max("publish_time").alias("last")).first()
     if ends.first is None:
-        return ()
+        return (), 0.0
     seconds = max((ends.last - ends.first).total_seconds() / TIME_STEPS, 0.001)
     step = f.floor((f.col("publish_time").cast("double") - f.lit(ends.first.timestamp())) / seconds)
     found = rows.groupBy(step.alias("step")).agg(f.count("*").alias("n"), f.sum("size").alias("size"))
-    return tuple(
-        (
-            datetime.fromtimestamp(ends.first.timestamp() + int(row.step) * seconds, ends.first.tzinfo),
-            row.n,
-            row.size or 0,
-        )
-        for row in found.orderBy("step").collect()
-    )
+    sums = {int(row.step): (row.n, row.size or 0) for row in found.collect()}
+    began, zone = ends.first.timestamp(), ends.first.tzinfo
+    steps = range(max(sums) + 1)
+    return tuple((datetime.fromtimestamp(began + i * seconds, zone), *sums.get(i, (0, 0))) for i in steps), seconds

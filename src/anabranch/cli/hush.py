@@ -1,0 +1,41 @@
+"""Keeps what other programs say out of the way: what Spark's processes write to standard error goes to a file, what we
+say goes where it went. When the work fails, the file stays and is named; else it is gone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+
+@contextmanager
+def hushed(*, is_off: bool = False) -> Iterator[None]:
+    """Processes that are started in here inherit the file as their standard error."""
+    if is_off:
+        yield
+        return
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    handle, path = tempfile.mkstemp(prefix="anabranch-spark-", suffix=".log")
+    sys.stderr.flush()
+    terminal, before = os.dup(2), sys.stderr
+    os.dup2(handle, 2)
+    os.close(handle)
+    sys.stderr = os.fdopen(os.dup(terminal), "w", buffering=1)
+    is_well = False
+    try:
+        yield
+        is_well = True
+    finally:
+        sys.stderr.close()
+        sys.stderr = before
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        if is_well or os.path.getsize(path) == 0:
+            os.unlink(path)
+        else:
+            click.echo(f"Spark's own words are in {path}", err=True)
