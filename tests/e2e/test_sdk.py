@@ -357,8 +357,8 @@ async def test_kill9_in_the_middle_of_pipelined_sends(
 def cut(client: Client) -> None:
     """Reset every connection under the client's feet, with whatever is on its way in either direction."""
     for connection in client._pool._connections.values():
-        if connection._transport is not None:
-            connection._transport.abort()
+        if connection._stream is not None:
+            connection._stream.abort()
 
 
 @pytest.mark.slow

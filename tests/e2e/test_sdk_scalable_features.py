@@ -23,6 +23,7 @@ from anabranch.client.chunking import entries_of
 from anabranch.client.errors import ClientError
 from anabranch.client.record import Record, Style
 from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.entry import Bytes
 from anabranch.schema import Auto, Avro
 from tests.broker_process import BrokerProcess
 
@@ -110,7 +111,7 @@ class Half:
         self._chunks = chunks
         self._stored: asyncio.Queue[int] = asyncio.Queue()
 
-    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
         self._stored.put_nowait(kind)
 
     def detached(self, error: ClientError) -> None:
@@ -125,7 +126,7 @@ class Half:
         await connection.ask(BaseCommand.PRODUCER, PATIENCE, **fields)
         chunks = entries_of(Record(0, os.urandom(5000), "k"), Style("half", chunk_bytes=1000), 2000)
         for entry in chunks[: self._chunks]:
-            connection.write(entry.frame(number))
+            connection.write(*entry.frame(number))
             assert await asyncio.wait_for(self._stored.get(), PATIENCE) == BaseCommand.SEND_RECEIPT
         await connection.ask(BaseCommand.CLOSE_PRODUCER, PATIENCE, producer_id=number)
         connection.unlisten(number)

@@ -51,7 +51,7 @@ def test_entries_say_how_they_are_packed(kind: Compression, count: int) -> None:
     of, data = parts(entry.data)
     assert (of.compression, of.num_messages_in_batch) == (kind.number, count)
     assert len(data) < of.uncompressed_size
-    assert [one.data for one in messages_of(of, unpacked(of, data))] == [one.value for one in records]
+    assert [one.data for one in messages_of(of, bytes(unpacked(of, data)))] == [one.value for one in records]
 
 
 @pytest.mark.parametrize("kind", CODECS)

@@ -93,7 +93,7 @@ class Bulk:
         self.rows = len(values)
         if keys is not None and len(keys) != self.rows:
             raise BadColumn(f"{len(keys)} keys for {self.rows} values")
-        if values.null_count if is_arrow(values) else None in values:
+        if values.null_count if is_arrow(values) else not all(values) and None in values:
             raise BadColumn("a value is missing")
         self.sent = Sent(topic, self.rows)
         self._left = self.rows
@@ -269,7 +269,7 @@ class Shipment(Sequence[Record]):
         self.size_bytes = made.size
 
     def entry(self, made: Packed) -> Entry:
-        return Entry(self, made.data, made.first, made.highest, self._deadline)
+        return Entry(self, made.head, made.body, made.first, made.highest, self._deadline)
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -25,6 +25,7 @@ from anabranch.client.topic_watch import TopicWatches
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.entry import Bytes
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock, Timer
 
@@ -186,7 +187,7 @@ class Channel:
     def ended(self, error: ClientError) -> None:
         self._outlet.ended(self, error)
 
-    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.MESSAGE:
             if self.is_at_end:
                 self.is_at_end = False

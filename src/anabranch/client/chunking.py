@@ -23,7 +23,7 @@ from anabranch.client.compression import UNPACKED_BYTES_MAX, Compression, packed
 from anabranch.client.errors import MessageTooLarge
 from anabranch.client.record import Entry, Record, Style, described
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.entry import seal_entry
+from anabranch.protocol.entry import entry_head
 
 HEAD_BYTES = 64  # room for the fields that only chunks have, and the checksum
 COMPLETE_MAX = 1000
@@ -44,8 +44,8 @@ def entries_of(record: Record, style: Style, message_bytes_max: int) -> list[Ent
         of.compression = kind.number
     room = message_bytes_max - of.ByteSize() - HEAD_BYTES
     if len(body) <= room:
-        data = seal_entry(of, body)
-        return [Entry((record,), data, record.sequence_id, record.sequence_id, record.deadline)]
+        head = entry_head(of, body)
+        return [Entry((record,), head, body, record.sequence_id, record.sequence_id, record.deadline)]
     if style.chunk_bytes is None or room < 1:
         raise MessageTooLarge(record.size_bytes, message_bytes_max)
     if len(whole) > UNPACKED_BYTES_MAX:
@@ -64,8 +64,8 @@ def _chunks(record: Record, of: pb.MessageMetadata, body: bytes, chunk_bytes: in
     for number, start in enumerate(cuts):
         of.chunk_id = number
         records = (record,) if number == len(cuts) - 1 else ()
-        data = seal_entry(of, view[start : start + chunk_bytes])
-        made.append(Entry(records, data, sequence, sequence, record.deadline, is_chunk=True))
+        part = view[start : start + chunk_bytes]
+        made.append(Entry(records, entry_head(of, part), part, sequence, sequence, record.deadline, is_chunk=True))
     return made
 
 

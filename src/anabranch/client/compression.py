@@ -73,13 +73,14 @@ def compressed(body: bytes | bytearray, kind: Compression) -> bytes:
     return _compressed(bytes(body), kind)
 
 
-def unpacked(of: pb.MessageMetadata, data: Bytes, bytes_max: int = UNPACKED_BYTES_MAX) -> bytes:
-    """The body that `data` stands for, as the entry's metadata describes it. Raises BadEntry or OpaqueEntry."""
+def unpacked(of: pb.MessageMetadata, data: Bytes, bytes_max: int = UNPACKED_BYTES_MAX) -> Bytes:
+    """The body that `data` stands for, as the entry's metadata describes it; `data` itself where it is not packed.
+    Raises BadEntry or OpaqueEntry."""
     if of.encryption_keys:
         raise OpaqueEntry("the entry is encrypted")
     kind = of.compression
     if kind == pb.NONE:
-        return bytes(data)
+        return data
     size = of.uncompressed_size
     if size > bytes_max:
         raise BadEntry(f"the body unpacks to {size} bytes, more than the {bytes_max} that are opened")

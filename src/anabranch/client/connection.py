@@ -1,4 +1,4 @@
-"""One connection of the SDK: where the `Link` machine meets a socket and the event loop. Knows asyncio transports and
+"""One connection of the SDK: where the `Link` machine meets a stream of bytes and the event loop. Knows streams and
 timers; knows nothing of topics. Producers and consumers listen by id and are told when it is over."""
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from anabranch.client.link import (
 from anabranch.client.link import Write as LinkWrite
 from anabranch.client.policies import ConnectionPolicy, seconds
 from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.entry import Bytes
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.credentials import Credentials, NoCredentials
+from anabranch.runtime.dial import dial
+from anabranch.runtime.net import Buffer, Stream
 
 
 class Listener(Protocol):
     """A producer, a consumer or a watch on this connection. Called on the event loop; must not raise."""
 
-    def heard(self, kind: int, body: Any, payload: bytes) -> None: ...
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None: ...
 
     def detached(self, error: ClientError) -> None:
         """The connection is over; at most once per listening."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection:
     def __init__(self, address: Address, policy: ConnectionPolicy, clock: Clock, auth: Credentials | None) -> None:
         self.address = address
         self.message_bytes_max = MESSAGE_BYTES_MAX
@@ -47,7 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self._clock = clock
         self._auth = auth
         self._link = Link(keepalive_s=seconds(policy.keepalive))
-        self._transport: asyncio.WriteTransport | None = None
+        self._stream: Stream | None = None
         self._timer: Timer | None = None
         self._timer_at = float("inf")
         loop = asyncio.get_running_loop()
@@ -60,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sessions: dict[int, Listener] = {}
         self._last_id = 0
         self._failure: ClientError | None = None
-        self._outbox: list[bytes] = []
+        self._outbox: list[Buffer] = []
 
     @classmethod
     async def dial(
@@ -75,12 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         connection = cls(address, policy, clock, auth)
         try:
             async with asyncio.timeout(seconds(policy.connect_timeout)):
-                await connection._loop.create_connection(
-                    lambda: connection,
-                    address.host,
-                    address.port,
-                    ssl=(tls or ssl.create_default_context()) if address.is_tls else None,
-                )
+                context = (tls or ssl.create_default_context()) if address.is_tls else None
+                await dial(address.host, address.port, connection._attached, context)
                 await connection._opened
         except TimeoutError as error:
             connection.abort("no answer")
@@ -100,33 +99,39 @@ class Connection(asyncio.BufferedProtocol):
     def is_usable(self) -> bool:
         return self._failure is None
 
-    # -- asyncio's side
+    # -- the stream's side
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+    def _attached(self, stream: Stream) -> Connection:
+        self._stream = stream
         if self._failure is not None:
-            transport.abort()
-            return
+            self._loop.call_soon(stream.abort)  # it has no handler yet
+            return self
         now = self._clock.monotonic()
         if self._auth is None:
             self.write(self._link.start(now))
         elif (data := self._credentials()) is not None:
             self.write(self._link.start(now, auth_method=self._auth.method, auth_data=data))
         self._set_timer()
+        return self
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    @property
+    def block_bytes(self) -> int:
+        return self._link.block_bytes
+
+    def buffer(self) -> memoryview:
         return self._link.buffer()
 
-    def buffer_updated(self, nbytes: int) -> None:
-        self._perform(self._link.received(nbytes, self._clock.monotonic()))
+    def received(self, count: int) -> None:
+        self._perform(self._link.received(count, self._clock.monotonic()))
 
-    def eof_received(self) -> None:
-        self._perform(self._link.lost("the broker closed the connection"))
+    def received_block(self, block: bytes) -> None:
+        self._perform(self._link.received_block(block, self._clock.monotonic()))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        reason = "the connection was closed" if exc is None else f"the connection broke: {exc}"
-        self._perform(self._link.lost(reason))
+    def drained(self) -> None:
+        """What may be under way is bounded by whoever writes."""
+
+    def closed(self, reason: str) -> None:
+        self._perform(self._link.lost(f"the connection is over: {reason}"))
         self._mark_gone()
 
     def _mark_gone(self) -> None:
@@ -140,18 +145,18 @@ class Connection(asyncio.BufferedProtocol):
         self._last_id += 1
         return self._last_id
 
-    def write(self, data: bytes) -> None:
+    def write(self, *buffers: Buffer) -> None:
         """Frames written in one turn of the loop leave together."""
-        if self._transport is None or self._failure is not None:
+        if self._stream is None or self._failure is not None:
             return
         if not self._outbox:
             self._loop.call_soon(self._send)
-        self._outbox.append(data)
+        self._outbox += buffers
 
     def _send(self) -> None:
-        if self._transport is not None and self._outbox and not self._transport.is_closing():
-            self._transport.write(self._outbox[0] if len(self._outbox) == 1 else b"".join(self._outbox))
-        self._outbox.clear()
+        outbox, self._outbox = self._outbox, []
+        if self._stream is not None and outbox:
+            self._stream.write(outbox)
 
     def begin(self, kind: int, timeout_s: float, **fields: Any) -> asyncio.Future[Any]:
         """Like `ask`, written before it returns; the future has the answer."""
@@ -265,8 +270,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._transport is not None:
-            self._transport.abort()
+        if self._stream is not None:
+            self._stream.abort()
         else:
             self._mark_gone()
         if not self._opened.done():
@@ -285,8 +290,8 @@ class Connection(asyncio.BufferedProtocol):
     async def close(self) -> None:
         """What was written is handed to the kernel first. Returns when the socket is closed."""
         self._send()
-        if self._transport is not None and self._failure is None:
-            self._transport.close()
+        if self._stream is not None and self._failure is None:
+            self._stream.close()
             try:
                 async with asyncio.timeout(1.0):
                     await asyncio.shield(self._gone)

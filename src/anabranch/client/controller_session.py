@@ -32,6 +32,7 @@ from anabranch.client.topic_watch import TopicWatch
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, BaseCommand, position_of
+from anabranch.protocol.entry import Bytes
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +176,7 @@ class ControllerSession:
 
     # -- what comes
 
-    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
             self._told(body.assignment)
         elif kind == BaseCommand.CLOSE_CONSUMER:

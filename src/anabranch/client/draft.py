@@ -14,7 +14,7 @@ from anabranch.client.compression import Compression, packed
 from anabranch.client.record import Entry, Record, Style, described, head
 from anabranch.codec import core
 from anabranch.codec.column import pairs
-from anabranch.protocol.entry import seal_entry
+from anabranch.protocol.entry import entry_head
 from anabranch.protocol.keyhash import murmur3_32
 
 
@@ -147,4 +147,4 @@ def sealed(records: Sequence[Record], style: Style) -> Entry:
     if style.compression is not Compression.NONE:
         kind, body = packed(bytes(body), style.compression)
         of.compression = kind.number
-    return Entry(draft, seal_entry(of, body), first.sequence_id, draft.highest, draft.deadline)
+    return Entry(draft, entry_head(of, body), body, first.sequence_id, draft.highest, draft.deadline)

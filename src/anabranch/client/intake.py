@@ -28,7 +28,7 @@ from anabranch.client.message import Message, MessageId
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, signed
-from anabranch.protocol.entry import checksum_ok, parts
+from anabranch.protocol.entry import Bytes, checksum_ok, parts
 from anabranch.protocol.errors import BadEntry
 
 SAID_MAX = 1000
@@ -142,7 +142,7 @@ class Intake:
             self._floor = None  # the broker has it; what comes again from below, somebody has asked for by a seek
         self._open_again(buffered)
 
-    def delivered(self, body: Any, payload: bytes, now: float = 0.0) -> list[Effect]:
+    def delivered(self, body: Any, payload: Bytes, now: float = 0.0) -> list[Effect]:
         """A MESSAGE command and its entry. `now` is the time by which messages in chunks grow old."""
         if self._said:
             self._settle()

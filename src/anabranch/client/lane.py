@@ -214,8 +214,8 @@ class Lane:
         for entry in doomed:  # more than one only of a message in chunks, which stands or falls as a whole
             if entry in self._in_flight:
                 self._in_flight.remove(entry)
-                self._in_flight_bytes -= len(entry.data)
-                self.credited(len(entry.data), len(entry.records) or 1)  # no receipt will
+                self._in_flight_bytes -= entry.size
+                self.credited(entry.size, len(entry.records) or 1)  # no receipt will
             else:
                 self._waiting.remove(entry)
         return self._transmit([Failed([record for entry in doomed for record in entry.records], error)])
@@ -230,7 +230,7 @@ class Lane:
                 entry = entries.popleft()
                 late += entry.records
                 if entries is self._in_flight:
-                    self._in_flight_bytes -= len(entry.data)
+                    self._in_flight_bytes -= entry.size
         if self._batch is not None and self._batch.deadline <= now:
             late += self._new_batch()
         if not late:
@@ -341,7 +341,7 @@ class Lane:
 
     def _landed(self) -> Entry:
         entry = self._in_flight.popleft()
-        self._in_flight_bytes -= len(entry.data)
+        self._in_flight_bytes -= entry.size
         return entry
 
     def _transmit(self, effects: list[Effect]) -> Sequence[Effect]:
@@ -350,15 +350,15 @@ class Lane:
             self._is_open
             and not self.is_held
             and self._waiting
-            and (not self._in_flight or self._in_flight_bytes + len(self._waiting[0].data) <= self._in_flight_bytes_max)
+            and (not self._in_flight or self._in_flight_bytes + self._waiting[0].size <= self._in_flight_bytes_max)
             and (self._credits is None or self._credits.is_open)
         ):
             entry = self._waiting.popleft()
             if self._credits is not None:
-                self._credits.take(len(entry.data), len(entry.records) or 1)
+                self._credits.take(entry.size, len(entry.records) or 1)
             entry.was_sent = True
             self._in_flight.append(entry)
-            self._in_flight_bytes += len(entry.data)
+            self._in_flight_bytes += entry.size
             effects.append(Transmit(entry))
         return effects
 

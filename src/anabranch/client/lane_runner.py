@@ -38,6 +38,7 @@ from anabranch.client.track import LanesEffect, Track
 from anabranch.client.tutor import on_wire
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, signed
+from anabranch.protocol.entry import Bytes
 from anabranch.runtime.clock import Timer
 from anabranch.runtime.tasks import TaskOwner
 
@@ -201,7 +202,7 @@ class LaneRunner:
         else:
             self._home.ended(self, error)
 
-    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.SEND_RECEIPT:
             identity = body.message_id
             if body.credit_bytes or body.credit_messages:
@@ -236,7 +237,7 @@ class LaneRunner:
             match effect:
                 case Transmit(entry):
                     if self._connection is not None:
-                        self._connection.write(entry.frame(self._id))
+                        self._connection.write(*entry.frame(self._id))
                 case Stored(records, ledger, position):
                     self._home.stored(records, self._number, ledger, position)
                     is_less = True

@@ -16,6 +16,7 @@ from typing import Any
 from anabranch.client.errors import ClientError, Refused, TimedOut, Unreachable, refusal
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame, read_command
+from anabranch.protocol.entry import Bytes
 from anabranch.protocol.errors import ProtocolError
 from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, MESSAGE_BYTES_MAX, Frame, FrameDecoder
 from anabranch.protocol.replies import PING_FRAME, PONG_FRAME
@@ -97,7 +98,7 @@ class ForConsumer:
     consumer_id: int
     kind: int
     body: Any
-    payload: bytes
+    payload: Bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,16 @@ class Link:
         self._last_heard = now
         return self._events(self._decoder.received(count))
 
+    @property
+    def block_bytes(self) -> int:
+        """More than 0: the next bytes are wanted as a block of up to this size."""
+        return self._decoder.block_bytes
+
+    def received_block(self, block: bytes, now: float) -> list[Event]:
+        """Bytes that are in no buffer of ours."""
+        self._last_heard = now
+        return self._events(self._decoder.received_block(block))
+
     def feed(self, data: bytes, now: float) -> list[Event]:
         """For tests: any bytes."""
         self._last_heard = now
@@ -217,8 +228,8 @@ class Link:
             for one in frames:
                 kind, body = read_command(one.command)
                 if kind == _MESSAGE:
-                    payload = b"" if one.payload is None else bytes(one.payload)
-                    events.append(ForConsumer(body.consumer_id, kind, body, payload))
+                    payload: Bytes = b"" if one.payload is None else one.payload
+                    events.append(ForConsumer(body.consumer_id, kind, body, payload if one.owned else bytes(payload)))
                 elif kind == _RECEIPT:
                     events.append(ForProducer(body.producer_id, kind, body))
                 else:

@@ -17,6 +17,7 @@ from anabranch.client.message import Message, MessageId
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, BaseCommand, signed
+from anabranch.protocol.entry import Bytes
 from anabranch.runtime.clock import Timer
 
 ACK_SECONDS = 1.0
@@ -136,7 +137,7 @@ class Reader(Channel):
             self.is_at_end = True
             self._readers.reached_end(self)
 
-    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind != BaseCommand.REACHED_END_OF_TOPIC:
             super().heard(kind, body, payload)
         elif not self._is_sealed:

@@ -13,7 +13,7 @@ from typing import Any
 
 from anabranch.client.compression import Compression
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand, frame_with_payload
+from anabranch.protocol.commands import BaseCommand, frame_before
 
 FOREVER = float("inf")
 RECORD_OVERHEAD_BYTES = 64  # what a record adds to its payload on the wire, about
@@ -87,14 +87,25 @@ class Entry:
     the record: its outcome is the message's."""
 
     records: Sequence[Record]
-    data: bytes
+    head: bytes  # checksum and metadata
+    body: bytes | bytearray | memoryview
     first: int  # lowest and highest sequence id
     highest: int
     deadline: float
     is_chunk: bool = False
     was_sent: bool = False  # perhaps more than once; a broker may have it
 
-    def frame(self, producer_id: int) -> bytes:
+    @property
+    def size(self) -> int:
+        return len(self.head) + len(self.body)
+
+    @property
+    def data(self) -> bytes:
+        """The whole entry, as it is stored."""
+        return self.head + self.body
+
+    def frame(self, producer_id: int) -> tuple[bytes, bytes | bytearray | memoryview]:
+        """SEND, in two pieces: the body is not copied."""
         send = pb.CommandSend(
             producer_id=producer_id,
             sequence_id=self.first,
@@ -103,7 +114,7 @@ class Entry:
         )
         if self.is_chunk:
             send.is_chunk = True
-        return frame_with_payload(BaseCommand(type=BaseCommand.SEND, send=send), self.data)
+        return frame_before(BaseCommand(type=BaseCommand.SEND, send=send), self.head, len(self.body)), self.body
 
 
 def head(first: Record, style: Style) -> pb.MessageMetadata:

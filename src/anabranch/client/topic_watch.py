@@ -26,6 +26,7 @@ from anabranch.client.topic_view import Sightings, TopicView, UnreadableLayout, 
 from anabranch.model.errors import Error
 from anabranch.model.names import Domain, TopicName
 from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.entry import Bytes
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -191,7 +192,7 @@ class TopicWatch:
             if not self.view.is_synthetic:
                 return await self._end
 
-    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
         if not body.HasField("dag"):
             self._over(refusal(body.error, body.message))
             return

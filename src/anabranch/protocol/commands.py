@@ -116,6 +116,13 @@ def frame_with_payload(command: pb.BaseCommand, payload: bytes | bytearray | mem
     return b"".join((_SIZES(size + 4 + len(payload), size), data, payload))
 
 
+def frame_before(command: pb.BaseCommand, head: bytes, body_bytes: int) -> bytes:
+    """The same up to the end of `head`, with which the entry begins; `body_bytes` more are to follow."""
+    data = command.SerializeToString()
+    size = len(data)
+    return b"".join((_SIZES(size + 4 + len(head) + body_bytes, size), data, head))
+
+
 # ---------------------------------------------------------------------------------------------- once for every entry
 
 

@@ -253,12 +253,18 @@ def _parsed_metadata(data: memoryview) -> pb.MessageMetadata:
 
 def seal_entry(of: pb.MessageMetadata, payload: Bytes, *, checksum: bool = True) -> bytes:
     """Metadata and payload as an entry."""
+    if checksum:
+        return entry_head(of, payload) + payload
     data = of.SerializeToString()
-    head = _PACK_U32(len(data)) + data
-    if not checksum:
-        return b"".join((head, payload))
-    found = crc32c.crc32c(payload, crc32c.crc32c(head))
-    return b"".join((_PACK_U16(CHECKSUM_MAGIC), _PACK_U32(found), head, payload))
+    return b"".join((_PACK_U32(len(data)), data, payload))
+
+
+def entry_head(of: pb.MessageMetadata, payload: Bytes) -> bytes:
+    """What comes before the payload: checksum and metadata."""
+    data = of.SerializeToString()
+    covered = _PACK_U32(len(data)) + data
+    found = crc32c.crc32c(payload, crc32c.crc32c(covered))
+    return b"".join((_PACK_U16(CHECKSUM_MAGIC), _PACK_U32(found), covered))
 
 
 def build_entry(

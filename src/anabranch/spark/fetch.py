@@ -20,6 +20,7 @@ from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, message_id
+from anabranch.protocol.entry import Bytes
 from anabranch.spark.plan import Range
 
 FIRST_PERMITS = 1_000
@@ -38,7 +39,7 @@ class Hole(Error):
 
 class Stored(NamedTuple):
     position: Position
-    payload: bytes
+    payload: Bytes
 
 
 class Ground(Protocol):
@@ -69,7 +70,7 @@ class Intake:
 
     # -- on the loop's thread
 
-    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.MESSAGE:
             at = Position(body.message_id.ledgerId, body.message_id.entryId)
             with self._news:

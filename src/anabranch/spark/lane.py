@@ -17,7 +17,8 @@ from anabranch.client.errors import ClientError, NotReady, TopicTerminated, refu
 from anabranch.model.routing import RingHash, keyless_position
 from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand, frame_with_payload
+from anabranch.protocol.commands import BaseCommand, frame_before
+from anabranch.protocol.entry import Bytes
 from anabranch.spark import replay
 from anabranch.spark.tally import Tally
 
@@ -71,7 +72,7 @@ class Lane:
     def is_settled(self) -> bool:
         return not self.outstanding or self.is_sealed or self.failure is not None
 
-    def heard(self, kind: int, body: Any, payload: bytes) -> None:
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
         with self._news:
             if kind == BaseCommand.SEND_RECEIPT:
                 if self.outstanding and self.outstanding[0].entry.first == body.sequence_id:
@@ -102,11 +103,12 @@ class Lane:
             self._news.notify_all()
 
 
-def frame_of(producer_id: int, entry: codec.Packed) -> bytes:
+def frame_of(producer_id: int, entry: codec.Packed) -> tuple[bytes, bytes | bytearray]:
+    """In two pieces: the body is not copied."""
     send = pb.CommandSend(producer_id=producer_id, sequence_id=entry.first, num_messages=len(entry.rows))
     if len(entry.rows) > 1:
         send.highest_sequence_id = entry.highest
-    return frame_with_payload(pb.BaseCommand(type=pb.BaseCommand.SEND, send=send), entry.data)
+    return frame_before(pb.BaseCommand(type=pb.BaseCommand.SEND, send=send), entry.head, len(entry.body)), entry.body
 
 
 def stored_in(rows: Rows, mine: Any, ring: Any, lane: Lane) -> Iterator[tuple[int, Any]]:

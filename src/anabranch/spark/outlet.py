@@ -234,7 +234,7 @@ class Outlet:
 
         async def say() -> None:
             for frame in frames:
-                connection.write(frame)
+                connection.write(*frame)
 
         self._cluster.submit(say)
 

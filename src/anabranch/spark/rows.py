@@ -16,6 +16,7 @@ from anabranch import codec
 from anabranch.client.compression import unpacked
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.entry import Bytes
 from anabranch.spark.fetch import Stored
 
 _ID = np.dtype([("segment", ">i8"), ("ledger", ">i8"), ("entry", ">i8"), ("index", ">i4")])
@@ -26,7 +27,7 @@ def decode(entries: Sequence[Stored]) -> codec.Run:
     return codec.read([one.payload for one in entries], opened=_opened, verify=False)
 
 
-def _opened(kind: int, size_bytes: int, data: memoryview) -> bytes:
+def _opened(kind: int, size_bytes: int, data: memoryview) -> Bytes:
     of = pb.MessageMetadata(uncompressed_size=size_bytes)
     of.compression = kind  # type: ignore[assignment]  # a number of the wire
     return unpacked(of, data)
