@@ -159,6 +159,9 @@ class NoRules:
     async def check_may_create(self, topic: TopicName) -> None:
         return
 
+    async def check_name(self, topic: TopicName) -> None:
+        return
+
     async def may_auto_create(self, namespace: str) -> bool:
         return True
 

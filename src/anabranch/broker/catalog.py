@@ -16,7 +16,8 @@ from anabranch.broker.authorization import Grants
 from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
 from anabranch.broker.policies import LOCAL_CLUSTER, Policies
 from anabranch.broker.settings import BrokerSettings
-from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
+from anabranch.broker.twins import scalable_key, settle
+from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
 from anabranch.model.errors import AlreadyExists, BadName, BadRequest, NotAllowed, NotFound
 from anabranch.model.names import Domain, TopicName, check_namespace, check_tenant, parse_namespace
 
@@ -240,8 +241,17 @@ class Catalog:
 
     async def is_scalable(self, topic: TopicName) -> bool:
         """Is the name taken by a scalable topic? Then there is no regular one, and none may be made beside it."""
-        twin = topic.scalable
-        return await self._store.get(f"/topics/{twin.namespace_path}/{twin.encoded_local}") is not None
+        return await self._store.get(scalable_key(topic)) is not None
+
+    async def is_regular(self, topic: TopicName) -> bool:
+        """Is the name taken by a regular topic, partitioned or not, as the store has it now?"""
+        await self._store.sync()
+        return await self.exists(topic) or bool(await self.partitions(topic))
+
+    async def settle(self, topic: TopicName) -> None:
+        """A regular topic was just made: raises AlreadyExists when a scalable one has the name (`twins`)."""
+        if topic.domain in _REGULAR:
+            await settle(self._store, topic)
 
     async def check_regular(self, topic: TopicName) -> None:
         """What clients of regular topics are told of a scalable one: as with Pulsar, that it is not there."""
@@ -308,11 +318,28 @@ class Catalog:
         if await self.exists(topic):
             raise AlreadyExists(f"topic {topic} already exists and is not partitioned")
         await self.check_free(topic)
+        record = {"partitions": count, **({"properties": dict(properties)} if properties else {})}
+        key, value = self._partitioned_key(topic), json.dumps(record).encode()
         try:
-            record = {"partitions": count, **({"properties": dict(properties)} if properties else {})}
-            await self._store.put(self._partitioned_key(topic), json.dumps(record).encode(), expected=ABSENT)
+            await self._store.put(key, value, expected=ABSENT)
         except VersionMismatch as taken:
             raise AlreadyExists(f"partitioned topic {topic} already exists") from taken
+        except OutcomeUnknown:  # whether it is there or not: not beside a scalable one
+            await self._settle_partitioned(topic, key, value)
+            raise
+        await self._settle_partitioned(topic, key, value)
+
+    async def _settle_partitioned(self, topic: TopicName, key: str, value: bytes) -> None:
+        try:
+            await self.settle(topic)
+        except AlreadyExists:
+            found = await self._store.get(key)
+            if found is not None and found.value == value:
+                try:
+                    await self._store.delete(key, expected=found.version)
+                except (VersionMismatch, KeyMissing):
+                    pass  # somebody else took it, as it is, or away
+            raise
 
     async def grow_partitions(self, topic: TopicName, count: int, prepare: Callable[[range], Awaitable[None]]) -> None:
         """More partitions. `prepare` makes the new ones ready before any client can learn of them."""

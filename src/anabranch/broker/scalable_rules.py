@@ -22,9 +22,12 @@ class ScalableRules:
     # -- `controller.rules.Rules`
 
     async def check_may_create(self, topic: TopicName) -> None:
+        await self._services().catalog.check_room(topic.namespace_path, 0)
+        await self.check_name(topic)
+
+    async def check_name(self, topic: TopicName) -> None:
         catalog, twin = self._services().catalog, regular_twin(topic)
-        await catalog.check_room(topic.namespace_path, 0)
-        if await catalog.exists(twin) or await catalog.partitions(twin):
+        if await catalog.is_regular(twin):
             raise AlreadyExists(f"{twin} is a regular topic: migrate it, or take another name")
 
     async def may_auto_create(self, namespace: str) -> bool:

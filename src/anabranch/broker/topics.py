@@ -251,15 +251,14 @@ class Topics:
         return topic
 
     async def _open_regular(self, name: TopicName) -> TopicLog:
-        """One that was just made may have been made beside a scalable one: who makes one of either looks for the other
-        afterwards, so that one of the two sees it."""
+        """One that was just made may have been made beside a scalable one (`twins`)."""
         topic_log = await self._open_log(name)
         if topic_log.epoch == 1:
             try:
-                await self._catalog.check_regular(name)
-            except TopicNotFound:
+                await self._catalog.settle(name)
+            except AlreadyExists as taken:
                 await topic_log.delete()
-                raise
+                raise TopicNotFound(f"Topic {name} not found: {taken.reason}") from taken
             except BaseException:
                 await topic_log.close()
                 raise

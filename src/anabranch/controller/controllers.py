@@ -35,7 +35,7 @@ from anabranch.controller.telling import state_of
 from anabranch.metadata.patience import PATIENCE
 from anabranch.metadata.port import MetadataStore, StoreUnavailable
 from anabranch.metadata.writegate import WriteGate
-from anabranch.model.errors import BadRequest, Error, NotAllowed
+from anabranch.model.errors import AlreadyExists, BadRequest, Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.model.segment import backing_topic
@@ -169,6 +169,8 @@ class Controllers:
         record = await self.records.find(topic)
         if record is None:
             raise TopicGone(f"{topic} does not exist")
+        if record.leader_term == 0:
+            await self._settle_name(topic, record)
         tenure = self._place.tenure(topic)
         limits = self.settings.limits(
             record.auto_scale_policy, await self._rules.auto_scale_policy(topic.namespace_path)
@@ -196,6 +198,15 @@ class Controllers:
         self._leaders[topic] = leader
         leader.start()
         return leader
+
+    async def _settle_name(self, topic: TopicName, record: TopicRecord) -> None:
+        """Before it is led for the first time: a regular topic that was made at the same moment comes first. (From our
+        term on the record stays; until then whoever makes a regular topic takes it away.)"""
+        try:
+            await self._rules.check_name(topic)
+        except AlreadyExists:
+            await self.records.give_way(topic, record)
+            raise
 
     def _leader_ended(self, topic: TopicName) -> None:
         """What it left unfinished goes on soon, if it is still ours: nobody may be there to ask for it."""
@@ -384,7 +395,11 @@ class Controllers:
             properties=dict(properties),
         )
         await self.records.create(topic, record)
-        await self.wake(topic)
+        try:
+            await self.wake(topic)
+        except TopicGone:
+            await self._rules.check_name(topic)  # that is why, as a rule
+            raise
 
     async def wake(self, topic: TopicName) -> None:
         async def work(leader: Leader) -> None:

@@ -76,6 +76,16 @@ class Records:
         except VersionMismatch as taken:
             raise TopicExists(f"{topic} exists already") from taken
 
+    async def give_way(self, topic: TopicName, record: TopicRecord) -> None:
+        """A record that was never led goes, if it is still as it was read. Raises StoreUnavailable."""
+        found = await self._store.get(record_key(topic))
+        if found is None or decode_record(found.value) != record:
+            return
+        try:
+            await self._store.delete(record_key(topic), expected=found.version)
+        except (VersionMismatch, KeyMissing):
+            return
+
     async def all_of(self, namespace: str) -> dict[TopicName, TopicRecord]:
         """Every scalable topic there, by name. Raises StoreUnavailable."""
         parse_namespace(namespace)

@@ -19,6 +19,9 @@ class Rules(Protocol):
     async def check_may_create(self, topic: TopicName) -> None:
         """Raises NotFound for a namespace that is not there, AlreadyExists when a regular topic has the name."""
 
+    async def check_name(self, topic: TopicName) -> None:
+        """Raises AlreadyExists when a regular topic has the name, with everything that was written before the call."""
+
     async def may_auto_create(self, namespace: str) -> bool: ...
 
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
