@@ -6,11 +6,15 @@ can be laid side by side. Costs about a microsecond per mark; only for benchmark
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import gc
 import inspect
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 Mark = tuple[float, str]
@@ -19,6 +23,7 @@ Mark = tuple[float, str]
 class Marks:
     def __init__(self) -> None:
         self.rows: list[Mark] = []
+        self._tasks: list[asyncio.Task[Any]] = []
 
     def add(self, label: str) -> None:
         self.rows.append((time.perf_counter(), label))
@@ -51,6 +56,65 @@ class Marks:
             return call(*args, **named)
 
         setattr(owner, name, later if inspect.iscoroutinefunction(call) else now)
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Until the process ends."""
+        self._tasks.append(task)
+
+    def time(self, owner: Any, name: str, label: str, *, longer_than_s: float) -> None:
+        """Calls of a plain function that take long; of any thread."""
+        call = getattr(owner, name)
+
+        @functools.wraps(call)
+        def timed(*args: Any, **named: Any) -> Any:
+            before = time.perf_counter()
+            try:
+                return call(*args, **named)
+            finally:
+                if (took := time.perf_counter() - before) > longer_than_s:
+                    self.add(f"{label} {took * 1000:.0f} ms")
+
+        setattr(owner, name, timed)
+
+    def watch_collector(self, who: str) -> None:
+        """Pauses of the garbage collector, from half a millisecond on."""
+        began = [0.0]
+
+        def tell(phase: str, info: dict[str, int]) -> None:
+            if phase == "start":
+                began[0] = time.perf_counter()
+            elif (took := time.perf_counter() - began[0]) > 0.0005:
+                self.add(f"{who}: garbage collected, generation {info['generation']}, {took * 1000:.1f} ms")
+
+        gc.callbacks.append(tell)
+
+    async def watch_loop(self, who: str, longer_than_s: float = 0.01) -> None:
+        """For ever: moments at which the event loop did not run for so long; the load of the machine counts too."""
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            if (late := time.perf_counter() - before) > longer_than_s:
+                self.add(f"{who}: loop stood still for {late * 1000:.0f} ms")
+
+    def watch_threads(self, who: str, longer_than_s: float = 0.01) -> None:
+        """For ever, in two threads of its own: how long a word takes from one to the other and back. What is slow here
+        is slow for every worker of the process; no lock of ours is involved."""
+        there: SimpleQueue[float] = SimpleQueue()
+        back: SimpleQueue[float] = SimpleQueue()
+
+        def echo() -> None:
+            while True:
+                back.put(there.get())
+
+        def call() -> None:
+            while True:
+                time.sleep(0.005)
+                there.put(time.perf_counter())
+                if (took := time.perf_counter() - back.get()) > longer_than_s:
+                    self.add(f"{who}: a word between two threads took {took * 1000:.0f} ms")
+
+        for work in (echo, call):
+            threading.Thread(target=work, daemon=True).start()
 
     def save(self, path: Path) -> None:
         path.write_text("".join(f"{at:.6f} {label}\n" for at, label in self.rows))

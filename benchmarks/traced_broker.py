@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import sys
@@ -14,6 +15,9 @@ from anabranch.broker import consumer_commands, scalable_commands, segment_owner
 from anabranch.broker.producer_commands import ProducerCommands
 from anabranch.cli.main import main
 from anabranch.controller import leader, members, records, watches
+from anabranch.metadata.sqlite_writer import Writer
+from anabranch.node.node import Node
+from anabranch.storage.commitlog import CommitLog
 from benchmarks.marks import Marks
 
 MARKS = "ANABRANCH_MARKS"
@@ -39,8 +43,25 @@ def install(marks: Marks) -> None:
     marks.watch(consumer_commands.ConsumerCommands, "_flow", "broker: FLOW")
 
 
+def install_machine(marks: Marks) -> None:
+    """What the process itself and the disk do to everybody."""
+    marks.watch_collector("broker")
+    marks.watch_threads("broker", 0.004)
+    enter = Node.__aenter__
+
+    async def entered(self: Node) -> Node:
+        task = asyncio.get_running_loop().create_task(marks.watch_loop("broker", 0.004))
+        marks.keep(task)
+        return await enter(self)
+
+    Node.__aenter__ = entered  # type: ignore[assignment,method-assign]  # a benchmark's business
+    for owner, name, what in ((CommitLog, "commit", "log"), (Writer, "_commit", "metadata"), (Writer, "_tidy", "tidy")):
+        marks.time(owner, name, f"broker: {what} took", longer_than_s=0.004)
+
+
 if __name__ == "__main__":
     marks = Marks()
     install(marks)
+    install_machine(marks)
     atexit.register(lambda: marks.save(Path(os.environ[MARKS])))
     sys.exit(main())
