@@ -4,13 +4,15 @@ between. Every split is of a topic's only segment, so that it concerns every key
 Expected before measuring. Nothing is confirmed between the decision to seal and its being durable (one fdatasync, about
 1 ms) nor on the way of the notice to the producer and of what follows to the children (a round trip and another
 fdatasync): 3-5 ms on an idle machine, everything beyond is the machine's. Pulsar 5.0.0-M1 with its own V5 client,
-measured here: 112-176 ms. Beside every split the same is measured in calm windows: what the machine itself does.
+measured here: 112-176 ms. Beside every split the same is measured in calm windows: what the machine itself does; and a
+bare process (`benchmarks.probe`) says what it does to everybody. Merges are measured like splits, and told as notes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -19,6 +21,7 @@ import anabranch.admin
 from anabranch import MessageId, Producer
 from benchmarks import report
 from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
+from benchmarks.probe import Probe
 from tests.broker_process import BrokerProcess
 from tests.delivery_audit import Numbered, by_stream, decode, encode, judge
 from tests.lineage_reading import stored
@@ -28,7 +31,8 @@ SPLITS_PER_TOPIC = 10
 RATE = 2_000
 KEYS = 200
 TICK_SECONDS = 0.001
-WINDOW_SECONDS = 0.25  # after each split
+WINDOW_SECONDS = 0.25  # after each change
+MARGIN_SECONDS = 0.05
 
 
 @dataclass
@@ -63,10 +67,12 @@ class Pace:
             self.done.append((sent_at, time.perf_counter()))
 
     def longest_ms(self, since: float, until: float) -> tuple[float, float]:
-        """The longest time without a confirmation, and from send to confirmation, in a window."""
+        """The longest time without a confirmation, and from send to confirmation, in a window. What is sent at its very
+        end is not counted: what follows may be another change."""
         at = [confirmed for _, confirmed in self.done if since <= confirmed <= until]
         gap = max((later - earlier for earlier, later in pairwise([since, *at])), default=until - since)
-        wait = max((confirmed - sent for sent, confirmed in self.done if since <= sent <= until), default=0.0)
+        end = until - MARGIN_SECONDS
+        wait = max((confirmed - sent for sent, confirmed in self.done if since <= sent <= end), default=0.0)
         return gap * 1000, wait * 1000
 
 
@@ -74,14 +80,32 @@ class Pace:
 class Windows:
     gaps: list[float] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
+    spans: list[tuple[float, float]] = field(default_factory=list)
 
-    def add(self, found: tuple[float, float]) -> None:
-        self.gaps.append(found[0])
-        self.waits.append(found[1])
+    def add(self, pace: Pace, since: float, until: float) -> None:
+        gap, wait = pace.longest_ms(since, until)
+        self.gaps.append(gap)
+        self.waits.append(wait)
+        self.spans.append((since, until))
+
+    def worst(self, probe: Probe) -> dict[str, float]:
+        """The longest wait, and what the bare process saw of the machine meanwhile."""
+        wait, (since, until) = max(zip(self.waits, self.spans, strict=True))
+        late_ms, sync_ms = probe.worst(since, until + wait / 1000)
+        return {"longest send to receipt ms": wait, "bare wake-up late by ms": late_ms, "bare fdatasync ms": sync_ms}
 
 
-async def measured(broker: BrokerProcess, topic: str, splits: int, changes: Windows, calm: Windows) -> Pace:
-    """One topic: its splits into `changes`, as many windows without one into `calm`."""
+@dataclass
+class Seen:
+    """Of all topics: windows with a split, with a merge, and without either."""
+
+    splits: Windows = field(default_factory=Windows)
+    merges: Windows = field(default_factory=Windows)
+    calm: Windows = field(default_factory=Windows)
+
+
+async def measured(broker: BrokerProcess, topic: str, splits: int, seen: Seen) -> Pace:
+    """One topic, split and merged again so often."""
     spans: list[tuple[Windows, float, float]] = []
     async with (
         anabranch.admin.connect(broker.http_url) as admin,
@@ -91,22 +115,23 @@ async def measured(broker: BrokerProcess, topic: str, splits: int, changes: Wind
         pace = Pace(producer)
         task = asyncio.ensure_future(pace.run())
         await asyncio.sleep(0.5)
-        whole = 0
-        for _ in range(splits):
-            spans.append((calm, time.perf_counter(), time.perf_counter() + WINDOW_SECONDS))
-            await asyncio.sleep(WINDOW_SECONDS)
+
+        async def window(windows: Windows, change: Awaitable[object] | None = None) -> None:
             began = time.perf_counter()
-            await admin.scalable_topics.split(topic, whole)
+            if change is not None:
+                await change
             await asyncio.sleep(WINDOW_SECONDS)
-            spans.append((changes, began, time.perf_counter()))
-            await admin.scalable_topics.merge(topic, [whole + 1, whole + 2])
-            whole += 3
-            await asyncio.sleep(0.05)
+            spans.append((windows, began, time.perf_counter()))
+
+        for whole in range(0, 3 * splits, 3):
+            await window(seen.calm)
+            await window(seen.splits, admin.scalable_topics.split(topic, whole))
+            await window(seen.merges, admin.scalable_topics.merge(topic, [whole + 1, whole + 2]))
         pace.is_over = True
         await task
         await producer.flush(timeout=30)
     for windows, since, until in spans:
-        windows.add(pace.longest_ms(since, until))
+        windows.add(pace, since, until)
     await audit(broker, topic, pace)
     return pace
 
@@ -120,21 +145,27 @@ async def audit(broker: BrokerProcess, topic: str, pace: Pace) -> None:
 
 
 def run(scene: Scene) -> list[Outcome]:
-    changes, calm, messages = Windows(), Windows(), 0
-    with BrokerProcess(scene.place("sdk-split")) as broker:
+    seen, messages, place = Seen(), 0, scene.place("sdk-split")
+    with BrokerProcess(place / "data") as broker, Probe(place) as probe:
         for number in range(scene.size(10, 1)):
             topic, splits = TOPIC.format(number), scene.size(SPLITS_PER_TOPIC, 3)
-            messages += len(asyncio.run(measured(broker, topic, splits, changes, calm)).sent)
+            messages += len(asyncio.run(measured(broker, topic, splits, seen)).sent)
+    calm, merges = seen.calm, seen.merges
     notes = {
         "messages": messages,
         "errors, reordered, duplicated": 0,
         "calm windows: longest gap, median and max ms": (percentile(calm.gaps, 0.5), max(calm.gaps)),
         "calm windows: longest send to receipt, median and max ms": (percentile(calm.waits, 0.5), max(calm.waits)),
+        "merges: longest gap, median and max ms": (percentile(merges.gaps, 0.5), max(merges.gaps)),
+        "merges: longest send to receipt, median and max ms": (percentile(merges.waits, 0.5), max(merges.waits)),
+        "worst split": seen.splits.worst(probe),
+        "worst merge": merges.worst(probe),
+        "worst calm window": calm.worst(probe),
     }
     rows = []
     for name, title, values in (
-        ("split-gap", "longest time without a receipt around a split", changes.gaps),
-        ("split-wait", "longest send → receipt around a split", changes.waits),
+        ("split-gap", "longest time without a receipt around a split", seen.splits.gaps),
+        ("split-wait", "longest send → receipt around a split", seen.splits.waits),
     ):
         rows.append(Outcome(name, title, Series("median", "ms", tuple(values)), None, at_most(10), notes))
         worst = Series("worst", "ms", (max(values),))

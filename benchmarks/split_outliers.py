@@ -59,14 +59,12 @@ def _segment(runner: lane_runner.LaneRunner) -> str:
     return f"{runner.topic.rpartition('/')[2]}"
 
 
-async def one_topic(broker: BrokerProcess, topic: str, marks: Marks) -> tuple[sdk_split.Pace, sdk_split.Windows]:
-    changes, calm = sdk_split.Windows(), sdk_split.Windows()
+async def one_topic(broker: BrokerProcess, topic: str, seen: sdk_split.Seen, marks: Marks) -> sdk_split.Pace:
     watching = asyncio.ensure_future(marks.watch_loop("client", STALL_SECONDS))
     try:
-        pace = await sdk_split.measured(broker, topic, sdk_split.SPLITS_PER_TOPIC, changes, calm)
+        return await sdk_split.measured(broker, topic, sdk_split.SPLITS_PER_TOPIC, seen)
     finally:
         watching.cancel()
-    return pace, changes
 
 
 Span = tuple[float, float, int, int]
@@ -130,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--slower-than", type=float, default=40.0, metavar="MS")
     parser.add_argument("--all", action="store_true", help="also those that the machine explains")
     options = parser.parse_args(arguments)
-    marks, done, waits = Marks(), list[tuple[float, float]](), list[float]()
+    marks, seen, done = Marks(), sdk_split.Seen(), list[tuple[float, float]]()
     install(marks)
     with tempfile.TemporaryDirectory(prefix="anabranch-trace-") as directory:
         path = Path(directory) / "marks"
@@ -139,9 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
             Path(directory) / "data", environment=environment, program="benchmarks.traced_broker"
         ) as broker:
             for number in range(options.topics):
-                pace, changes = asyncio.run(one_topic(broker, sdk_split.TOPIC.format(number), marks))
-                done += pace.done
-                waits += changes.waits
+                done += asyncio.run(one_topic(broker, sdk_split.TOPIC.format(number), seen, marks)).done
             broker.stop()
         rows = sorted([*load(path), *marks.rows])
     found = spans(done, options.slower_than)
@@ -152,12 +148,14 @@ def main(arguments: list[str] | None = None) -> int:
             show(span, left_ms, rows)
     rests = sum(label.startswith("client: rests") for _, label in rows)
     stalled_s = sum(until - since for since, until in stalls)
+    for what, windows in (("splits", seen.splits), ("merges", seen.merges), ("calm windows", seen.calm)):
+        middle, worst = percentile(windows.waits, 0.5), max(windows.waits)
+        sys.stdout.write(f"{len(windows.waits)} {what}: longest send → receipt {middle:.1f} ms, worst {worst:.1f} ms\n")
     sys.stdout.write(
-        f"\n{len(waits)} splits, longest send → receipt around each: median {percentile(waits, 0.5):.1f} ms, "
-        f"worst {max(waits):.1f} ms\n{len(found)} moments with sends slower than {options.slower_than:g} ms, "
+        f"{len(found)} moments with sends slower than {options.slower_than:g} ms, "
         f"{sum(left > options.slower_than for left in lefts)} without the machine's share "
-        f"(worst {max(lefts, default=0.0):.1f} ms); {rests} rests before another try; "
-        f"stalls in all {stalled_s:.1f} s of {rows[-1][0] - rows[0][0]:.0f} s\n"
+        f"(worst {max(lefts, default=0.0):.1f} ms); {sum(span[3] > 0 for span in found)} in which others overtook; "
+        f"{rests} rests before another try; stalls in all {stalled_s:.1f} s of {rows[-1][0] - rows[0][0]:.0f} s\n"
     )
     return 0
 

@@ -104,6 +104,7 @@ class Asking:
     """A call with all that was answered to it."""
 
     call: Call | SubscriptionCall
+    incarnation: int  # of the topic when it was asked
     replies: list[Error | None] = field(default_factory=list)
 
 
@@ -340,7 +341,7 @@ class World:
         return self.leaders[-1]
 
     def ask(self, call: Call | SubscriptionCall) -> None:
-        self.askings[call.operation_id] = Asking(call)
+        self.askings[call.operation_id] = Asking(call, self.incarnation)
         self.say(f"asked: {call}")
         self.leader.ask(call)
 

@@ -161,7 +161,10 @@ class Life(World):
 
     def replied(self, operation_id: str, error: Error | None) -> None:
         super().replied(operation_id, error)
-        call = self.askings[operation_id].call
+        asking = self.askings[operation_id]
+        call = asking.call
+        if asking.incarnation != self.incarnation:
+            return  # told late by one who was frozen: it is about a former life of the topic
         if isinstance(call, SubscribeCall) and error is None and call.name not in self.from_then:
             self.from_then[call.name] = dict(self.on_its_way)
 
