@@ -93,13 +93,13 @@ class BrokerProcess:
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, *, ready_within_s: float = 20.0) -> BrokerProcess:
+    def start(self, *, ready_within_s: float = 60.0) -> BrokerProcess:
         """Start it and return once both ports accept connections."""
         self.launch()
         self.wait_ready(ready_within_s)
         return self
 
-    def wait_ready(self, within_s: float = 20.0) -> None:
+    def wait_ready(self, within_s: float = 60.0) -> None:
         """Until both ports of a process that was launched, or starts over by itself, accept connections."""
         deadline = time.monotonic() + within_s
         try:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from tests.broker_process import HOST, BrokerFailed, BrokerProcess
 
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 60.0
 _POLL_S = 0.02
 
 

@@ -15,7 +15,7 @@ from anabranch.protocol.entry import build_entry
 from anabranch.protocol.frames import FrameDecoder
 from anabranch.protocol.replies import PONG_FRAME
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 class Received:

@@ -152,6 +152,6 @@ def topic_away(owning: Node) -> TopicName:
 
 async def until(done: Callable[[], bool]) -> None:
     """What happens by itself; a poll with a generous deadline."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not done():
             await _CLOCK.sleep(0.002)

@@ -16,7 +16,7 @@ from anabranch.node.node import Node
 from anabranch.node.settings import NodeSettings
 from anabranch.runtime.clock import SystemClock
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 _CLOCK = SystemClock()
 
 

@@ -58,13 +58,13 @@ class Listener:
         self.news.set()
 
     async def until_epoch(self, epoch: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not self.views or self.views[-1].layout.epoch < epoch:
                 self.news.clear()
                 await self.news.wait()
 
     async def until_failed(self) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.error is None:
                 self.news.clear()
                 await self.news.wait()
@@ -115,14 +115,14 @@ async def test_a_topic_lives_on(kind: str, tmp_path: Path) -> None:
         wish = Registration("s/%#ü", SubscriptionKind.STREAM, "c/%#ü", Start.EARLIEST)
         link = Link()
         await a.register(TOPIC, wish, link)
-        async with asyncio.timeout(20):  # the sealed parent is empty, which its owner says when it is asked
+        async with asyncio.timeout(60):  # the sealed parent is empty, which its owner says when it is asked
             while not link.told or len(link.told[-1].segments) != 1 + 3:
                 await SystemClock().sleep(0.01)
         given = link.told[-1]
         placing.owner, placing.tenure = "b", 1
         a.placement_changed(has_gained=False)
         b.placement_changed(has_gained=True)  # it has a session: b finds it by itself
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while b.leading(TOPIC) is None:
                 await SystemClock().sleep(0.01)
         again, _ = await b.register(TOPIC, wish, Link())

@@ -42,7 +42,7 @@ from anabranch.node.scalable_settings import ScalableTopicSettings
 from tests.scalable_nodes import admin_of, plain_settings, service_of
 from tests.two_nodes import until
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 QUIET = 0.3  # how long "nothing more comes" is watched
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.2))
 TOPIC = "topic://public/default/orders"
@@ -620,7 +620,6 @@ async def test_latest_starts_at_the_end_and_loses_nothing_of_later_children(worl
 async def test_a_time_is_a_start_too(world: World) -> None:
     await world.create(2)
     await world.publish(12)
-    await asyncio.sleep(0.02)
     at_ms = max([m.publish_time for m in await all_of(world)]) + 1
     await until(lambda: world.node.services.clock.now_ms() > at_ms)
     await world.split(1)
