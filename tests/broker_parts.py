@@ -46,6 +46,10 @@ class RecordingPeer:
         for buffer in buffers:
             self._sent += buffer
 
+    def send_run(self, buffers: list[Buffer], size: int) -> None:
+        assert size == sum(map(len, buffers))
+        self.send(*buffers)
+
     def frames(self) -> list[tuple[int, Any]]:
         """What was sent since the last call, as (command, body)."""
         data, self._sent = bytes(self._sent), bytearray()

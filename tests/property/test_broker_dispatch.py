@@ -291,12 +291,12 @@ def test_a_run_is_delivered_as_one_by_one(
         entries.append(StoredEntry(Position(ledger, number), messages, bytes(size)))
     peers = NarrowPeer(1 << 40), NarrowPeer(1 << 40)
     run, single = (make_consumer(kind, peer=peer, permits=permits, unacked_max=unacked_max) for peer in peers)
-    left = deque(entries)
-    run.deliver_run(left)
+    before = [StoredEntry(Position(7, 0), 1, b"taken")]
+    taken = run.deliver_run(before + entries, 1)
     rest = deque(entries)
     while rest and single.is_ready:
         single.deliver(rest.popleft(), 0, None)
-    assert left == rest
+    assert entries[taken:] == list(rest)
     assert b"".join(peers[0].sent) == b"".join(peers[1].sent)
     for name in ("permits", "pending", "unacked_messages", "messages_out", "bytes_out", "lost_track"):
         assert getattr(run, name) == getattr(single, name)
@@ -306,7 +306,6 @@ def test_a_run_is_delivered_as_one_by_one(
 def test_a_run_stops_soon_after_the_socket_is_full() -> None:
     peer = NarrowPeer(200_000)
     consumer = make_consumer(SubscriptionType.EXCLUSIVE, peer=peer, permits=1_000)
-    left = deque(StoredEntry(Position(7, number), 1, bytes(10_000)) for number in range(100))
-    consumer.deliver_run(left)
+    taken = consumer.deliver_run([StoredEntry(Position(7, number), 1, bytes(10_000)) for number in range(100)], 0)
     assert 200_000 <= sum(map(len, peer.sent)) < 200_000 + RUN_BYTES + 20_000
-    assert len(left) == 100 - consumer.messages_out
+    assert taken == consumer.messages_out

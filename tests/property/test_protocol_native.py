@@ -124,15 +124,21 @@ entries: st.SearchStrategy[list[Any]] = st.lists(
 )
 
 
-@given(U64, st.integers(-1, (1 << 31) - 1), entries, st.integers(0, 3_000), st.integers(0, 3_000))
+@given(U64, st.integers(-1, (1 << 31) - 1), entries, st.integers(0, 5), st.integers(0, 3_000), st.integers(0, 3_000))
 def test_heads_of_messages_are_those_of_the_plain_way(
-    consumer: int, partition: int, run: list[Any], bytes_max: int, messages_max: int
+    consumer: int, partition: int, run: list[Any], start: int, bytes_max: int, messages_max: int
 ) -> None:
-    native, plain = (runs(consumer, partition).take(run, bytes_max, messages_max) for runs in (NativeRuns, PlainRuns))
+    native, plain = (
+        runs(consumer, partition).take(run, start, bytes_max, messages_max) for runs in (NativeRuns, PlainRuns)
+    )
     assert native == plain
-    frames, count, size, messages = native
-    assert frames[1::2] == [payload for _, _, payload, _ in run[:count]]
-    assert (size, messages) == (sum(map(len, frames[1::2])), sum(one[1] for one in run[:count]))
+    frames, positions, wire, size, messages, each = native
+    taken = run[start : start + len(positions)]
+    assert frames[1::2] == [payload for _, _, payload, _ in taken]
+    assert positions == [position for position, _, _, _ in taken]
+    assert (wire, size) == (sum(map(len, frames)), sum(map(len, frames[1::2])))
+    assert messages == sum(one[1] for one in taken)
+    assert each == (taken[0][1] if len({one[1] for one in taken}) == 1 else -1)
 
 
 @pytest.mark.parametrize(
@@ -153,4 +159,9 @@ def test_heads_of_messages_are_those_of_the_plain_way(
 def test_what_is_no_entry_is_refused(bad: Any, error: type[Exception]) -> None:
     good = ((1, 2), 1, b"x", None)
     with pytest.raises((error, SystemError)):
-        NativeRuns(1, -1).take([good, bad, good], 1 << 20, 1 << 20)
+        NativeRuns(1, -1).take([good, bad, good], 0, 1 << 20, 1 << 20)
+
+
+def test_places_before_the_list_are_refused() -> None:
+    with pytest.raises(ValueError, match="before"):
+        NativeRuns(1, -1).take([], -1, 1 << 20, 1 << 20)

@@ -34,7 +34,7 @@ def child(directory: str, cases: int, seed: int) -> int:
         sent, cuts, blocks = send_bytes(chance), [chance.randrange(900) for _ in range(3)], chance.random() < 0.5
         asked = block_case(number)
         found, after = runs.NATIVE(*asked)
-        run = (found, 1 << 14, chance.choice((1, 150, 1 << 40)))
+        run = (found, chance.randrange(3), 1 << 14, chance.choice((1, 150, 1 << 40)))
         consumer, partition = chance.choice((0, 1, 300, (1 << 64) - 1)), chance.choice((-1, 0, 3, (1 << 31) - 1))
         agree = (
             (found, after) == runs.plain_run(*asked),

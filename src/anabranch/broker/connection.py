@@ -264,8 +264,19 @@ class Connection:
         self._out.extend(buffers)
         self._out_bytes += sum(map(len, buffers))
         if not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._flush_soon()
+
+    def send_run(self, buffers: list[Buffer], size: int) -> None:
+        if not self.is_open:
+            return
+        self._out += buffers
+        self._out_bytes += size
+        if not self._flushing:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._flushing = True
+        asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False

@@ -5,7 +5,6 @@ Knows its peer and the MESSAGE frame; must not know cursors, other consumers or 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -148,36 +147,41 @@ class Consumer:
         else:
             self.lost_track = True
 
-    def deliver_run(self, entries: deque[StoredEntry]) -> None:
-        """`deliver` for entries that nobody has acknowledged anything of, from the left, while there is room.
+    def deliver_run(self, entries: list[StoredEntry], start: int) -> int:
+        """`deliver` for those from `start` on, of which nobody has acknowledged anything, while there is room: how
+        many.
 
-        The same steps with what does not change taken out of the loop; an odd consumer is left to `deliver`.
+        The same steps for many at once; an odd consumer is left to `deliver`.
         """
         if self.epoch is not None:
-            return
-        pending, item = self.pending, Pending(0, -1, 0)
-        pending_max = (1 << 62) if self._tracks_all else PENDING_TRACKED_MAX
-        take = entries.popleft
-        while entries and self.is_ready:
+            return 0
+        at, end = start, len(entries)
+        while at < end and self.is_ready:
             permits = self.permits
             if self._tracks_all and self.unacked_max > 0:
                 permits = min(permits, self.unacked_max - self.unacked_messages)
-            frames, count, size, total = self._runs.take(entries, RUN_BYTES, permits)
-            self.peer.send(*frames)
+            frames, positions, wire, size, total, each = self._runs.take(entries, at, RUN_BYTES, permits)
+            self.peer.send_run(frames, wire)
             self.permits -= total
             self.messages_out += total
             self.bytes_out += size
-            unacked = 0
-            for _ in range(count):
-                position, messages, _, _ = take()
-                if len(pending) < pending_max:
-                    if messages != item[0]:
-                        item = Pending(messages, -1, messages)
-                    pending[position] = item
-                    unacked += messages
-                else:
-                    self.lost_track = True
-            self.unacked_messages += unacked
+            upto = at + len(positions)
+            if each >= 0 and (self._tracks_all or len(self.pending) + len(positions) <= PENDING_TRACKED_MAX):
+                self.pending.update(dict.fromkeys(positions, Pending(each, -1, each)))
+                self.unacked_messages += total
+            else:
+                self._track(entries[at:upto])
+            at = upto
+        return at - start
+
+    def _track(self, entries: list[StoredEntry]) -> None:
+        """Remember what was delivered whole, one by one."""
+        for position, messages, _, _ in entries:
+            if self._tracks_all or len(self.pending) < PENDING_TRACKED_MAX:
+                self.pending[position] = Pending(messages, -1, messages)
+                self.unacked_messages += messages
+            else:
+                self.lost_track = True
 
     def settle(self, position: Position) -> Pending | None:
         """The entry is no longer this consumer's concern."""

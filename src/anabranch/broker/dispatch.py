@@ -10,7 +10,6 @@ what it wants to read next. It never awaits, reads a clock or touches the log; t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -96,31 +95,36 @@ def room_left(unacked_max: int, consumers: Iterable[Consumer]) -> int:
 class EntryBuffer:
     """Entries that were read but found no room. Bounded by one read, because nothing is read while it holds any."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("at", "entries")
 
     def __init__(self) -> None:
-        self._entries: deque[StoredEntry] = deque()
+        self.entries: list[StoredEntry] = []
+        self.at = 0  # those before it have been taken
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return self.at < len(self.entries)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries) - self.at
 
     def extend(self, entries: Iterable[StoredEntry]) -> None:
-        self._entries.extend(entries)
+        self.entries.extend(entries)
 
     @property
     def head(self) -> StoredEntry:
-        return self._entries[0]
+        return self.entries[self.at]
 
     def pop(self) -> StoredEntry:
-        return self._entries.popleft()
+        entry = self.entries[self.at]
+        self.drop(1)
+        return entry
 
-    @property
-    def entries(self) -> deque[StoredEntry]:
-        """For who takes many at once, from the left."""
-        return self._entries
+    def drop(self, count: int) -> None:
+        """So many from the left were taken."""
+        self.at += count
+        if self.at >= len(self.entries):
+            self.clear()
 
     def clear(self) -> None:
-        self._entries.clear()
+        self.entries.clear()
+        self.at = 0

@@ -61,7 +61,7 @@ class SingleDispatcher:
     def drain(self) -> None:
         consumer, buffer, acks = self.active, self._buffer, self._acks
         if consumer is not None and len(buffer) > 1 and acks.is_untouched_from(buffer.head.position):
-            consumer.deliver_run(buffer.entries)
+            buffer.drop(consumer.deliver_run(buffer.entries, buffer.at))
         while buffer and consumer is not None and consumer.is_ready:
             entry = buffer.pop()
             if not acks.is_acked(entry.position):

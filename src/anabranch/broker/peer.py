@@ -21,6 +21,9 @@ class Peer(Protocol):
     def send(self, *buffers: Buffer) -> None:
         """Queue for the end of this loop step; never blocks."""
 
+    def send_run(self, buffers: list[Buffer], size: int) -> None:
+        """`send` of many, which have `size` bytes together."""
+
     async def is_alive(self) -> bool:
         """Ask by PING, with a deadline; a silent peer is closed on the way."""
 

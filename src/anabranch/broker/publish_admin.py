@@ -75,6 +75,9 @@ class LocalPeer:
                 elif kind == BaseCommand.SEND_ERROR:
                     self._answer(body.sequence_id, body.message)
 
+    def send_run(self, buffers: list[Buffer], size: int) -> None:
+        self.send(*buffers)
+
     def _answer(self, sequence: int, answer: Position | str) -> None:
         waiting = self.answers.get(sequence)
         if waiting is not None and not waiting.done():

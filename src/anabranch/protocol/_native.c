@@ -4,7 +4,7 @@
  * `sends` takes only what it understands completely: a whole frame with a SEND of nothing but producer, sequence ids and
  * number of messages, and an entry with a checksum (which is not looked at here). Whatever else comes is left to the
  * plain way (frames.py, commands.py), which knows what to answer. `receipts` writes what commands.receipt_frame writes,
- * one behind the other, `messages` what messages.PlainRuns gives. tests/property/test_protocol_native.py compares all of
+ * one behind the other, `message_run` what messages.PlainRuns gives. tests/property/test_protocol_native.py compares all of
  * them with their plain twins.
  *
  * Rules: input is not trusted; every length is compared with what is left before it is used.
@@ -227,7 +227,7 @@ static uint8_t *write_head(
 typedef struct {
     unsigned long long ledger, entry;
     long long messages;
-    PyObject *payload; /* borrowed of the entry */
+    PyObject *position, *payload; /* borrowed of the entry */
     Py_ssize_t bytes;
 } entry_t;
 
@@ -246,50 +246,59 @@ static int read_entry(PyObject *from, entry_t *entry) {
     if (PyErr_Occurred()) return 0;
     entry->messages = PyLong_AsLongLong(parts[1]);
     if (PyErr_Occurred()) return 0;
+    entry->position = parts[0];
     entry->payload = parts[2];
     entry->bytes = PyObject_Size(entry->payload);
     if (entry->bytes > INT32_MAX) PyErr_SetString(PyExc_OverflowError, "an entry that no frame can hold");
     return !PyErr_Occurred();
 }
 
-static PyObject *messages(PyObject *module, PyObject *args) {
+static PyObject *message_run(PyObject *module, PyObject *args) {
     unsigned long long consumer;
     long partition;
-    long long bytes_max, messages_max, bytes = 0, total = 0;
-    Py_ssize_t taken = 0;
-    PyObject *entries, *next;
-    if (!PyArg_ParseTuple(args, "KlOLL", &consumer, &partition, &entries, &bytes_max, &messages_max)) return NULL;
-    PyObject *items = PyObject_GetIter(entries), *out = PyList_New(0);
-    if (items == NULL || out == NULL) goto failed;
-    while (bytes < bytes_max && total < messages_max && (next = PyIter_Next(items)) != NULL) {
+    long long bytes_max, messages_max, wire = 0, bytes = 0, total = 0, each = -1;
+    Py_ssize_t start;
+    PyObject *entries;
+    if (!PyArg_ParseTuple(
+            args, "KlO!nLL", &consumer, &partition, &PyList_Type, &entries, &start, &bytes_max, &messages_max
+        ))
+        return NULL;
+    if (start < 0) {
+        PyErr_SetString(PyExc_ValueError, "before the first entry");
+        return NULL;
+    }
+    PyObject *out = PyList_New(0), *positions = PyList_New(0);
+    if (out == NULL || positions == NULL) goto failed;
+    for (Py_ssize_t i = start; i < PyList_Size(entries) && bytes < bytes_max && total < messages_max; i++) {
         uint8_t room[MESSAGE_HEAD_BYTES_MAX];
         entry_t entry;
-        PyObject *head = NULL;
-        if (read_entry(next, &entry)) {
+        PyObject *held = PyList_GetItem(entries, i), *head = NULL;
+        Py_XINCREF(held);
+        if (held != NULL && read_entry(held, &entry)) {
             uint8_t *end = write_head(room, consumer, entry.ledger, entry.entry, partition, (uint32_t)entry.bytes);
             head = PyBytes_FromStringAndSize((const char *)room, end - room);
+            wire += end - room + entry.bytes;
         }
-        int is_added = head != NULL && PyList_Append(out, head) == 0 && PyList_Append(out, entry.payload) == 0;
+        int is_added = head != NULL && PyList_Append(out, head) == 0 && PyList_Append(out, entry.payload) == 0 &&
+                       PyList_Append(positions, entry.position) == 0;
         Py_XDECREF(head);
-        Py_DECREF(next);
+        Py_XDECREF(held);
         if (!is_added) goto failed;
-        taken++;
         bytes += entry.bytes;
         total += entry.messages;
+        each = i == start || each == entry.messages ? entry.messages : -1;
     }
-    if (PyErr_Occurred()) goto failed;
-    Py_DECREF(items);
-    return Py_BuildValue("NnLL", out, taken, bytes, total);
+    return Py_BuildValue("NNLLLL", out, positions, wire, bytes, total, each);
 failed:
-    Py_XDECREF(items);
     Py_XDECREF(out);
+    Py_XDECREF(positions);
     return NULL;
 }
 
 static PyMethodDef methods[] = {
     {"sends", sends, METH_VARARGS, "The plain SENDs at the start of a buffer."},
     {"receipts", receipts, METH_VARARGS, "SEND_RECEIPT frames, one behind the other."},
-    {"messages", messages, METH_VARARGS, "Heads and payloads of MESSAGE frames, in turn."},
+    {"message_run", message_run, METH_VARARGS, "Heads and payloads of MESSAGE frames, in turn."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,22 +1,20 @@
 """Runs of plain MESSAGE frames: what a consumer is given of one read, all heads at once.
 
 There are two forms of it that give the same: in C, where the extension was built, and in Python.
-`ANABRANCH_NATIVE=off` in the environment chooses the latter. Knows bytes and numbers; nothing of consumers. Whatever
-is not plain (redeliveries, parts of a batch, epochs) is `commands.message_header`'s.
+`ANABRANCH_NATIVE=off` in the environment chooses the latter. Knows bytes and numbers; nothing of consumers. Entries are
+((ledger, entry), messages, payload, …): storage's `StoredEntry`, which this floor does not know by name. Whatever is
+not plain (redeliveries, parts of a batch, epochs) is `commands.message_header`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from struct import Struct
+from typing import Any
 
 from anabranch.protocol.commands import BaseCommand, varint
 from anabranch.protocol.native import NATIVE, MessageRun
 
 Payload = bytes | bytearray | memoryview
-Entry = tuple[tuple[int, int], int, Payload, object]
-"""((ledger, entry), messages, payload, …): storage's `StoredEntry`, which this floor does not know by name."""
-
 _SIZES = Struct(">II").pack
 
 
@@ -30,23 +28,28 @@ class PlainRuns:
         self._partition = partition
         self._heads = MessageHeads(consumer_id, -1, partition)
 
-    def take(self, entries: Iterable[Entry], bytes_max: int, messages_max: int) -> MessageRun:
-        """Frames for the first of `entries`: until they have `bytes_max` bytes or `messages_max` messages, or more by
-        one entry."""
-        heads, out = self._heads, list[Payload]()
-        taken = size = total = 0
-        for (ledger, entry), messages, payload, _ in entries:
+    def take(self, entries: list[Any], start: int, bytes_max: int, messages_max: int) -> MessageRun:
+        """Frames for those from `start` on: until they have `bytes_max` bytes of payload or `messages_max` messages, or
+        more by one entry."""
+        heads, out, positions = self._heads, list[Payload](), list[Any]()
+        size = wire = total = 0
+        each: int | None = None
+        for index in range(start, len(entries)):
             if size >= bytes_max or total >= messages_max:
                 break
+            position, messages, payload, *_ = entries[index]
+            ledger, entry = position
             if ledger != heads.ledger:
                 heads = self._heads = MessageHeads(self._consumer_id, ledger, self._partition)
             length = len(payload)
-            out.append(heads.head(entry, length))
-            out.append(payload)
-            taken += 1
+            head = heads.head(entry, length)
+            out += head, payload
+            positions.append(position)
             size += length
+            wire += length + len(head)
             total += messages
-        return out, taken, size, total
+            each = messages if each is None or each == messages else -1
+        return out, positions, wire, size, total, -1 if each is None else each
 
 
 class NativeRuns:
@@ -58,13 +61,13 @@ class NativeRuns:
         self._consumer_id = consumer_id
         self._partition = partition
 
-    def take(self, entries: Iterable[Entry], bytes_max: int, messages_max: int) -> MessageRun:
+    def take(self, entries: list[Any], start: int, bytes_max: int, messages_max: int) -> MessageRun:
         assert NATIVE is not None
-        assert NATIVE.messages is not None
-        return NATIVE.messages(self._consumer_id, self._partition, entries, bytes_max, messages_max)
+        assert NATIVE.message_run is not None
+        return NATIVE.message_run(self._consumer_id, self._partition, entries, start, bytes_max, messages_max)
 
 
-MessageRuns = PlainRuns if NATIVE is None or NATIVE.messages is None else NativeRuns
+MessageRuns = PlainRuns if NATIVE is None or NATIVE.message_run is None else NativeRuns
 
 
 class MessageHeads:

@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 FoundSend = tuple[int, int, int, int, int, int]
 """Producer id, sequence id, highest sequence id, number of messages; where the entry begins; where the frame ends."""
 
-MessageRun = tuple[list[bytes | bytearray | memoryview], int, int, int]
-"""Heads and payloads in turn; how many entries; bytes of their payloads; how many messages."""
+MessageRun = tuple[list[bytes | bytearray | memoryview], list[Any], int, int, int, int]
+"""Heads and payloads in turn; the positions of these entries; bytes of all of it, and of the payloads alone; how many
+messages in all, and in each entry (-1: they differ)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeLoops:
     """`sends(data, start, end, frame_bytes_max)`: the plain SENDs that stand whole at `start`, up to the first frame
     that is anything else. `receipts(producer_id, ledger, first_entry, partition, publishes)`: frames for tuples that
-    have sequence and highest sequence id in places 1 and 2. `messages(consumer_id, partition, entries, bytes_max,
-    messages_max)`: MESSAGE frames for the first of ((ledger, entry), messages, payload, …)."""
+    have sequence and highest sequence id in places 1 and 2. `message_run(consumer_id, partition, entries, start,
+    bytes_max, messages_max)`: MESSAGE frames for the list's ((ledger, entry), messages, payload, …) from `start` on."""
 
     sends: Callable[[memoryview, int, int, int], list[FoundSend]]
     receipts: Callable[[int, int, int, int, Sequence[tuple[Any, ...]]], bytes]
-    messages: Callable[[int, int, Iterable[tuple[Any, ...]], int, int], MessageRun] | None  # None: an older build
+    message_run: Callable[[int, int, list[Any], int, int, int], MessageRun] | None  # None: an older build
 
 
 def _load() -> NativeLoops | None:
@@ -39,7 +40,7 @@ def _load() -> NativeLoops | None:
         found: Any = importlib.import_module("anabranch.protocol._native")
     except ImportError:  # no compiler when it was installed: slower, and the same in every other way
         return None
-    return NativeLoops(found.sends, found.receipts, getattr(found, "messages", None))
+    return NativeLoops(found.sends, found.receipts, getattr(found, "message_run", None))
 
 
 NATIVE = _load()
