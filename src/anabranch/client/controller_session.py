@@ -91,7 +91,6 @@ class ControllerSession:
         self._first: asyncio.Future[ClientError | None] = loop.create_future()
         self._last_error: ClientError | None = None
         self._unfollow: Callable[[], None] | None = None
-        self._controller = ""
 
     async def wait_first(self, timeout_s: float) -> None:
         """Until it is registered; raises why it cannot be."""
@@ -140,10 +139,8 @@ class ControllerSession:
 
     async def _register(self) -> None:
         view, pool = self._watch.view, self._ground.pool
-        self._controller = pool.address_of(view.controller.url, view.controller.url_tls)
-        connection = self._connection = await pool.private(
-            Address.parse(self._controller) if self._controller else None
-        )
+        controller = pool.address_of(view.controller.url, view.controller.url_tls)
+        connection = self._connection = await pool.private(Address.parse(controller) if controller else None)
         self._consumer_id = connection.new_id()
         connection.listen_consumer(self._consumer_id, self)  # assignments may come before the answer
         spec = self._spec
@@ -203,7 +200,8 @@ class ControllerSession:
 
     def _seen(self, view: TopicView) -> None:
         address = self._ground.pool.address_of(view.controller.url, view.controller.url_tls)
-        if self._connection is not None and address and address != self._controller:
+        connection = self._connection
+        if connection is not None and address and not connection.address.is_same_place(Address.parse(address)):
             self._over(Moved("another broker leads the topic"))
 
     def _over(self, error: ClientError) -> None:

@@ -22,6 +22,7 @@ from anabranch.client.errors import ClientError, ConsumerFenced
 from anabranch.client.holdings import Attach, Detach, Effect, Holdings, Release, Stop
 from anabranch.client.message import Message, MessageId
 from anabranch.client.message_batch import MessageBatch, last_id
+from anabranch.client.stream_channel import StreamChannel
 from anabranch.client.topic_view import TopicView
 from anabranch.model.hashrange import HashRange
 from anabranch.model.names import TopicName
@@ -85,6 +86,7 @@ class StreamConsumer(Consumer):
         self._log: DeliveryLog[Channel] = DeliveryLog()
         self._last: dict[Channel, MessageId] = {}  # handed out
         self._seats: dict[TopicPart, StreamPart] = {}
+        self._ahead: set[Channel] = set()  # others wait until everything of these was handed out
 
     async def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
         """Everything this consumer handed out up to and including `message`, of all segments and topics. With a bare
@@ -122,11 +124,15 @@ class StreamConsumer(Consumer):
     def _hand_out(self, channel: Channel, message: Message) -> None:
         message.delivery = self._log.handed_out(channel, message.id)
         self._last[channel] = message.id
+        if channel in self._ahead:
+            self._look_ahead(channel)
         super()._hand_out(channel, message)
 
     def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
         super()._hand_out_parcel(channel, parcel)
         self._last[channel] = last = last_id(parcel)
+        if channel in self._ahead:
+            self._look_ahead(channel)
         return self._log.handed_out(channel, last)
 
     # -- where messages come from
@@ -189,8 +195,10 @@ class StreamConsumer(Consumer):
             match effect:
                 case Attach(segment_id):
                     segment = _segment(part.view, segment_id, seat.topics[segment_id])
-                    spec = self._spec(part, segment, pb.CommandSubscribe.Exclusive, seat.topics[segment_id])
-                    channel = Channel(spec, self, self._ground, self._options.prefetch)
+                    # Of a migrated topic M1's controller gives names that do not exist; the layout has the right ones.
+                    topic = None if part.view.is_legacy(segment) else seat.topics[segment_id]
+                    spec = self._spec(part, segment, pb.CommandSubscribe.Exclusive, topic)
+                    channel = StreamChannel(spec, self, self._ground, self._options.prefetch)
                     channel.grant = seat.grant
                     self._attach(part, channel)
                 case Stop(segment_id):
@@ -242,20 +250,41 @@ class StreamConsumer(Consumer):
 
     def reached_end(self, channel: Channel) -> None:
         super().reached_end(channel)
+        self._reorder_all()
+
+    def dropped(self, channel: Channel) -> list[MessageId]:
+        found = super().dropped(channel)
+        self._reorder_all()  # what waited of it is gone, and with it why it was held
+        return found
+
+    def _look_ahead(self, channel: Channel) -> None:
+        if isinstance(channel, StreamChannel) and channel.is_through(self._last[channel]):
+            self._reorder_all()
+
+    def _reorder_all(self) -> None:
         for seat in self._seats.values():
             self._reorder(seat)
 
     def _reorder(self, seat: StreamPart) -> None:
         """Where a controller hands out a child beside its parent, the parent comes first."""
         layout, channels = seat.part.view.layout, seat.part.channels
-        unread = [one for one, channel in channels.items() if not channel.is_at_end]
+        ahead: set[Channel] = set()
         for segment_id, channel in channels.items():
-            # Looked for only where one of them can be: a lineage may be a thousand long.
-            is_later = segment_id in layout and any(one < segment_id for one in unread)
-            if is_later and not layout.ancestors(segment_id).isdisjoint(unread):
+            before = layout.ancestors(segment_id) if segment_id in layout else set[int]()
+            parents = [channels[one] for one in before if one in channels and not self._is_through(channels[one])]
+            ahead.update(parents)
+            if parents:
                 self._inbox.hold(channel, PARENTS)
             else:
                 self._inbox.release(channel, PARENTS)
+        self._ahead = self._ahead.difference(channels.values()) | ahead
+        for parent in ahead:
+            segment = layout[parent.spec.segment_id]
+            if isinstance(parent, StreamChannel) and not segment.is_active:
+                parent.find_end(segment.last_position, self._reorder_all)
+
+    def _is_through(self, channel: Channel) -> bool:
+        return isinstance(channel, StreamChannel) and channel.is_through(self._last.get(channel))
 
 
 def _segment(view: TopicView, segment_id: int, topic: str) -> Segment:
