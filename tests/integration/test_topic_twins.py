@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,9 @@ class CatalogRules(NoRules):
         await self.check_name(topic)
 
 
-async def outcome(work: object) -> str:
+async def outcome(work: Awaitable[object]) -> str:
     try:
-        await work  # type: ignore[misc]
+        await work
     except Error as error:
         return "taken" if error.code in TAKEN else error.code
     return "made"
@@ -70,7 +71,7 @@ def race(seed: int) -> tuple[str, str]:
             await catalog.ensure_defaults()
             brokers.faults.trouble = trouble
 
-            async def later(work: object) -> str:
+            async def later(work: Awaitable[object]) -> str:
                 await asyncio.sleep(chance.random() * 0.012)
                 return await outcome(work)
 

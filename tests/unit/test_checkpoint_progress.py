@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from anabranch.controller.group import (
     PROGRESS_MS,
+    Event,
     Group,
     GroupRecord,
     GroupSaved,
@@ -39,8 +40,8 @@ class Bench:
         self.tell(LayoutTold(Layout.initial(2, now_ms=0)), save=True)
         self.told = self.tell(Registered("a", 1), save=True)
 
-    def tell(self, event: object, *, save: bool = False) -> list[object]:
-        effects = list[object](self.group.handle(event, self.now_ms))  # type: ignore[arg-type]
+    def tell(self, event: Event, *, save: bool = False) -> list[object]:
+        effects = list[object](self.group.handle(event, self.now_ms))
         for effect in effects:
             if save and isinstance(effect, SaveGroup):
                 self.stamp += 1
