@@ -242,6 +242,22 @@ async def test_a_subscription_made_again_begins_without_a_fence(node: Node) -> N
         assert (await attached(client, "new", 1)).kind == BaseCommand.SUCCESS
 
 
+@pytest.mark.parametrize("start", ["Earliest", "Latest"])
+async def test_who_registers_without_a_start_says_it_here_and_means_when_it_registered(node: Node, start: str) -> None:
+    async with client_of(node) as client:
+        await client.producer(str(PARENT.name))
+        client.send(1)
+        before = position_of((await client.receipt()).message_id)
+        await host_of(node).ask(Mandate(1, 9), CreateCursor("op", PARENT, CursorSpec("new", Start.FIRST)))
+        client.send(2)
+        after = position_of((await client.receipt()).message_id)
+        where = pb.CommandSubscribe.InitialPosition.Value(start)
+        answer = await client.subscribe(str(PARENT.name), "new", permits=10, initialPosition=where)
+        assert answer.kind == BaseCommand.SUCCESS
+        expected = [before, after] if start == "Earliest" else [after]
+        assert await client.messages(len(expected)) == expected
+
+
 async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anabranch.broker.segment_topic.REGISTRY_SECONDS", 0.05)
     monkeypatch.setattr("anabranch.broker.segment_topic.ASK_SECONDS", 0.01)

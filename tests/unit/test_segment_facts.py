@@ -19,6 +19,7 @@ from anabranch.broker.segment_facts import (
 from anabranch.controller.fence import ReaderFence
 from anabranch.controller.host import Drained, Mandate, OtherIncarnation, Overtaken, Refilled, SegmentRef, StaleTerm
 from anabranch.model.names import TopicName
+from anabranch.model.position import Position
 
 NAME = TopicName.parse("segment://public/default/orders/0000-ffff-0")
 REF = SegmentRef(NAME, 3, 0)
@@ -70,10 +71,20 @@ def test_moves_are_remembered_the_last_ones() -> None:
 mandates = st.builds(Mandate, st.integers(0, 1 << 40), st.integers(0, 1 << 40))
 names = st.text(min_size=1, max_size=8)
 notes = st.none() | st.builds(SealNote, st.integers(0, 1 << 45), names, st.sampled_from([(), (CHILD,), (CHILD, REF)]))
+places = st.none() | st.builds(Position, st.integers(-1, 1 << 40), st.integers(-1, 1 << 40))
 fences = st.builds(ReaderFence, st.integers(0, 1 << 40), names)
 cursors = st.dictionaries(
     names,
-    st.builds(CursorFacts, st.lists(names, max_size=3), st.booleans(), st.integers(0, 9), st.booleans(), fences),
+    st.builds(
+        CursorFacts,
+        st.lists(names, max_size=3),
+        st.booleans(),
+        st.integers(0, 9),
+        st.booleans(),
+        places,
+        fences,
+        places,
+    ),
 )
 
 

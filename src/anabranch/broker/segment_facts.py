@@ -39,7 +39,7 @@ PROPERTY = "segment"  # of the topic's record
 BLOB = "segment"  # of the topic's state
 MOVES_MAX = 16  # remembered per cursor: a topic moves its cursors one operation after another
 NEVER = Mandate(-1, 0)
-UNSAID = ((), False, 0, False, 0, "", None)
+UNSAID = ((), False, 0, False, 0, "", None, None)
 """What earlier versions do not say of a cursor."""
 
 
@@ -66,6 +66,7 @@ class CursorFacts:
     is_drained: bool = False
     rewinds: int = 0  # how often it was taken back out of a drained segment
     is_undecided: bool = False  # its first consumer says where it begins (`Start.FIRST`)
+    born_at: Position | None = None  # the last entry that was there before it: what "latest" means for that consumer
     fence: ReaderFence = field(default_factory=ReaderFence)  # of an ordered subscription: who is let in
     hold: Position | None = None  # of a checkpoint group, which has no cursor: what comes behind it is kept
 
@@ -153,6 +154,7 @@ class SegmentFacts:
                 one.fence.generation,
                 one.fence.holder,
                 one.hold,
+                one.born_at,
             ]
             for name, one in self.cursors.items()
         }
@@ -181,16 +183,21 @@ class SegmentFacts:
             facts.mandate = max(facts.mandate, Mandate(*state["mandate"]))
             for subscription, stored in state["cursors"].items():
                 said: list[Any] = [*stored, *UNSAID[len(stored) :]]
-                moves, is_drained, rewinds, is_undecided, generation, holder, hold = said
+                moves, is_drained, rewinds, is_undecided, generation, holder, hold, born_at = said
                 facts.cursors[str(subscription)] = CursorFacts(
                     list(moves),
                     bool(is_drained),
                     int(rewinds),
                     bool(is_undecided),
+                    _position(born_at),
                     ReaderFence(int(generation), str(holder)),
-                    None if hold is None else Position(*map(int, hold)),
+                    _position(hold),
                 )
         return facts
+
+
+def _position(value: list[Any] | None) -> Position | None:
+    return None if value is None else Position(*map(int, value))
 
 
 def grave_text(mandate: Mandate, now_ms: int) -> dict[str, str]:

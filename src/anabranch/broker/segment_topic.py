@@ -205,7 +205,8 @@ class SegmentTopic(Topic):
             }
             for spec in wanted:
                 if spec.start is Start.FIRST:
-                    self.facts.of(spec.subscription).is_undecided = True
+                    facts = self.facts.of(spec.subscription)
+                    facts.is_undecided, facts.born_at = True, self.log.last_position
             self.save_facts()
             await self.log.create_cursors(starts)
             for name in starts:
@@ -373,13 +374,17 @@ class SegmentTopic(Topic):
         return await super()._open_subscription(request)
 
     async def _decide_start(self, request: SubscribeRequest) -> None:
-        """Clients of Pulsar register without a start and say it here; everything was kept for them until now."""
+        """Clients of Pulsar register without a start and say it here; everything was kept for them until now. They come
+        to children when the parents are read: "latest" is when the subscription was made, not when that is."""
         subscription, facts = self.subscriptions[request.name], self.facts.cursors.get(request.name)
         if facts is None or not facts.is_undecided:
             return
-        facts.is_undecided = False
+        passed = self.log.last_position if facts.born_at is None else facts.born_at
+        facts.is_undecided, facts.born_at = False, None
         if not request.from_earliest:
-            subscription.pass_over(self.log.last_position)
+            subscription.pass_over(
+                passed
+            )  # what came since it was registered is its own, also on segments not yet read
             self._moved(subscription)
         await self.flush_facts()
 
