@@ -27,7 +27,14 @@ EARLIEST, LATEST = Start.EARLIEST, Start.LATEST
 STREAM, QUEUE = SubscriptionKind.STREAM, SubscriptionKind.QUEUE
 HELD_SECONDS = 2.0  # longer than anything here takes, shorter than any deadline of the controller's
 
+KEYS = 8
+
 Work = Callable[[Controllers], Awaitable[object]]
+
+
+def key_of(number: int) -> int:
+    """Messages go round the keys, which are spread over the ring."""
+    return number % KEYS
 
 
 class Topic:
@@ -50,7 +57,7 @@ class Topic:
         """Round the ring, each to the oldest segment that takes it, as a producer does that follows seals."""
         for _ in range(messages):
             number = len(self.sent)
-            at = number * 0x2F00 % 0x10000
+            at = key_of(number) * (0x10000 // KEYS) + 5
             for stored in sorted(self.shelf.segments.values(), key=lambda one: one.ref.segment_id):
                 low, high = (int(part, 16) for part in stored.ref.name.local.rsplit("/", 1)[-1].split("-")[:2])
                 if stored.sealed is None and low <= at <= high:
@@ -108,8 +115,9 @@ class Topic:
 class Meeting:
     """`first` begins; before its step number `index` the other one is asked for, and the step waits for it."""
 
-    def __init__(self, topic: Topic, index: int) -> None:
-        self.topic, self.index = topic, index
+    def __init__(self, topic: Topic, index: int, published: int) -> None:
+        """`published`: so many messages at every step of both."""
+        self.topic, self.index, self.published = topic, index, published
         self.steps: list[str] = []
         self.results: list[object] = []
 
@@ -121,6 +129,7 @@ class Meeting:
         async def held(step: str) -> None:
             nonlocal asked
             self.steps.append(step)
+            self.topic.publish(self.published)
             if len(self.steps) == self.index + 1 and asked is None:
                 asked = asyncio.ensure_future(second(self.topic.leader))
                 await asyncio.wait([asked], timeout=HELD_SECONDS)
@@ -143,6 +152,7 @@ def at_every_step(
     steps_min: int,
     prepare: Callable[[Topic], Awaitable[None]] | None = None,
     retention_minutes: int = 60,
+    published: int = 0,
 ) -> None:
     """One story per step of the first one."""
 
@@ -154,7 +164,7 @@ def at_every_step(
             await topic.begin()
             if prepare is not None:
                 await prepare(topic)
-            meeting = Meeting(topic, index)
+            meeting = Meeting(topic, index, published)
             if not await meeting.hold(first, second):
                 return False
             try:
@@ -272,9 +282,13 @@ def test_a_subscription_at_the_latest_message_during_a_split(is_split_first: boo
         found = topic.unread("new")
         assert set(found) >= set(topic.sent[confirmed:])
         assert set(found) <= set(topic.sent[before:])
+        for key in range(KEYS):  # from some message on all of them: no holes
+            mine = [number for number in topic.sent if key_of(number) == key]
+            kept = [number for number in found if key_of(number) == key]
+            assert kept == mine[len(mine) - len(kept) :], f"key {key}"
 
     pair: tuple[Work, Work] = split(1), subscribed
-    at_every_step(*in_order(*pair, is_split_first), what_came_later, steps_min=4, prepare=prepare)
+    at_every_step(*in_order(*pair, is_split_first), what_came_later, steps_min=4, prepare=prepare, published=KEYS)
 
 
 @pytest.mark.parametrize("is_split_first", [True, False])
@@ -383,6 +397,40 @@ def test_a_segment_is_pruned_while_a_subscription_is_being_created(is_subscribed
     topics: list[Topic] = []
     pair: tuple[Work, Work] = subscribed, sweep
     at_every_step(*in_order(*pair, is_subscribed_first), nothing_taken, steps_min=3, prepare=ready, retention_minutes=0)
+
+
+def test_a_subscription_that_was_on_its_way_when_it_was_decided_what_may_go() -> None:
+    """Registered before the pruned layout is written, and ready before that is done: then nothing may be pruned."""
+
+    async def story() -> None:
+        async with Brokers("a", retention_minutes=0, sweep_seconds=3_600.0, idle_seconds=3_600.0) as brokers:
+            topic = Topic(brokers)
+            await topic.begin()
+            topic.read("old", 0)
+            pruning = asyncio.Event()
+            tasks: list[asyncio.Future[None]] = []
+
+            async def held(step: str) -> None:
+                if step.endswith("/registry") and len(tasks) == 1:
+                    tasks.append(asyncio.ensure_future(topic.leader.sweep()))
+                    reached = asyncio.ensure_future(pruning.wait())
+                    await asyncio.wait([reached], timeout=HELD_SECONDS)
+                    reached.cancel()
+                elif step == f"put {record_key(TOPIC)}":
+                    pruning.set()
+                    await asyncio.wait([tasks[0]], timeout=HELD_SECONDS)
+
+            brokers.faults.hold = held
+            tasks.append(asyncio.ensure_future(topic.leader.subscribe(TOPIC, "new", STREAM, EARLIEST)))
+            await tasks[0]
+            had = sorted(topic.record.segments)
+            await asyncio.gather(*tasks)
+            brokers.faults.hold = None
+            await topic.calm()
+            assert sorted(topic.record.segments) == had, "pruned, though somebody was to read it"
+            assert topic.unread("new") == topic.sent
+
+    run_simulated(story())
 
 
 # -- many

@@ -15,7 +15,7 @@ import pytest
 from anabranch.controller.face import LayoutView, TopicExists
 from anabranch.controller.offices import Offices
 from anabranch.controller.paths import record_key
-from anabranch.controller.record import TopicRecord
+from anabranch.controller.record import TopicRecord, planned
 from anabranch.controller.record_codec import encode_record
 from anabranch.controller.record_memo import RecordMemo
 from anabranch.controller.records import Records
@@ -24,8 +24,9 @@ from anabranch.controller.watches import Watches
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import ANY, Versioned
 from anabranch.model.errors import Error
-from anabranch.model.layout import Layout
+from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
+from anabranch.model.replacement import plan_split
 from tests.controller_parts import TOPIC, Placing
 from tests.layout_world import split
 from tests.simulated_time import LoopClock, run_simulated
@@ -56,8 +57,10 @@ class Told:
 
     def __init__(self) -> None:
         self.news: list[tuple[object, ...]] = []
+        self.plans: list[str] = []  # the running operation that each layout came with
 
     def layout_changed(self, view: LayoutView) -> None:
+        self.plans.append(view.operation_id)
         self.news.append((view.incarnation, view.layout.epoch))
 
     def layout_failed(self, error: Error) -> None:
@@ -148,6 +151,28 @@ def test_a_read_that_comes_after_what_the_leader_said() -> None:
             world.watches.said(TOPIC, record(2))
             await world.settle()
             assert told.news == [(1, 1), (1, 2)]
+
+    run_simulated(story())
+
+
+def test_a_read_that_does_not_know_of_the_plan_that_the_leader_told() -> None:
+    """Of the same epoch: no layout is older than the other, and still the plan must not be taken back."""
+
+    async def story() -> None:
+        async with World() as world:
+            await world.save(record(0))
+            told = world.watch()
+            await world.settle()
+            world.store.may_answer.clear()
+            world.watches.look_again()
+            await world.read_begun()
+            plan = plan_split(record(0).layout, 0, now_ms=1, limits=NO_LIMITS)
+            running = planned(record(0), "op", plan, now_ms=1)
+            await world.save(running)
+            world.watches.said(TOPIC, running)
+            assert told.plans == ["", "op"]
+            await world.settle()
+            assert told.plans == ["", "op"]
 
     run_simulated(story())
 
