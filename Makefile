@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster bench-scalable bench-sdk bench-spark soak demo clean
+.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster bench-scalable bench-sdk bench-kafka bench-spark soak demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ bench-sdk: $(STAMP)  ## the SDK against the stock wheel, single calls and bulk, 
 	$(PY) -m benchmarks.sdk_throughput
 	$(PY) -m benchmarks.sdk_split
 	$(PY) -m benchmarks.sdk_stream
+
+bench-kafka: $(STAMP)  ## the SDK beside confluent-kafka on Kafka (installed and fetched once): one table, JSON in bench-results/
+	$(PY) -m pip install -q -c constraints.txt -e '.[bench]'
+	$(PY) -m benchmarks.sdk_kafka
 
 bench-spark: $(STAMP)  ## Spark on topics against Parquet, its own Kafka source and sink (450 MB fetched once) and the rate source: one table, JSON in bench-results/
 	$(PY) -m benchmarks.spark

@@ -3,7 +3,25 @@
     python -m benchmarks.sdk_clients ROLE URL TOPIC COUNT
 
 Each connects, says `ready`, waits for a line, works, and says how long it took and how much CPU it used. What is not
-part of the work (values, keys, columns) is made before.
+part of the work (values, keys, columns) is made before. Both sides have the same:
+
+    topic       regular, not partitioned, a new one each time
+    messages    100 bytes, with one of 1,000 keys
+    batches     at most 1,000 messages, at most 128 KB, at most 1 ms old
+    window      100,000 messages without a receipt: the wheel blocks (`block_if_queue_full`), the SDK's side awaits its
+                oldest turn of 1,024 messages, or its oldest bulk call
+    consumers   shared subscription from the earliest message, 10,000 messages prefetched; the wheel acknowledges in the
+                background, the SDK says its acks within 10 ms: neither waits for the broker
+
+| role            | the wheel                                   | the SDK                                          |
+|-----------------|---------------------------------------------|--------------------------------------------------|
+| publish         | `send_async(value, None, partition_key=…)`  | `send_nowait(value, key=…)`                      |
+| publish-results | the same, a callback keeps the id of each   | the same, futures are kept and their ids read    |
+| consume         | `acknowledge(receive())`, one by one        | `await receive()`, `await ack(…)`, one by one    |
+| bulk-publish    | as publish                                  | `send_batch_nowait` of 10,000 rows               |
+| bulk-consume    | as consume                                  | `receive_batch()`, keys and values, `ack(batch)` |
+
+Publishing ends with `flush`. Bulk calls are made with lists and get lists, or (`…-arrow`) with Arrow.
 """
 
 from __future__ import annotations
@@ -11,6 +29,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +40,7 @@ SIZE = 100
 KEYS = 1000
 BULK_ROWS = 10_000
 PREFETCH = 10_000
+WINDOW, TURN = 100_000, 1024  # messages without a receipt; messages between turns of the event loop
 
 VALUE = b"x" * SIZE
 NAMES = [f"key-{number}" for number in range(KEYS)]
@@ -50,9 +70,20 @@ def wheel(url: str) -> Any:
     return new_client(url)
 
 
+def wheel_producer(client: Any, topic: str) -> Any:
+    return client.create_producer(
+        topic,
+        batching_enabled=True,
+        batching_max_publish_delay_ms=1,
+        block_if_queue_full=True,
+        max_pending_messages=WINDOW,
+        max_pending_messages_across_partitions=WINDOW,
+    )
+
+
 def wheel_publish(url: str, topic: str, count: int) -> None:
     client, work = wheel(url), Work()
-    producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True)
+    producer = wheel_producer(client, topic)
     work.begin()
     for number in range(count):
         producer.send_async(VALUE, None, partition_key=NAMES[number % KEYS])
@@ -63,7 +94,7 @@ def wheel_publish(url: str, topic: str, count: int) -> None:
 
 def wheel_publish_results(url: str, topic: str, count: int) -> None:
     client, work = wheel(url), Work()
-    producer = client.create_producer(topic, batching_enabled=True, block_if_queue_full=True)
+    producer = wheel_producer(client, topic)
     results: list[Any] = []
 
     def stored(result: Any, message_id: Any) -> None:
@@ -104,10 +135,11 @@ async def publish(url: str, topic: str, count: int) -> None:
     work = Work()
     async with anabranch.connect(url) as client, client.producer(topic, batching=Batching()) as producer:
         work.begin()
+        turns: deque[asyncio.Future[Any]] = deque()
         for number in range(count):
-            producer.send_nowait(VALUE, key=NAMES[number % KEYS])
-            if not number & 1023:
-                await asyncio.sleep(0)
+            last = producer.send_nowait(VALUE, key=NAMES[number % KEYS])
+            if not number % TURN:
+                await _turn(turns, last)
         await producer.flush()
         work.end()
 
@@ -117,14 +149,21 @@ async def publish_results(url: str, topic: str, count: int) -> None:
     async with anabranch.connect(url) as client, client.producer(topic, batching=Batching()) as producer:
         work.begin()
         futures = []
+        turns: deque[asyncio.Future[Any]] = deque()
         for number in range(count):
             futures.append(producer.send_nowait(VALUE, key=NAMES[number % KEYS]))
-            if not number & 1023:
-                await asyncio.sleep(0)
+            if not number % TURN:
+                await _turn(turns, futures[-1])
         await producer.flush()
         results = [future.result() for future in futures]
         work.end()
         assert len(results) == count
+
+
+async def _turn(turns: deque[asyncio.Future[Any]], last: asyncio.Future[Any]) -> None:
+    """Let the event loop work, and wait when too much has no receipt."""
+    turns.append(last)
+    await (turns.popleft() if len(turns) >= WINDOW // TURN else asyncio.sleep(0))
 
 
 async def consume(url: str, topic: str, count: int) -> None:
@@ -162,8 +201,8 @@ async def _bulk_publish(url: str, topic: str, count: int, *, is_arrow: bool) -> 
         sent = []
         for _ in range(count // BULK_ROWS):
             sent.append(producer.send_batch_nowait(values, keys))
-            if len(sent) >= 16:
-                await sent[-16]
+            if len(sent) >= WINDOW // BULK_ROWS:
+                await sent[-WINDOW // BULK_ROWS]
             await asyncio.sleep(0)
         await producer.flush()
         assert sum(len(one.result()) for one in sent) == count // BULK_ROWS * BULK_ROWS
@@ -186,7 +225,7 @@ async def _bulk_consume(url: str, topic: str, count: int, *, is_arrow: bool) -> 
         assert pa.__version__
     async with (
         anabranch.connect(url) as client,
-        client.queue_consumer(topic, subscription="bench", start="earliest", prefetch=10 * PREFETCH) as consumer,
+        client.queue_consumer(topic, subscription="bench", start="earliest", prefetch=PREFETCH) as consumer,
     ):
         work.begin()
         left, size = count, 0

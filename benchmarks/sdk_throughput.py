@@ -1,13 +1,15 @@
 """The SDK against the stock wheel, message for message, on our broker: `python -m benchmarks.sdk_throughput`.
 
-Expected before measuring: the wheel needs 5 µs of one core per message to send (half of it in Python, `_build_msg`), 20
-µs with a Python callback, because a thread of C++ takes the interpreter's lock each time, and 4 µs to receive and
-acknowledge. The SDK in Python needs about 4.5 µs to send, result included, and as much to receive and acknowledge: 1 ×,
-4 ×, 0.9 ×. Bulk calls have a fixed price per entry of 1,000 messages, some 30 µs, and per message that of the codec:
-1.5 µs in Python, 0.1 µs in C, so 3 × and 15 ×.
+Expected before measuring: the wheel needs 4.5 µs of one core per message to send (half of it in Python, `_build_msg`),
+18 µs with a Python callback, because a thread of C++ takes the interpreter's lock each time, and 3.5 µs to receive and
+acknowledge. The SDK in Python needs about 2.7 µs to send, 3.5 µs with the result read, 3 µs to receive and acknowledge
+(2.2 µs with the codec in C): 1.6 ×, 5 ×, 1.1 ×. Bulk calls have a fixed price per entry of 1,000 messages, some 30 µs,
+and per message that of the codec and of moving the bytes: 1 µs in Python, 0.2 µs in C, so 3 × and 15 ×.
 
-Sides take turns; each works in a process of its own, the broker in another. CPU time per message stands in the notes:
-on a machine with other work it says more than messages per second.
+What each side does is said in `sdk_clients`. Sides take turns; each works in a process of its own, the broker in
+another, and all of them share the cores. So every comparison has a second line: CPU time per message of client *and*
+broker, SDK against wheel. With other work on the machine it says more than messages per second, because there a client
+with more threads (the wheel has several, the SDK one) is given more of it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from anabranch.codec.core import NATIVE
 from benchmarks import report
-from benchmarks.measure import Outcome, Run, Scene, Series, at_least, side_by_side
+from benchmarks.measure import Outcome, Run, Scene, Series, at_least, process_cpu_seconds, side_by_side
 from benchmarks.peers import ROOT
 from benchmarks.sdk_clients import BULK_ROWS
 from tests.broker_process import BrokerProcess
@@ -38,6 +42,7 @@ class Side:
     count: int
     codec: str = "native"
     cpu_us: list[float] = field(default_factory=list)
+    broker_cpu_us: list[float] = field(default_factory=list)
     number: int = 0
 
     def __call__(self) -> float:
@@ -45,16 +50,39 @@ class Side:
         self.number += 1
         topic = f"sdk-{self.role}-{self.codec}-{self.number}"
         if "consume" in self.role:
-            worked(self.broker.service_url, "bulk-publish", topic, self.count, "native")
-        seconds, cpu = worked(self.broker.service_url, self.role, topic, self.count, self.codec)
-        self.cpu_us.append(cpu / self.count * 1e6)
-        return self.count / seconds
+            worked(self.broker.service_url, "bulk-publish", topic, self.count)
+        used = partial(process_cpu_seconds, self.broker.pid)
+        taken = worked(self.broker.service_url, self.role, topic, self.count, self.codec, used)
+        self.cpu_us.append(taken.cpu_s / self.count * 1e6)
+        self.broker_cpu_us.append(taken.server_cpu_s / self.count * 1e6)
+        return self.count / taken.seconds
+
+    @property
+    def all_cpu_us(self) -> tuple[float, ...]:
+        return tuple(map(sum, zip(self.cpu_us, self.broker_cpu_us, strict=True)))
 
 
-def worked(url: str, role: str, topic: str, count: int, codec: str) -> tuple[float, float]:
-    """Seconds and CPU seconds of one client process."""
-    command = [sys.executable, "-m", "benchmarks.sdk_clients", role, url, topic, str(count)]
+class Taken(NamedTuple):
+    """What the work took: time, CPU time of the client, and CPU time of the server meanwhile."""
+
+    seconds: float
+    cpu_s: float
+    server_cpu_s: float
+
+
+def worked(
+    url: str,
+    role: str,
+    topic: str,
+    count: int,
+    codec: str = "native",
+    server_cpu_s: Callable[[], float] = lambda: 0.0,
+    module: str = "benchmarks.sdk_clients",
+) -> Taken:
+    """One client process that does its work."""
+    command = [sys.executable, "-m", module, role, url, topic, str(count)]
     environment = {**os.environ, "ANABRANCH_CODEC": codec}
+    before = 0.0
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -62,12 +90,14 @@ def worked(url: str, role: str, topic: str, count: int, codec: str) -> tuple[flo
         assert process.stdout is not None
         for line in process.stdout:
             if line == "ready\n":
+                before = server_cpu_s()
                 process.stdin.write("\n")
                 process.stdin.flush()
             elif line.startswith("took "):
-                seconds, cpu = map(float, line.split()[1:])
+                seconds, cpu_s = map(float, line.split()[1:])
+                taken = Taken(seconds, cpu_s, server_cpu_s() - before)
                 process.wait(PATIENCE_S)
-                return seconds, cpu
+                return taken
     raise RuntimeError(f"{role} ended with {process.returncode} before it had done its work")
 
 
@@ -99,6 +129,8 @@ def measured(name: str, one: Comparison, scene: Scene) -> list[Outcome]:
         "messages": ours.count,
         "cpu_us_per_message": ours.cpu_us,
         "wheel_cpu_us_per_message": wheel.cpu_us,
+        "broker_cpu_us_per_message": ours.broker_cpu_us,
+        "wheel_broker_cpu_us_per_message": wheel.broker_cpu_us,
         "codec": one.codec if NATIVE is not None else "python",
     }
     return [
@@ -109,7 +141,14 @@ def measured(name: str, one: Comparison, scene: Scene) -> list[Outcome]:
             Series("wheel", "msg/s", floors),
             at_least(one.goal),
             notes,
-        )
+        ),
+        Outcome(
+            f"{name}-cpu",
+            "  CPU of client and broker",
+            Series("SDK", "µs/msg", ours.all_cpu_us),
+            Series("wheel", "µs/msg", wheel.all_cpu_us),
+            None,
+        ),
     ]
 
 
@@ -126,9 +165,12 @@ COMPARISONS = {
     "bulk-publish-python": Comparison(
         "of lists, codec in Python", "bulk-publish", "wheel-publish", 2, 500_000, "python"
     ),
-    "bulk-consume": Comparison("receive_batch to lists", "bulk-consume", "wheel-consume", 2, 2 * MILLION),
+    "bulk-consume": Comparison("receive_batch to lists", "bulk-consume", "wheel-consume", 10, 2 * MILLION),
     "bulk-consume-arrow": Comparison("receive_batch to Arrow", "bulk-consume-arrow", "wheel-consume", 10, 2 * MILLION),
     "bulk-consume-python": Comparison(
+        "to lists, codec in Python", "bulk-consume", "wheel-consume", 2, 500_000, "python"
+    ),
+    "bulk-consume-arrow-python": Comparison(
         "to Arrow, codec in Python", "bulk-consume-arrow", "wheel-consume", 2, 500_000, "python"
     ),
 }
