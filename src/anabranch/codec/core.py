@@ -90,7 +90,8 @@ def _native() -> Loops | None:
             self._data, self._messages = data, messages
 
         def values(self) -> list[bytes | None]:
-            return found.values_of(self._data, self._messages)  # type: ignore[no-any-return]
+            values: list[bytes | None] = found.values_of(self._data, self._messages)
+            return values
 
         def keys(self) -> list[str | bytes | None]:
             return _given(*found.keys_of(self._data, self._messages))
