@@ -1,8 +1,8 @@
 """The embedded ledger store: one commit log per broker, ledger files written behind it, entries cached at the tail.
 
 This module wires the parts and holds no rule of its own: `group` plans, `committer` confirms, `settler` writes behind
-and checkpoints, `reader` reads files, `tailcache` bounds memory, `recovery` opens after a crash. It lives on the event
-loop.
+and checkpoints, `reads` finds entries in memory or in files, `tailcache` bounds memory, `shortage` lives with a full
+device, `recovery` opens after a crash. It lives on the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from anabranch.runtime.blocking import Blocking
-from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.clock import Clock
 from anabranch.runtime.disk import Disk, Lock
 from anabranch.storage import volume
 from anabranch.storage.behind import WriteBehind
@@ -26,13 +26,15 @@ from anabranch.storage.gate import Gate, is_full, translated
 from anabranch.storage.group import GroupCommit, Plan
 from anabranch.storage.index import SparseIndex
 from anabranch.storage.ledgerfile import LedgerFiles
-from anabranch.storage.port import Fenced, LedgerSummary, LedgerWriter, Payload, StorageError, StoredEntry
+from anabranch.storage.port import Fenced, LedgerWriter, Payload, StorageError
 from anabranch.storage.reader import LedgerReader
+from anabranch.storage.reads import LedgerReads
 from anabranch.storage.recovery import Recovery, take_over
 from anabranch.storage.released import Released
 from anabranch.storage.reserve import Reserve
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.settler import Settler
+from anabranch.storage.shortage import Shortage
 from anabranch.storage.succession import recover_peer
 from anabranch.storage.tailcache import TailCache
 from anabranch.storage.writer import OpenLedger
@@ -68,7 +70,7 @@ class StorageStats:
     ledgers_in_memory: int
 
 
-class EmbeddedLedgers:
+class EmbeddedLedgers(LedgerReads):
     """`async with EmbeddedLedgers(…) as store`. Implements `port.LedgerStore`."""
 
     def __init__(
@@ -93,26 +95,28 @@ class EmbeddedLedgers:
         self.recovery: Recovery | None = None
         self._settings = settings
         self._disk = disk
-        self._blocking = blocking
         self._clock = clock
-        self._publish_time_of = publish_time_of
         self._busy_seconds = busy_seconds
         self._pause_at = pause_at
         self._root = str(settings.dir)
         self._gate = Gate()
-        self._ledgers: dict[int, OpenLedger] = {}
         self._files = LedgerFiles(disk, self._root, settings.open_files_max)
-        self._reader = LedgerReader(
-            self._files, settings.index_step_bytes, settings.index_step_entries, publish_time_of
-        )
+        reader = LedgerReader(self._files, settings.index_step_bytes, settings.index_step_entries, publish_time_of)
+        super().__init__(reader, blocking, publish_time_of)
         self._cache = TailCache(settings.cache_bytes, self._release)
         self._behind = WriteBehind(
             settings.write_behind_bytes, settings.write_behind_bytes_max, settings.write_behind_ms / 1000
         )
         self._group = GroupCommit(settings.log_bytes_max, settings.direct_bytes_min)
-        self._reserve = Reserve(disk, volume.broker_dir(self._root, settings.broker_id), settings.reserve_bytes)
-        self._probe_timer: Timer | None = None
-        self._probing = False
+        self._shortage = Shortage(
+            self._gate,
+            Reserve(disk, volume.broker_dir(self._root, settings.broker_id), settings.reserve_bytes),
+            clock,
+            settings.probe_ms / 1000,
+            on_room=self._has_room,
+            on_over=self._resumed,
+            on_failed=self._failed,
+        )
         self._is_fenced = False
         self._in_log: dict[int, int] = {}  # ledger -> the last log file that holds records of it
         self._let_go: set[int] = set()  # … those of which the log's list of released ones knows
@@ -134,7 +138,7 @@ class EmbeddedLedgers:
             pause_at=self._pause_at,
         )
         self._log_worker = self._blocking.worker("storage-log")
-        self._settle_worker = self._blocking.worker("storage-settle")
+        self._settle_worker = self._shortage.worker = self._blocking.worker("storage-settle")
         self._settler = Settler(
             clock=self._clock,
             worker=self._settle_worker,
@@ -164,7 +168,7 @@ class EmbeddedLedgers:
             pause_at=self._pause_at,
             may_confirm=self._may_confirm,
         )
-        self._probe_soon()
+        self._shortage.probe_soon()
         return self
 
     async def _open_patiently(self) -> tuple[Lock, Fence]:
@@ -183,10 +187,10 @@ class EmbeddedLedgers:
             lock = volume.lock_broker(self._disk, self._root, self._settings.broker_id)
             try:
                 directory = volume.broker_dir(self._root, self._settings.broker_id)
-                self._reserve.release()  # recovery may need the room
+                self._shortage.reserve.release()  # recovery may need the room
                 fence, self.recovery = take_over(self._disk, directory, self._files, self._pause_at)
                 self.highest_id = self._files.highest_id()
-                self._fill_reserve()
+                self._shortage.fill_reserve()
             except BaseException:
                 lock.release()
                 raise
@@ -194,15 +198,6 @@ class EmbeddedLedgers:
             raise translated(error) from error
         self._report(self.recovery, self._settings.broker_id)
         return lock, fence
-
-    def _fill_reserve(self) -> None:
-        """On a full device the store opens all the same: reading and deleting must work."""
-        try:
-            self._reserve.fill()
-        except OSError as error:
-            if not is_full(error):
-                raise
-            self._gate.fill(translated(error))
 
     def _report(self, recovery: Recovery, broker_id: str) -> None:
         if recovery.records or recovery.damaged:
@@ -228,8 +223,7 @@ class EmbeddedLedgers:
         self._committer.fail_gathered(self._gate.refuse())
         while self._group.in_flight is not None:
             await self._turn()
-        if self._probe_timer is not None:
-            self._probe_timer.cancel()
+        self._shortage.close()
         self._settler.checkpoint(self._group.log_number)
         self._settler.retry()
         while self._settler.is_busy:
@@ -309,7 +303,7 @@ class EmbeddedLedgers:
     def create(self, ledger_id: int) -> LedgerWriter:
         assert ledger_id not in self._ledgers, f"ledger {ledger_id} is written already"
         if self._gate.refusal is not None:
-            self._probe_soon()
+            self._shortage.probe_soon()
             raise self._gate.refuse()
         index = SparseIndex(self._settings.index_step_bytes, self._settings.index_step_entries)
         ledger = OpenLedger(ledger_id, self._gate, self._committer.gather, index, self._publish_time_of)
@@ -351,8 +345,7 @@ class EmbeddedLedgers:
 
     def _settled(self) -> None:
         self._cache.trim()
-        if self._gate.is_full and self._probing:
-            self._resume()
+        self._shortage.settled()
         self._committer.schedule()
 
     def _retired(self, log_number: int) -> None:
@@ -368,17 +361,14 @@ class EmbeddedLedgers:
 
     def _failed(self, error: BaseException) -> None:
         """A group or a write-behind failed; the gate may know already."""
-        self._probing = False
         error = self._fence.reason(error)
         reason = translated(error)
         was_fenced = self._is_fenced
         self._is_fenced = isinstance(error, Fenced)
         if is_full(error):
-            self._gate.fill(reason)
-            log.warning("storage is full", extra={"reason": str(error)})
-            self._settle_worker.submit(self._reserve.release, self._reserve_moved)
-            self._probe_soon()
+            self._shortage.begin(reason)
         else:
+            self._shortage.give_up()
             self._gate.shut(reason)
             log.error("storage stopped", extra={"reason": str(error)})
         if self._group.in_flight is None:
@@ -387,125 +377,17 @@ class EmbeddedLedgers:
             self.on_fenced()
         self.on_group_end()
 
-    def _reserve_moved(self, _: None, error: BaseException | None) -> None:
-        if error is not None:
-            log.warning("the reserve could not be changed", exc_info=error)
+    def _has_room(self) -> bool:
+        """Is nothing waiting for it? Otherwise that is written first."""
+        if self._behind.is_empty:
+            return True
+        self._settler.retry()
+        return False
 
-    def _probe_soon(self) -> None:
-        if self._gate.is_full and self._probe_timer is None:
-            self._probe_timer = self._clock.call_later(self._settings.probe_ms / 1000, self._probe)
-
-    def _probe(self) -> None:
-        self._probe_timer = None
-        if self._gate.is_full and not self._probing:
-            self._probing = True
-            self._settle_worker.submit(self._reserve.fill, self._probed)
-
-    def _probed(self, _: None, error: BaseException | None) -> None:
-        if error is not None:
-            self._probing = False
-            if is_full(error):
-                self._probe_soon()
-            else:
-                self._failed(error)
-        elif self._behind.is_empty:
-            self._resume()
-        else:
-            self._settler.retry()
-
-    def _resume(self) -> None:
-        self._probing = False
+    def _resumed(self) -> None:
         self._settler.unstick()
         self._gate.reopen()
-        log.info("storage has room again")
         self.on_resumed()
-
-    # reading ------------------------------------------------------------------------------------------------------
-
-    def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[StoredEntry] | None:
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is None:
-            return None
-        if first > ledger.durable_entry_id:
-            return []
-        cache = ledger.cache
-        entry = cache.get(first)
-        if entry is None:
-            return None
-        found = [entry]
-        size = len(entry.payload)
-        for entry_id in range(first + 1, min(first + entries_max, ledger.durable_entry_id + 1)):
-            entry = cache[entry_id]
-            size += len(entry.payload)
-            if size > bytes_max:
-                break
-            found.append(entry)
-        return found
-
-    def read_resident(
-        self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int
-    ) -> list[StoredEntry] | None:
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is not None:
-            end = min(end, ledger.cache_first)
-        return self._reader.resident(ledger_id, first, end, entries_max, bytes_max) if first < end else None
-
-    async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
-        ledger = self._ledgers.get(ledger_id)
-        index = None
-        if ledger is not None:
-            end = min(end, ledger.durable_entry_id + 1)
-            if first < end and first >= ledger.cache_first:
-                cached = self.read_cached(ledger_id, first, min(entries_max, end - first), bytes_max)
-                assert cached is not None, "the cache has no holes"
-                return cached
-            end = min(end, ledger.cache_first)
-            index = ledger.index
-        if first >= end:
-            return []
-        return await self._blocking.run(self._reader.entries, ledger_id, first, end, entries_max, bytes_max, index)
-
-    async def summarize(self, ledger_id: int) -> LedgerSummary:
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is not None:
-            return ledger.summary()
-        return await self._blocking.run(self._reader.summarize, ledger_id)
-
-    async def messages_before(self, ledger_id: int, entry_id: int) -> int:
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is None:
-            return await self._blocking.run(self._reader.count_messages, ledger_id, entry_id, None)
-        summary_end = ledger.durable_entry_id + 1
-        if entry_id >= summary_end:
-            return ledger.durable_messages
-        point = ledger.index.before(entry_id)
-        if point is None:
-            return 0
-        cache_first = ledger.cache_first
-        if point.entry_id >= cache_first:
-            cached = (ledger.cache[number].messages for number in range(point.entry_id, entry_id))
-            return point.messages + sum(cached)
-        rest = sum(ledger.cache[number].messages for number in range(cache_first, entry_id))
-        upto = min(entry_id, cache_first)
-        return rest + await self._blocking.run(self._reader.count_messages, ledger_id, upto, ledger.index)
-
-    async def first_entry_at(self, ledger_id: int, publish_ms: int, end: int) -> int:
-        ledger = self._ledgers.get(ledger_id)
-        if ledger is None:
-            return await self._blocking.run(self._reader.first_at, ledger_id, publish_ms, end, None)
-        end = min(end, ledger.durable_entry_id + 1)
-        point = ledger.index.before_time(publish_ms)
-        start = point.entry_id if point else 0
-        cached = [entry for number in range(max(start, ledger.cache_first), end) if (entry := ledger.cache.get(number))]
-        if start < ledger.cache_first:
-            upto = min(end, ledger.cache_first)
-            found = await self._blocking.run(self._reader.first_at, ledger_id, publish_ms, upto, ledger.index)
-            if found < upto:
-                return found
-        for entry in cached:
-            if self._publish_time_of(entry.payload) >= publish_ms:
-                return entry.position.entry
-        return end
 
     # the rest -----------------------------------------------------------------------------------------------------
 
