@@ -1,353 +1,38 @@
-"""All scalable topics that this broker leads: led when needed, unloaded when idle, given up when they move.
+"""What is asked of the scalable topics of one broker: calls of people and clients, and what segments tell.
 
-A topic is led where its name is placed (`place.py`). Whoever needs it (a call, a consumer, an event of a segment) has
-it loaded; an idle topic is a record in the store and nothing here: no object, no task, no timer. Topics with something
-unfinished are found by an index of their own (`Records.wanted`) when this broker gets a share of the names, not by
-looking through all records. Implements most of `face.ScalableTopics`; must not know connections or commands.
+Implements most of `face.ScalableTopics`, on the leaders that `Leading` has; must not know connections or commands.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from anabranch.controller import host, steps
 from anabranch.controller import subscriptions as registering
-from anabranch.controller.collecting import collect
 from anabranch.controller.face import AssignedSegments, ConsumerLink, LedElsewhere, Registration
-from anabranch.controller.host import SegmentHost, SegmentRef, SegmentStats, Start
-from anabranch.controller.leader import Leader, Step, no_step
+from anabranch.controller.host import Start
+from anabranch.controller.leader import Leader
+from anabranch.controller.leading import Leading
 from anabranch.controller.members import Members, new_link
-from anabranch.controller.offices import Offices
-from anabranch.controller.place import Place
 from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_memo import RecordMemo
-from anabranch.controller.records import NOW, Records
 from anabranch.controller.registry import SubscriptionKind
-from anabranch.controller.rules import Rules, retention_of
-from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.sitting import Sitting
 from anabranch.controller.steps import NotLeading, TopicGone
 from anabranch.controller.telling import state_of
-from anabranch.metadata.patience import PATIENCE
-from anabranch.metadata.port import MetadataStore, StoreUnavailable
-from anabranch.metadata.writegate import WriteGate
-from anabranch.model.errors import AlreadyExists, BadRequest, Error, NotAllowed
+from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name
-from anabranch.model.segment import backing_topic
-from anabranch.runtime.chance import Chance
-from anabranch.runtime.clock import Clock
-from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
-RESUME_TOGETHER = 32
-AGAIN = 4  # as after so many failures: how long a topic rests before it is led again
-LOOK_AGAIN = 10  # sweeps, before a topic whose segments are kept for somebody is looked at again
-T = TypeVar("T")
 
-
-class Controllers:
-    """`async with Controllers(…)`: leading inside. `told` hears of every plan and layout of what is led here."""
-
-    def __init__(
-        self,
-        store: MetadataStore,
-        place: Place,
-        segments: SegmentHost,
-        rules: Rules,
-        *,
-        broker: str,
-        settings: ScalableTopicsSettings,
-        clock: Clock,
-        chance: Chance,
-        step: Step = no_step,
-        gate: WriteGate | None = None,
-        memo: RecordMemo | None = None,
-    ) -> None:
-        """`memo` may be shared with others on this broker who read the same records."""
-        self.settings = settings
-        self.records = Records(store, offices := Offices(store, broker), memo or RecordMemo())
-        self.told: Callable[[TopicName, TopicRecord | None], None] = _nobody
-        self._offices, self._place, self._host, self._rules = offices, place, segments, rules
-        self._clock, self._chance, self._step, self._gate = clock, chance, step, gate
-        self._leaders: dict[TopicName, Leader] = {}
-        self._loading: dict[TopicName, asyncio.Task[Leader | Error]] = {}
-        self._due: dict[TopicName, int] = {}  # unloaded topics of ours that will be wanted, and when
-        self._resuming = asyncio.Event()
-        self._tasks = TaskOwner("controllers")
-        self._is_closed = False
-        self._unlisten: Callable[[], None] | None = None
-
-    @property
-    def is_enabled(self) -> bool:
-        return self.settings.enabled
-
-    def __len__(self) -> int:
-        return len(self._leaders)
-
-    @property
-    def leaders(self) -> Mapping[TopicName, Leader]:
-        """What is led here now."""
-        return self._leaders
-
-    async def __aenter__(self) -> Self:
-        self._unlisten = self._host.listen(self._heard)
-        self._tasks.spawn(self._resume(), "resume")
-        self._tasks.spawn(self._sweep(), "sweep")
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_closed = True
-        if self._unlisten is not None:
-            self._unlisten()
-        await self._tasks.close()
-        leaders, self._leaders = list(self._leaders.values()), {}
-        await asyncio.gather(*(leader.close() for leader in leaders))
-
-    def new_id(self) -> str:
-        """For an operation: nobody else has it."""
-        return f"{self._clock.now_ms():x}-{int(self._chance.random() * (1 << 48)):012x}"
-
-    # leading ----------------------------------------------------------------------------------------------------------
-    def leading(self, topic: TopicName) -> Leader | None:
-        """The leader here, if there is one at the moment."""
-        found = self._leaders.get(topic)
-        return None if found is None or found.is_over else found
-
-    async def lead(self, topic: TopicName) -> Leader:
-        """This broker's leader of the topic. Raises LedElsewhere, TopicGone, StoreUnavailable."""
-        if topic.domain is not Domain.TOPIC:
-            raise BadRequest(f"{topic} is not a scalable topic")
-        if not self.settings.enabled:
-            raise NotAllowed("scalable topics are switched off (scalable_topics.enabled)")
-        found = self.leading(topic)
-        if found is not None and self._place.is_here(topic):
-            return found
-        await self._place.wait_placed(topic)
-        if not self._place.is_here(topic):
-            raise LedElsewhere(topic, self._place.whereabouts(topic))
-        loading = self._loading.get(topic)
-        if loading is None:
-            loading = self._tasks.spawn(self._load_outcome(topic), f"load {topic}")
-            if loading is None:
-                raise NotLeading("the broker is stopping")
-            self._loading[topic] = loading
-            loading.add_done_callback(lambda task: self._loaded(topic, task))
-        try:
-            outcome = await asyncio.shield(loading)
-        except asyncio.CancelledError:
-            if loading.cancelled():
-                raise NotLeading("the broker is stopping") from None
-            raise
-        if isinstance(outcome, Error):
-            raise outcome
-        return outcome
-
-    def _loaded(self, topic: TopicName, task: asyncio.Task[Leader | Error]) -> None:
-        self._loading.pop(topic, None)
-        if not task.cancelled():
-            task.exception()  # seen: whoever asked may be gone
-
-    async def _load_outcome(self, topic: TopicName) -> Leader | Error:
-        """A refusal is an outcome like another: whoever asked is told, and it is no fault of the task's."""
-        try:
-            return await self._load(topic)
-        except Error as error:
-            return error
-
-    async def _load(self, topic: TopicName) -> Leader:
-        found = self.leading(topic)
-        if found is not None:
-            return found
-        record = await self.records.find(topic)
-        if record is None:
-            raise TopicGone(f"{topic} does not exist")
-        if record.leader_term == 0:
-            await self._settle_name(topic, record)
-        tenure = self._place.tenure(topic)
-        limits = self.settings.limits(
-            record.auto_scale_policy, await self._rules.auto_scale_policy(topic.namespace_path)
-        )
-        term = await self._offices.take(topic, record.leader_term)
-        leader = Leader(
-            topic,
-            term,
-            records=self.records,
-            segments=self._host,
-            settings=self.settings,
-            limits=limits,
-            clock=self._clock,
-            chance=self._chance,
-            told=self._told,
-            step=self._step,
-            gate=self._gate,
-            era=self._place.era,
-            ended=self._leader_ended,
-        )
-        leader.tenure = tenure
-        leader.is_wanted = self._due.pop(topic, None) == NOW
-        if self._is_closed:
-            raise NotLeading("the broker is stopping")
-        self._leaders[topic] = leader
-        leader.start()
-        return leader
-
-    async def _settle_name(self, topic: TopicName, record: TopicRecord) -> None:
-        """Before it is led for the first time: a regular topic that was made at the same moment comes first. (From our
-        term on the record stays; until then whoever makes a regular topic takes it away.)"""
-        try:
-            await self._rules.check_name(topic)
-        except AlreadyExists:
-            await self.records.give_way(topic, record)
-            raise
-
-    def _leader_ended(self, topic: TopicName) -> None:
-        """What it left unfinished goes on soon, if it is still ours: nobody may be there to ask for it."""
-        leader = self._leaders.get(topic)
-        if leader is None or not leader.is_over or not leader.is_wanted or self._is_closed:
-            return
-        del self._leaders[topic]
-
-        async def again() -> None:
-            await self._clock.sleep(PATIENCE.retry_after(AGAIN, self._chance.random()))
-            if self._place.is_here(topic):
-                await self._wake_quietly(topic)
-
-        self._tasks.spawn(again(), f"lead {topic} again")
-
-    def _told(self, topic: TopicName, record: TopicRecord | None) -> None:
-        self.told(topic, record)
-
-    async def _at_leader(self, topic: TopicName, work: Callable[[Leader], Awaitable[T]]) -> T:
-        """Again with the next leader, as long as that is here: what is asked for is not done twice."""
-        until = self._clock.monotonic() + self.settings.call_seconds
-        failures = 0
-        while True:
-            try:
-                return await work(await self.lead(topic))
-            except (NotLeading, StoreUnavailable):
-                failures += 1
-                if self._clock.monotonic() > until or self._is_closed:
-                    raise
-            await self._clock.sleep(PATIENCE.retry_after(failures, self._chance.random()))
-
-    # changes of place -------------------------------------------------------------------------------------------------
-    def placement_changed(self, *, has_gained: bool) -> None:
-        """Another share of the names is ours. With `has_gained` there is something that others may have left behind."""
-        for topic, leader in tuple(self._leaders.items()):
-            if not self._place.is_here(topic) or self._place.tenure(topic) != leader.tenure:
-                del self._leaders[topic]
-                leader.depose("its name is placed elsewhere now, or was meanwhile")
-            else:
-                leader.placement_changed()
-        self._due = {topic: at_ms for topic, at_ms in self._due.items() if self._place.is_here(topic)}
-        if has_gained:
-            self._resuming.set()
-
-    async def _resume(self) -> None:
-        """Whenever names have come to us: find those that are wanted, and lead them."""
-        failures = 0
-        while True:
-            await self._resuming.wait()
-            self._resuming.clear()
-            try:
-                wanted = [(topic, at_ms) async for topic, at_ms in self.records.wanted() if self._place.is_here(topic)]
-            except Error as error:
-                failures += 1
-                log.warning("wanted topics not read yet", extra={"reason": error.reason})
-                await self._clock.sleep(PATIENCE.retry_after(failures, self._chance.random()))
-                self._resuming.set()
-                continue
-            failures, now_ms = 0, self._clock.now_ms()
-            self._due.update({topic: at_ms for topic, at_ms in wanted if self.leading(topic) is None})
-            urgent = [topic for topic, at_ms in wanted if at_ms <= now_ms and self.leading(topic) is None]
-            log.info("topics resumed", extra={"wanted": len(wanted), "now": len(urgent)})
-            for start in range(0, len(urgent), RESUME_TOGETHER):
-                await asyncio.gather(*map(self._wake_quietly, urgent[start : start + RESUME_TOGETHER]))
-
-    async def _wake_quietly(self, topic: TopicName) -> None:
-        """Somebody must lead it; if it cannot be us now, the next sweep tries again."""
-        try:
-            await self.lead(topic)
-        except TopicGone:
-            self._due.pop(topic, None)
-            await self._unwant(topic)
-        except Error as error:
-            log.info("topic not led yet", extra={"topic": str(topic), "reason": error.reason})
-
-    async def _unwant(self, topic: TopicName) -> None:
-        try:
-            await self.records.unwant(topic)
-        except Error as error:
-            log.info("still noted as wanted", extra={"topic": str(topic), "reason": error.reason})
-
-    # one timer for all ------------------------------------------------------------------------------------------------
-    async def _sweep(self) -> None:
-        while True:
-            await self._clock.sleep(min(self.settings.sweep_seconds, self.settings.idle_seconds))
-            await self.sweep()
-
-    async def sweep(self) -> None:
-        """Lead what has become due, collect what retention lets go, unload what is idle."""
-        now_ms = self._clock.now_ms()
-        for topic in [topic for topic, at_ms in self._due.items() if at_ms <= now_ms]:
-            await self._wake_quietly(topic)
-        for topic, leader in tuple(self._leaders.items()):
-            if leader.is_over:
-                if self._leaders.get(topic) is leader:
-                    del self._leaders[topic]
-                if self._place.is_here(topic) and leader.is_wanted:
-                    await self._wake_quietly(topic)
-                continue
-            try:
-                await self._look_after(topic, leader)
-            except Error as error:
-                log.info("topic not looked after", extra={"topic": str(topic), "reason": error.reason})
-
-    async def _look_after(self, topic: TopicName, leader: Leader) -> None:
-        """Collect its garbage; unload it when there is nothing to lead."""
-        again_ms = None
-        record = leader.record
-        if record is not None and any(True for _ in record.layout.sealed):
-            again_ms = await self._collect(topic, leader)
-        idle_ms = int(self.settings.idle_seconds * 1000)
-        if leader.is_idle and self._clock.now_ms() - leader.idle_since_ms >= idle_ms:
-            await self._unload(topic, leader, again_ms)
-
-    async def _collect(self, topic: TopicName, leader: Leader) -> int:
-        """When to look again."""
-        retention = retention_of(self.settings, await self._rules.retention(topic.namespace_path))
-        sizes: dict[int, int] = {}
-        if retention.size_bytes >= 0 and leader.record is not None:
-            figures = await self.figures(topic, leader.record)
-            sizes = {segment_id: stats.bytes for segment_id, stats in figures.items()}
-        verdict = await collect(leader, self.records, retention=retention, sizes=sizes, operation_id=self.new_id())
-        soon_ms = self._clock.now_ms() + int(LOOK_AGAIN * self.settings.sweep_seconds * 1000)
-        if verdict is None or verdict.look_again_at_ms is None:
-            return soon_ms
-        return max(verdict.look_again_at_ms, self._clock.now_ms() + int(self.settings.sweep_seconds * 1000))
-
-    async def _unload(self, topic: TopicName, leader: Leader, again_ms: int | None) -> None:
-        """It is a record and nothing else from now on; with sealed segments also a time to look at them again."""
-        if again_ms is not None:
-            await self.records.want(topic, again_ms)
-            self._due[topic] = again_ms
-        elif leader.is_wanted:
-            await self._unwant(topic)
-        leader.is_wanted = False
-        if leader.is_idle and self._leaders.get(topic) is leader:
-            del self._leaders[topic]
-            await leader.close()
+class Controllers(Leading):
+    """`async with Controllers(…)`: leading inside."""
 
     # what segments tell -----------------------------------------------------------------------------------------------
-    def _heard(self, event: host.HostEvent) -> None:
+    def heard(self, event: host.HostEvent) -> None:
         topic = event.segment.name.scalable
         leader = self.leading(topic)
         if isinstance(event, host.SubscriptionSeen):
@@ -408,7 +93,7 @@ class Controllers:
             if leader.is_over:
                 raise NotLeading(f"{topic} was led by others meanwhile")
 
-        await self._at_leader(topic, work)
+        await self.at_leader(topic, work)
 
     async def delete(self, topic: TopicName) -> None:
         """The life that it has now: one that is created while this is asked again is another."""
@@ -419,7 +104,7 @@ class Controllers:
             await leader.ask(steps.DeleteCall(operation_id, incarnation))
 
         try:
-            await self._at_leader(topic, work)
+            await self.at_leader(topic, work)
         except TopicGone:
             return  # it is gone: that is what was asked for
 
@@ -428,12 +113,6 @@ class Controllers:
         if found is None:
             raise TopicGone(f"{topic} does not exist")
         return found
-
-    async def figures(self, topic: TopicName, record: TopicRecord) -> dict[int, SegmentStats]:
-        ordered = list(record.segments.values())
-        refs = [SegmentRef(backing_topic(topic, one), record.incarnation, one.segment_id) for one in ordered]
-        found = zip(ordered, await self._host.measure(refs), strict=True)
-        return {segment.segment_id: stats for segment, stats in found if stats is not None}
 
     async def names(self, namespace: str, filters: Mapping[str, str]) -> list[str]:
         found = await self.records.all_of(namespace)
@@ -450,17 +129,17 @@ class Controllers:
         reason: str = "",
     ) -> int:
         call = steps.SplitCall(operation_id or self.new_id(), segment_id, ways, points, reason)
-        return await self._at_leader(topic, lambda leader: leader.ask(call))
+        return await self.at_leader(topic, lambda leader: leader.ask(call))
 
     async def merge(
         self, topic: TopicName, segment_ids: tuple[int, ...], *, operation_id: str | None = None, reason: str = ""
     ) -> int:
         call = steps.MergeCall(operation_id or self.new_id(), segment_ids, reason)
-        return await self._at_leader(topic, lambda leader: leader.ask(call))
+        return await self.at_leader(topic, lambda leader: leader.ask(call))
 
     async def subscribe(self, topic: TopicName, name: str, kind: SubscriptionKind, start: Start) -> None:
         call = registering.SubscribeCall(self.new_id(), check_subscription_name(name), kind, start)
-        await self._at_leader(topic, lambda leader: leader.ask_subscription(call))
+        await self.at_leader(topic, lambda leader: leader.ask_subscription(call))
 
     async def unsubscribe(self, topic: TopicName, name: str) -> None:
         call = registering.UnsubscribeCall(self.new_id(), name)
@@ -473,14 +152,14 @@ class Controllers:
             await leader.ask_subscription(call)
             await leader.forget_members(name)
 
-        await self._at_leader(topic, work)
+        await self.at_leader(topic, work)
 
     async def move(self, topic: TopicName, name: str, publish_ms: int | None) -> None:
         call = registering.MoveCall(self.new_id(), name, publish_ms)
-        await self._at_leader(topic, lambda leader: leader.ask_subscription(call))
+        await self.at_leader(topic, lambda leader: leader.ask_subscription(call))
 
     async def state(self, topic: TopicName) -> dict[str, Any]:
-        return await self._at_leader(topic, _state)
+        return await self.at_leader(topic, _state)
 
     # consumers --------------------------------------------------------------------------------------------------------
     async def register(
@@ -493,7 +172,7 @@ class Controllers:
             members = await self._members(leader, wish)
             return await members.register(wish.consumer, link, number, wish.held, wish.generation), members
 
-        assigned, members = await self._at_leader(topic, work)
+        assigned, members = await self.at_leader(topic, work)
         return assigned, Sitting(members, wish.consumer, number)
 
     async def _members(self, leader: Leader, wish: Registration) -> Members:
@@ -511,7 +190,3 @@ class Controllers:
 async def _state(leader: Leader) -> dict[str, Any]:
     await leader.wait_in_office()
     return state_of(leader)
-
-
-def _nobody(topic: TopicName, record: TopicRecord | None) -> None:
-    """Nobody watches."""
