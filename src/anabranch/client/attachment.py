@@ -1,5 +1,8 @@
 """Keeps one producer or consumer attached to the broker that serves its topic: lookup, attach, wait for the loss, back
-off, again. Knows when to try again and when to give up; nothing of what is produced or consumed."""
+off, again. Knows when to try again and when to give up; nothing of what is produced or consumed.
+
+What a broker refuses for the moment is asked again at once, and only then with pauses that grow: a pause of its first
+length is a hundred times longer than most such moments."""
 
 from __future__ import annotations
 
@@ -8,7 +11,15 @@ import logging
 from typing import Protocol
 
 from anabranch.client.connection import Connection
-from anabranch.client.errors import ClientError, ConsumerBusy, ProducerBusy, Refused, TimedOut
+from anabranch.client.errors import (
+    ClientError,
+    ConsumerBusy,
+    LimitExceeded,
+    ProducerBusy,
+    QuotaExceeded,
+    Refused,
+    TimedOut,
+)
 from anabranch.client.policies import Backoff
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
@@ -113,7 +124,8 @@ class Attachment:
                 if not self._first.done():
                     self._first.set_result(error)
                 return
-            if self._is_urgent and self._clock.monotonic() - urgent_at >= URGENT_EVERY_SECONDS:
+            is_urgent = self._is_urgent or (attempt == 0 and isinstance(error, Refused) and not _is_lasting(error))
+            if is_urgent and self._clock.monotonic() - urgent_at >= URGENT_EVERY_SECONDS:
                 urgent_at = self._clock.monotonic()
                 continue
             delay = self._backoff.delay(attempt, self._chance.random())
@@ -129,3 +141,9 @@ class Attachment:
             return not error.retryable or isinstance(error, ProducerBusy | ConsumerBusy)
         # A refusal without a reason that we know is a broker in trouble, not a verdict.
         return not error.retryable and type(error) is not Refused
+
+
+def _is_lasting(error: ClientError) -> bool:
+    """A limit is not over in a moment; everything else that a broker refuses may be: it opens, moves or closes the
+    topic, or our former self is just leaving."""
+    return isinstance(error, QuotaExceeded | LimitExceeded)

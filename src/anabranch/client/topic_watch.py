@@ -129,7 +129,8 @@ class TopicWatch:
             if self._answered.done():
                 attempt = 0
             if isinstance(error, AskedAgain):
-                await self._clock.sleep(ASKED_AGAIN.delay(self._in_vain, 0))
+                if self._in_vain:  # the first question is asked at once: whoever asks has messages that wait
+                    await self._clock.sleep(ASKED_AGAIN.delay(self._in_vain - 1, 0))
                 self._in_vain += 1
                 continue
             delay = self._policy.backoff.delay(attempt, self._chance.random())

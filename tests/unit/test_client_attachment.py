@@ -1,0 +1,134 @@
+"""When a lane or an intake is attached again: at once after a word of the moment, then with pauses that grow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+
+from anabranch.client.attachment import URGENT_EVERY_SECONDS, Attachment
+from anabranch.client.connection import Connection
+from anabranch.client.errors import (
+    ClientError,
+    ConsumerBusy,
+    LimitExceeded,
+    NotReady,
+    QuotaExceeded,
+    TopicNotFound,
+    Unreachable,
+)
+from anabranch.client.policies import Backoff
+from anabranch.runtime.clock import SystemClock, Timer
+
+BACKOFF = Backoff(initial=0.1, maximum=0.4, jitter=0)
+
+
+class QuickClock(SystemClock):
+    """Sleeps no time at all, and writes down for how long."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(round(seconds, 3))
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        raise AssertionError("no timer is needed")
+
+
+class Even:
+    def random(self) -> float:
+        return 0.5
+
+
+class Part:
+    """Attached after the refusals are used up."""
+
+    topic = "segment://public/default/x/0000-ffff-0"
+
+    def __init__(self, *refusals: ClientError) -> None:
+        self.refusals = list(refusals)
+        self.attempts = 0
+        self.tried = asyncio.Event()
+        self.end: ClientError | None = None
+
+    async def serving(self, topic: str) -> Connection:
+        return cast(Connection, None)
+
+    async def attach(self, connection: Connection) -> None:
+        self.attempts += 1
+        self.tried.set()
+        if self.refusals:
+            raise self.refusals.pop(0)
+
+    def lost(self) -> None: ...
+
+    def ended(self, error: ClientError) -> None:
+        self.end = error
+
+
+@asynccontextmanager
+async def attached(
+    part: Part, clock: QuickClock, forgives: tuple[type[ClientError], ...] = ()
+) -> AsyncIterator[Attachment]:
+    made = Attachment(part, part, BACKOFF, clock, Even(), forgives)
+    task = asyncio.ensure_future(made.run())
+    try:
+        await made.wait_first(5)
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.parametrize(
+    ("refusals", "pauses"),
+    [
+        ([NotReady("opening")], []),
+        ([NotReady("opening"), NotReady("opening")], [0.1]),
+        ([TopicNotFound("not yet"), ConsumerBusy("leaving"), NotReady("opening")], [0.1, 0.2]),
+        ([Unreachable("down")], [0.1]),
+        ([QuotaExceeded("full"), LimitExceeded("too many")], [0.1, 0.2]),
+    ],
+)
+async def test_a_moment_is_not_waited_for_twice(refusals: list[ClientError], pauses: list[float]) -> None:
+    part, clock = Part(*refusals), QuickClock()
+    async with attached(part, clock, (TopicNotFound, ConsumerBusy)):
+        assert (clock.slept, part.attempts) == (pauses, len(refusals) + 1)
+
+
+async def test_who_is_sent_away_again_and_again_is_not_always_in_a_hurry() -> None:
+    part, clock = Part(), QuickClock()
+    async with attached(part, clock) as made:
+
+        async def lose() -> None:
+            part.tried.clear()
+            made.lose(NotReady("closed"), is_urgent=True)
+            async with asyncio.timeout(5):
+                await part.tried.wait()
+
+        await lose()
+        assert clock.slept == []
+        await lose()
+        assert clock.slept == [0.1]
+        clock.now += URGENT_EVERY_SECONDS
+        await lose()
+        assert clock.slept == [0.1]
+
+
+async def test_what_is_final_ends_it() -> None:
+    part, clock = Part(TopicNotFound("never")), QuickClock()
+    with pytest.raises(TopicNotFound):
+        async with attached(part, clock):
+            raise AssertionError("it was not attached")
+    assert isinstance(part.end, TopicNotFound)
+    assert (part.attempts, clock.slept) == (1, [])
