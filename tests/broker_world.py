@@ -8,11 +8,11 @@ from typing import Any
 
 from anabranch.broker.access import AccessMode
 from anabranch.broker.catalog import Catalog
-from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscriptionType
+from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscribeRequest, SubscriptionType
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Subscription
-from anabranch.broker.topic import SubscribeRequest, Topic
+from anabranch.broker.topic import Topic
 from anabranch.broker.topics import Topics
 from anabranch.broker.window import Window
 from anabranch.metadata.memory import MemoryStore

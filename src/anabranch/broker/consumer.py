@@ -75,6 +75,20 @@ class ConsumerSpec:
     grant: SegmentGrant | None = None  # clients of Pulsar say none
 
 
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """What SUBSCRIBE said about the subscription."""
+
+    name: str
+    spec: ConsumerSpec
+    durable: bool
+    from_earliest: bool
+    start: Position | None  # non-durable only
+    rollback_seconds: int
+    create: bool
+    properties: Mapping[str, str]
+
+
 class Pending(NamedTuple):
     messages: int  # still unacknowledged in this entry
     slot: int  # hash slot (Key_Shared), else -1

@@ -10,14 +10,20 @@ from typing import Any
 
 from anabranch.broker.authorization import Resource
 from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
-from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SegmentGrant, SubscriptionType
+from anabranch.broker.consumer import (
+    Consumer,
+    ConsumerSpec,
+    KeySharedPolicy,
+    SegmentGrant,
+    SubscribeRequest,
+    SubscriptionType,
+)
 from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, ConsumerNotFound
 from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
 from anabranch.broker.schema_commands import wire_schema
 from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.broker.services import Services
 from anabranch.broker.subscription import Subscription
-from anabranch.broker.topic import SubscribeRequest
 from anabranch.broker.topics import AnyTopic
 from anabranch.model.errors import Error, LimitExceeded, NotAllowed, NotReady
 from anabranch.model.names import TopicName, check_subscription_name

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from anabranch.broker.access import AccessTable, Admission
-from anabranch.broker.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
+from anabranch.broker.consumer import Consumer, ConsumerSpec, Departed, SubscribeRequest, SubscriptionType
 from anabranch.broker.dedup import Last
 from anabranch.broker.entryfacts import slot_of
 from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
@@ -23,7 +23,6 @@ from anabranch.broker.selectors import HashRing, RoundRobin, StickyRanges, failo
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Ack
 from anabranch.broker.takeover import settle_exclusive, settle_name
-from anabranch.broker.topic import SubscribeRequest
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from anabranch.broker.consumer import Consumer, ConsumerSpec
+from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscribeRequest
 from anabranch.broker.dedup import Sequences
 from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.farewell import Farewell, tell_consumer
@@ -22,7 +22,7 @@ from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.segment_facts import BLOB, SealNote, SegmentFacts, grave_text
 from anabranch.broker.segment_keys import KeyProof
 from anabranch.broker.subscription import Subscription
-from anabranch.broker.topic import SubscribeRequest, Topic
+from anabranch.broker.topic import Topic
 from anabranch.controller.host import (
     CursorMissing,
     CursorSpec,

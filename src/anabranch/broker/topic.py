@@ -7,15 +7,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from anabranch.broker.access import Admission
 from anabranch.broker.attendance import Attendance
 from anabranch.broker.compaction import CURSOR as COMPACTION_CURSOR
 from anabranch.broker.compaction import Compactor, Status
-from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscriptionType
+from anabranch.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
 from anabranch.broker.dedup import Last, Sequences
-from anabranch.broker.entryfacts import batch_size_of
 from anabranch.broker.errors import (
     ConsumerBusy,
     SubscriptionNotFound,
@@ -33,6 +32,7 @@ from anabranch.broker.limits import (
     too_long_delay,
 )
 from anabranch.broker.peer import Peer
+from anabranch.broker.places import Places
 from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.publish_gate import PublishGate
@@ -47,7 +47,6 @@ from anabranch.broker.upkeep import Upkeep
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.protocol.errors import ProtocolError
 from anabranch.protocol.server_errors import refusal_code
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -55,20 +54,6 @@ from anabranch.storage.cursor import Cursor
 from anabranch.storage.topiclog import TopicLog
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribeRequest:
-    """What SUBSCRIBE said about the subscription."""
-
-    name: str
-    spec: ConsumerSpec
-    durable: bool
-    from_earliest: bool
-    start: Position | None  # non-durable only
-    rollback_seconds: int
-    create: bool
-    properties: Mapping[str, str]
 
 
 class Topic:
@@ -107,6 +92,7 @@ class Topic:
         self._snapshot_at = clock.monotonic()
         self._upkeep = Upkeep(self, topic_log, clock)
         self.compactor = Compactor(str(name), topic_log, clock)
+        self._places = Places(topic_log, clock)
         self._stored = topic_log.settings  # how the log is kept where the namespace says nothing
         self._abandoned: set[str] = set()  # readers without a consumer, seen at the last sweep
         self._creating = asyncio.Lock()  # two first subscribers must get one cursor
@@ -361,7 +347,7 @@ class Topic:
             if found.is_durable != request.durable:
                 raise NotAllowed(f"subscription {request.name!r} is {'durable' if found.is_durable else 'not durable'}")
             if request.rollback_seconds and not found.consumers:
-                await found.seek(await self._rollback(request.rollback_seconds))
+                await found.seek(await self._places.ago(request.rollback_seconds))
             return found
         if request.durable and not (request.create and self.policies.auto_create_subscriptions):
             raise SubscriptionNotFound(f"subscription {request.name!r} does not exist")
@@ -385,25 +371,15 @@ class Topic:
 
     async def _start_of(self, request: SubscribeRequest) -> Position:
         if request.rollback_seconds:
-            return await self._rollback(request.rollback_seconds)
+            return await self._places.ago(request.rollback_seconds)
         compacted = request.spec.read_compacted
         if not request.durable and request.start is not None:
             return self.resolve(request.start, compacted)
         return self.resolve(EARLIEST if request.durable and request.from_earliest else LATEST, compacted)
 
-    async def _rollback(self, seconds: int) -> Position:
-        return await self.log.position_at_time(max(0, self._clock.now_ms() - seconds * 1000))
-
     def resolve(self, position: Position, compacted: bool = False) -> Position:
-        """A concrete next-to-read position for what a client may name. The compacted view may begin before the log."""
-        last, view = self.log.last_position, self.log.compacted
-        if compacted and view is not None and position <= view.horizon:
-            return Position(max(position.ledger, 0), max(position.entry, 0))
-        if position == LATEST or position > last:
-            return self.log.after(last)
-        if position == EARLIEST or position < self.log.first_position:
-            return self.log.first_position
-        return Position(position.ledger, max(position.entry, 0))
+        """A concrete next-to-read position for what a client may name."""
+        return self._places.resolve(position, compacted)
 
     def detach(self, subscription: Subscription, consumer: Consumer) -> None:
         subscription.detach(consumer)
@@ -466,18 +442,7 @@ class Topic:
 
     async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
         """Last position and, for a batch, the index of its last message (else -1), of the log or the compacted view."""
-        last, view = self.stable_position(), self.log.compacted
-        if compacted and view is not None and view.horizon >= last:
-            return view.row.last, view.row.last_index
-        if last == EARLIEST or last < self.log.first_position:
-            return (EARLIEST if last == EARLIEST else last), -1
-        found = await self.log.read(last, 1, self._settings.read_bytes, last)
-        if not found or found[0].position != last:
-            return last, -1
-        try:
-            return last, batch_size_of(found[0].payload) - 1
-        except ProtocolError:
-            return last, -1
+        return await self._places.last_message(self.stable_position(), compacted, self._settings.read_bytes)
 
     # -- ending
 
