@@ -112,8 +112,10 @@ def test_unknown_options_are_refused_with_a_hint(spark: Any, broker: BrokerProce
 
 
 def test_a_topic_that_is_not_there(spark: Any, broker: BrokerProcess) -> None:
-    with pytest.raises(PySparkException, match="TopicNotFound"):
-        reader(spark, broker, topic="batch-nowhere").load().count()
+    for _ in range(2):  # asking does not make it
+        for name in ("batch-nowhere", "topic://public/default/batch-nowhere"):
+            with pytest.raises(PySparkException, match="TopicNotFound"):
+                reader(spark, broker, topic=name).load().count()
 
 
 def test_secrets_are_not_told(spark: Any, broker: BrokerProcess) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from anabranch import blocking
 from tests.broker_process import BrokerProcess
-from tests.spark_rig import Traffic, require_java
+from tests.spark_rig import Traffic, check_complete, check_key_order, require_java, wait_until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -43,6 +45,55 @@ def test_audit_from_the_command_line(broker: BrokerProcess, tmp_path: Path) -> N
     )
     found: dict[str, Any] = json.loads(shown.strip().splitlines()[-1])
     assert (found["sound"], found["messages"], found["keys"]) == (True, 40, 4)
+
+
+def test_a_copy_that_is_killed_goes_on(broker: BrokerProcess, tmp_path: Path) -> None:
+    traffic = Traffic(broker.service_url, "outside-copy", keys=8)
+    for _ in range(10):
+        traffic.publish(20)
+    require_java()
+    command = [sys.executable, "-m", "anabranch", "spark", "copy", "outside-copy", "outside-copy-out"]
+    command += ["--checkpoint", str(tmp_path / "checkpoint"), "--rows-per-batch", "160", "--master", "local[1]"]
+    environment = {**os.environ, "ANABRANCH_SERVICE_URL": broker.service_url, "TMPDIR": str(tmp_path)}
+    with (tmp_path / "first.log").open("wb") as log:
+        first = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        begun = tmp_path / "checkpoint" / "offsets"
+        wait_until(lambda: len(list(begun.glob("[0-9]*"))) >= 3 or first.poll() is not None, "some batches")
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    shown = run([*command[1:], "--json"], tmp_path, ANABRANCH_SERVICE_URL=broker.service_url)
+    copied = json.loads(shown)
+    assert 0 < copied["rows"] < traffic.total, "the rest"
+    assert json.loads(run([*command[1:], "--json"], tmp_path, ANABRANCH_SERVICE_URL=broker.service_url))["rows"] == 0
+    with blocking.connect(broker.service_url) as client:
+        consumer = client.stream_consumer("outside-copy-out", subscription="s", start="earliest")
+        rows = []
+        with consumer:
+            for _ in range(traffic.total):
+                message = consumer.receive(timeout=30.0)
+                assert message is not None
+                rows.append({"value": message.value})
+            assert consumer.receive(timeout=0.2) is None, "nothing twice"
+    check_complete(rows, traffic.sent)
+    check_key_order(rows)
+
+
+def test_what_goes_wrong_is_one_clear_line(broker: BrokerProcess, tmp_path: Path) -> None:
+    require_java()
+    environment = {**os.environ, "ANABRANCH_SERVICE_URL": broker.service_url, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-m", "anabranch", "spark", "audit", "topic://public/default/outside-nowhere"]
+    done = subprocess.run(
+        [*command, "--master", "local[1]"], env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    words, where = done.stderr.strip().splitlines()[-1], done.stderr.strip().splitlines()[0]
+    assert words.startswith("anabranch: ")
+    assert "outside-nowhere" in words
+    assert "Traceback" not in done.stderr
+    assert where.startswith("Spark's own words are in ")
 
 
 CONNECT = """

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.spark import CopyJob, audit, copy, stats
-from anabranch.spark.picture import draw
+from anabranch.spark import CopyJob, ScalePolicy, audit, copy, simulate, stats
+from anabranch.spark.picture import draw, draw_simulation
 from tests.spark_rig import Traffic, check_complete, check_key_order, finish, offsets_in, wait_until
 from tests.spark_scalable import ScalableBroker, Unrest
 
@@ -129,6 +129,18 @@ def test_jobs_on_a_topic_with_a_past(spark: Any, rivers: ScalableBroker, tmp_pat
     assert (figures.messages, figures.keys) == (traffic.total + 2, 20)
     assert {one.segment for one in figures.segments} == {0, 1, 2, 3}
     assert any(one.split_at is not None for one in figures.segments)
+    assert [one.is_active for one in figures.segments] == [True, False, True, True]
+    assert all(one.split_at is None for one in figures.segments if not one.is_active), "what is sealed is not split"
     assert sum(count for _, count, _ in figures.over_time) == figures.messages
     draw(figures, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
+    eager = ScalePolicy(
+        split_msg_rate_in_threshold=2, merge_msg_rate_in_threshold=1, split_cooldown_seconds=0, max_segments=4
+    )
+    found = simulate(spark, url, topic, policy=eager, tick_seconds=0.001, segments=2)
+    assert found.messages == figures.messages
+    assert (found.splits, found.segments_last) == (2, 4), "as many as the policy allows"
+    draw_simulation(found, tmp_path / "simulation.svg")
+    assert "split threshold" in (tmp_path / "simulation.svg").read_text()
+    idle = simulate(spark, url, topic, policy=eager, tick_seconds=1_000_000.0)
+    assert idle.splits == 0

@@ -72,13 +72,13 @@ def copy(
     """
     from anabranch.spark.copying import CopyJob
     from anabranch.spark.copying import copy as run
-    from anabranch.spark.session import open_session
+    from anabranch.spark.session import job_session
 
     options = {"delivery": delivery, **_client(token)}
     if target.startswith("parquet:"):
         del options["delivery"]
     job = CopyJob(service_url, source, target, checkpoint, target_url, start, rows_per_batch, options)
-    with hushed(is_off=verbose), open_session(master, "anabranch copy") as session:
+    with hushed(is_off=verbose), job_session(master, "anabranch copy") as session:
         done = run(session, job, _watch if sys.stderr.isatty() else None)
         if sys.stderr.isatty():
             click.echo("\r\x1b[K", nl=False, err=True)
@@ -101,9 +101,9 @@ def audit(
 ) -> int:
     """Check that a topic is complete, has nothing twice, and keeps every key in order. Exit code 1 when it does not."""
     from anabranch.spark.auditing import audit as run
-    from anabranch.spark.session import open_session
+    from anabranch.spark.session import job_session
 
-    with hushed(is_off=verbose), open_session(master, "anabranch audit") as session:
+    with hushed(is_off=verbose), job_session(master, "anabranch audit") as session:
         verdict = run(session, service_url, topic, counter=counter, options=_client(token))
     if as_json:
         click.echo(json.dumps(verdict.as_dict()))
@@ -134,9 +134,9 @@ def stats(
     """Show how a topic's messages lie over segments, keys and time, and where it would split well."""
     from anabranch.spark.figures import stats as run
     from anabranch.spark.picture import draw
-    from anabranch.spark.session import open_session
+    from anabranch.spark.session import job_session
 
-    with hushed(is_off=verbose), open_session(master, "anabranch stats") as session:
+    with hushed(is_off=verbose), job_session(master, "anabranch stats") as session:
         figures = run(session, service_url, topic, options=_client(token))
     if picture is not None:
         draw(figures, picture)
@@ -189,11 +189,11 @@ def simulate(
     busy. Nothing is changed. Policies have the settings of PIP-483, for instance maxSegments=16."""
     from anabranch.spark.picture import draw_simulation
     from anabranch.spark.scaling import ScalePolicy
-    from anabranch.spark.session import open_session
+    from anabranch.spark.session import job_session
     from anabranch.spark.simulating import simulate as run
 
     policy = ScalePolicy.of(dict(_setting(one) for one in settings))
-    with hushed(is_off=verbose), open_session(master, "anabranch simulate") as session:
+    with hushed(is_off=verbose), job_session(master, "anabranch simulate") as session:
         found = run(
             session,
             service_url,

@@ -55,8 +55,10 @@ class TopicWatch:
         policy: ConnectionPolicy,
         clock: Clock,
         chance: Chance,
+        creates: bool = True,
     ) -> None:
         self.topic = topic
+        self._creates = creates
         self._session_id = session_id
         self._pool = pool
         self._policy = policy
@@ -166,12 +168,13 @@ class TopicWatch:
 
     def _open(self, connection: Connection) -> None:
         # Only the first explicit use creates a topic: one that was deleted since must not come back by our watching.
+        # Who only reads creates none at all.
         connection.write(
             command(
                 BaseCommand.SCALABLE_TOPIC_LOOKUP,
                 session_id=self._session_id,
                 topic=str(self.topic),
-                create_if_missing=not self._first.done(),
+                create_if_missing=self._creates and not self._first.done(),
             )
         )
 
@@ -240,14 +243,14 @@ class TopicWatches:
         self._watches: dict[TopicName, tuple[TopicWatch, list[object], TaskOwner]] = {}
         self._last_session = 0
 
-    def hold(self, topic: TopicName, holder: object) -> TopicWatch:
-        """The watch of this topic, until the same `holder` lets go."""
+    def hold(self, topic: TopicName, holder: object, *, creates: bool = True) -> TopicWatch:
+        """The watch of this topic, until the same `holder` lets go; it `creates` the topic where that is allowed."""
         known = self._watches.get(topic)
         if known is not None and not known[0].is_over:
             known[1].append(holder)
             return known[0]
         self._last_session += 1
-        watch = TopicWatch(topic, self._last_session, self._pool, self._policy, self._clock, self._chance)
+        watch = TopicWatch(topic, self._last_session, self._pool, self._policy, self._clock, self._chance, creates)
         tasks = TaskOwner("watch")
         tasks.spawn(watch.run(), str(topic))
         self._watches[topic] = (watch, [holder], tasks)

@@ -99,8 +99,9 @@ class Cluster:
         """Topics of a namespace whose names match: `persistent://tenant/namespace/` and a regular expression."""
         return self.call(lambda: self.topics_now(pattern))
 
-    def layout(self, topic: str) -> TopicView:
-        return self.call(lambda: self._layout(topic))
+    def layout(self, topic: str, *, creates: bool = False) -> TopicView:
+        """`creates`: somebody writes; a topic that is not there is made, where brokers allow it."""
+        return self.call(lambda: self._layout(topic, creates=creates))
 
     def view(self, topic: str) -> View:
         return self.call(lambda: self.view_now(topic))
@@ -153,12 +154,12 @@ class Cluster:
 
         return await self.patiently(ask)
 
-    async def _layout(self, topic: str) -> TopicView:
+    async def _layout(self, topic: str, *, creates: bool = False) -> TopicView:
         watch = self._held.get(topic)
         if watch is None or watch.is_over:
             pool, watches = self._opened()
             del pool
-            watch = self._held[topic] = watches.hold(TopicName.parse(topic), self)
+            watch = self._held[topic] = watches.hold(TopicName.parse(topic), self, creates=creates)
         try:
             return await watch.wait_first(self.timeout_s)
         except ClientError:

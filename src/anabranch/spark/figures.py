@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 HOT_KEYS = 10
@@ -167,6 +167,6 @@ def _over_time(rows: Any, f: Any) -> tuple[tuple[tuple[datetime, int, int], ...]
     step = f.floor((f.col("publish_time").cast("double") - f.lit(ends.first.timestamp())) / seconds)
     found = rows.groupBy(step.alias("step")).agg(f.count("*").alias("n"), f.sum("size").alias("size"))
     sums = {int(row.step): (row.n, row.size or 0) for row in found.collect()}
-    began, zone = ends.first.timestamp(), ends.first.tzinfo
+    began = ends.first.timestamp()
     steps = range(max(sums) + 1)
-    return tuple((datetime.fromtimestamp(began + i * seconds, zone), *sums.get(i, (0, 0))) for i in steps), seconds
+    return tuple((datetime.fromtimestamp(began + i * seconds, UTC), *sums.get(i, (0, 0))) for i in steps), seconds

@@ -243,7 +243,7 @@ class Outlet:
     def _layout(self) -> TopicView:
         """The layout to route by. A new one counts once everything under the old one has its outcome: a key's rows must
         not overtake each other."""
-        found = self._cluster.layout(self._topic)
+        found = self._cluster.layout(self._topic, creates=True)
         if self._view is not None and found.layout.epoch != self._view.layout.epoch:
             ids = {one.segment_id for one in found.layout.active}
             ended = [lane for one, lane in self._lanes.items() if one not in ids]

@@ -44,7 +44,8 @@ def draw(figures: TopicStats, path: Path) -> None:
             edgecolor="black", linewidth=0.6,
         )  # fmt: skip
         text = f"{one.segment}: {one.messages:,}" if width > RING // 8 else str(one.segment)
-        left.text(one.hash_start + width / 2, row, text, ha="center", va="center", fontsize=8)
+        color = "white" if shade > 0.6 else "black"
+        left.text(one.hash_start + width / 2, row, text, ha="center", va="center", fontsize=8, color=color)
         if one.split_at is not None:
             left.plot([one.split_at] * 2, [row - 0.43, row + 0.43], linestyle=":", linewidth=1.6, color=RED)
     left.set_xlim(0, RING)
@@ -71,15 +72,15 @@ def draw_simulation(found: Simulation, path: Path) -> None:
         fontsize=11,
     )
     at = [one.at for one in found.ticks]
-    upper.step(at, [one.total.messages for one in found.ticks], where="post", color=GRAY, label="all segments")
-    upper.step(at, [one.hottest.messages for one in found.ticks], where="post", color=BLUE, label="busiest segment")
+    upper.step(at, [one.total.messages for one in found.ticks], where="pre", color=GRAY, label="all segments")
+    upper.step(at, [one.hottest.messages for one in found.ticks], where="pre", color=BLUE, label="busiest segment")
     limit = found.policy.split_msg_rate_in_threshold
     if max((one.total.messages for one in found.ticks), default=0) > limit / 4:
         upper.axhline(limit, linestyle="--", linewidth=1, color=RED, label="split threshold")
     upper.set_ylim(bottom=0)
     upper.set_ylabel("messages/s")
     upper.legend(loc="upper right", fontsize=8)
-    lower.step(at, [one.segments for one in found.ticks], where="post", color=BLUE)
+    lower.step(at, [one.segments for one in found.ticks], where="pre", color=BLUE)
     lower.set_ylim(0, found.segments_most + 1)
     lower.yaxis.get_major_locator().set_params(integer=True)
     lower.set_ylabel("segments")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from anabranch.model.errors import Error
@@ -29,6 +32,33 @@ class NoSpark(Error):
     """Spark cannot run here."""
 
     code = "no-spark"
+
+
+class JobFailed(Error):
+    """A job could not do its work; the reason is the first cause, where Spark tells it."""
+
+    code = "job-failed"
+
+
+@contextmanager
+def job_session(master: str | None, name: str) -> Iterator[Any]:
+    """A session for one job, ended with it. What Spark wraps in pages of text becomes one line."""
+    session = open_session(master, name)
+    from pyspark.errors import PySparkException
+
+    try:
+        yield session
+    except PySparkException as error:
+        raise JobFailed(first_cause(str(error))) from error
+    finally:
+        session.stop()
+
+
+def first_cause(text: str) -> str:
+    """What one of our own errors said, if Spark tells of one; else Spark's first line."""
+    ours = re.findall(r"^anabranch\.[\w.]+: (.+)$", text, re.MULTILINE)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return str(ours[-1]) if ours else (lines[0] if lines else "Spark does not say why")
 
 
 def open_session(master: str | None, name: str) -> Any:

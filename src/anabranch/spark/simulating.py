@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.spark.access import BadSparkOption
@@ -105,7 +105,7 @@ def _sums(
         found: _Sums = defaultdict(dict)
         for row in summed.collect():
             found[max(int(row.tick), 0)][row.slot] = (row.messages, row.bytes)
-        return ends.first, (ends.last - ends.first).total_seconds(), found
+        return ends.first.astimezone(UTC), (ends.last - ends.first).total_seconds(), found
     finally:
         placed.unpersist()
 

@@ -250,7 +250,7 @@ def write_task(options: SinkOptions, job: str, batches: Iterable[pa.RecordBatch]
 
 
 def check_deduplicates(cluster: Cluster, topic: str) -> None:
-    view = cluster.layout(topic)
+    view = cluster.layout(topic, creates=True)
     names = [view.backing(one) for one in view.layout.active[:1]]
     for name in names:
         if not cluster.deduplicates(name):

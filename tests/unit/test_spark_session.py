@@ -1,0 +1,50 @@
+"""How a job's failure is told, and that nothing of ours is left redirected."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from anabranch.cli.hush import hushed
+from anabranch.spark.session import first_cause
+
+WRAPPED = """An exception was thrown in a Python worker.
+Traceback (most recent call last):
+  File "x.py", line 1, in y
+anabranch.client.errors.NotReady: the broker is not ready
+During handling of the above exception, another exception occurred:
+anabranch.client.errors.TopicNotFound: topic://public/default/x is not there
+
+\tat org.apache.spark.api.python.BasePythonRunner(PythonRunner.scala:1)
+"""
+
+
+def test_our_own_words_are_found() -> None:
+    assert first_cause(WRAPPED) == "topic://public/default/x is not there"
+    assert first_cause("[DIVIDE_BY_ZERO] Division by zero.\nmore") == "[DIVIDE_BY_ZERO] Division by zero."
+    assert first_cause(" ") == "Spark does not say why"
+
+
+def test_others_are_hushed_and_we_are_not(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = sys.stderr
+    with hushed():
+        os.write(2, b"noise of another process\n")
+        print("our own words", file=sys.stderr)
+    assert sys.stderr is before
+    assert capfd.readouterr().err == "our own words\n"
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(RuntimeError, match="it fails"), hushed():
+        os.write(2, b"what went wrong\n")
+        raise RuntimeError("it fails")
+    (kept,) = tmp_path.iterdir()
+    assert kept.read_text() == "what went wrong\n"
+    assert str(kept) in capfd.readouterr().err
+    with hushed(is_off=True):
+        os.write(2, b"aloud\n")
+    assert capfd.readouterr().err == "aloud\n"
