@@ -135,9 +135,9 @@ def test_jobs_on_a_topic_with_a_past(spark: Any, rivers: ScalableBroker, tmp_pat
     draw(figures, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
     eager = ScalePolicy(
-        split_msg_rate_in_threshold=2, merge_msg_rate_in_threshold=1, split_cooldown_seconds=0, max_segments=4
+        split_msg_rate_in_threshold=2, merge_msg_rate_in_threshold=0, split_cooldown_seconds=0, max_segments=4
     )
-    found = simulate(spark, url, topic, policy=eager, tick_seconds=0.001, segments=2)
+    found = simulate(spark, url, topic, policy=eager, tick_seconds=0.01, segments=2)
     assert found.messages == figures.messages
     assert (found.splits, found.segments_last) == (2, 4), "as many as the policy allows"
     draw_simulation(found, tmp_path / "simulation.svg")

@@ -103,6 +103,25 @@ def test_times_and_durations() -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert "s3cr3t" not in repr(parsed({"client.token": "s3cr3t"}))
+    assert "s3cr3t" not in repr(parsed({"client.user": "ada", "client.password": "s3cr3t"}))
+
+
+def test_one_way_to_say_who_we_are(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from a file\n")
+    for options, method, shown in (
+        ({"client.token": "t"}, "token", b"t"),
+        ({"client.tokenFile": str(tmp_path / "token")}, "token", b"from a file"),
+        ({"client.user": "ada", "client.password": "x"}, "basic", b"ada:x"),
+        ({"client.tlsCertificateFilePath": "c.pem"}, "tls", b""),
+    ):
+        found = parsed(options).access.credentials()
+        assert found is not None
+        assert (found.method, found.data()) == (method, shown)
+    assert parsed().access.credentials() is None
+    with pytest.raises(BadSparkOption, match=r"client\.token and client\.user exclude each other"):
+        parsed({"client.token": "t", "client.user": "ada", "client.password": "x"})
+    with pytest.raises(BadSparkOption, match=r"client\.user and client\.password go together"):
+        parsed({"client.user": "ada"})
 
 
 @pytest.mark.parametrize(("chapter", "known"), [("Reading", SOURCE_OPTIONS), ("Writing", SINK_OPTIONS)])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anabranch.client.address import Address
 from anabranch.model.errors import BadRequest
+from anabranch.runtime.credentials import Basic, Certificate, Credentials, Tls, Token
 
 
 class BadSparkOption(BadRequest):
@@ -17,7 +18,16 @@ class BadSparkOption(BadRequest):
     code = "bad-spark-option"
 
 
-CLIENT_OPTIONS = ("token", "tokenFile", "tlsTrustCertsFilePath", "tlsHostnameVerification")
+CLIENT_OPTIONS = (
+    "token",
+    "tokenFile",
+    "user",
+    "password",
+    "tlsCertificateFilePath",
+    "tlsKeyFilePath",
+    "tlsTrustCertsFilePath",
+    "tlsHostnameVerification",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,10 @@ class Access:
     trust_file: str | None = None
     verifies_hostname: bool = True
     operation_timeout_ms: int = 30_000
+    user: str | None = None
+    password: str = field(default="", repr=False)
+    certificate_file: str | None = None
+    key_file: str | None = None
 
     @staticmethod
     def of(service_url: str, client: Mapping[str, str], operation_timeout_ms: int) -> Access:
@@ -41,21 +55,40 @@ class Access:
             given.get("tlstrustcertsfilepath"),
             given.get("tlshostnameverification", "true").lower() != "false",
             operation_timeout_ms,
+            given.get("user"),
+            given.get("password", ""),
+            given.get("tlscertificatefilepath"),
+            given.get("tlskeyfilepath"),
         )
-        if made.token is not None and made.token_file is not None:
-            raise BadSparkOption("client.token and client.tokenFile exclude each other")
+        ways = {
+            "client.token": made.token,
+            "client.tokenFile": made.token_file,
+            "client.user": made.user,
+            "client.tlsCertificateFilePath": made.certificate_file,
+        }
+        several = [name for name, value in ways.items() if value is not None]
+        if len(several) > 1:
+            raise BadSparkOption(f"{' and '.join(several)} exclude each other: one of them says who we are")
+        if (made.user is None) != (not made.password):
+            raise BadSparkOption("client.user and client.password go together")
         return made
 
-    def current_token(self) -> str:
-        return Path(self.token_file).read_text().strip() if self.token_file is not None else self.token or ""
-
-    @property
-    def signs_in(self) -> bool:
-        return self.token is not None or self.token_file is not None
+    def credentials(self) -> Credentials | None:
+        """None: nobody signs in."""
+        if self.token is not None:
+            return Token(self.token)
+        if self.token_file is not None:
+            return Token(Path(self.token_file))
+        if self.user is not None:
+            return Basic(self.user, self.password)
+        return None if self.certificate_file is None else Certificate()
 
     def tls(self) -> ssl.SSLContext | None:
         if not Address.parse_all(self.service_url)[0].is_tls:
             return None
-        made = ssl.create_default_context(cafile=self.trust_file)
-        made.check_hostname = self.verifies_hostname
-        return made
+        return Tls(
+            trust_file=self.trust_file,
+            certificate_file=self.certificate_file,
+            key_file=self.key_file,
+            check_hostname=self.verifies_hostname,
+        ).context()

@@ -10,6 +10,7 @@ sums; limits are kept to whole entries, and at least one entry is let in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from anabranch.model.position import Position
 from anabranch.protocol.commands import message_id
@@ -23,6 +24,7 @@ from anabranch.spark.view import LedgerSum, View
 AHEAD_MS = 24 * 3_600_000  # clocks of publishers may be ahead of ours
 ENOUGH = 0.9  # of the limit: no need to look for a better moment
 
+T = TypeVar("T")
 Ahead = Mapping[Segment, tuple[Position, Position]]
 
 
@@ -83,33 +85,27 @@ def _aligned(cluster: Cluster, names: Mapping[Segment, str], ahead: Ahead, limit
         return _asked(cluster, names, ahead, {one: {"publish_time": moment} for one in ahead})
 
     fit, over = latest_fitting(before, _rows, limit, cluster.now_ms())
-    ends = _moved(fit, ahead)
-    if not ends:  # more messages than the limit at the first moment there is: one entry of one of them
+    ends = _moved(fit or {}, ahead)
+    if (
+        not ends and over is not None
+    ):  # more messages than the limit at the first moment there is: one entry of one of them
         first = min(_moved(over, ahead), default=None)
         if first is not None:
             ends = {first: _one_entry(over[first].ledgers, ahead[first][0])}
     return ends
 
 
-def latest_fitting(
-    before: Callable[[int], dict[Segment, Extent]],
-    size: Callable[[Mapping[Segment, Extent]], int],
-    limit: int,
-    now_ms: int,
-) -> tuple[dict[Segment, Extent], dict[Segment, Extent]]:
-    """The answers for the latest moment (nearly) whose size is within the limit, and for one that is beyond it."""
-    low, high = now_ms + AHEAD_MS, now_ms + AHEAD_MS
-    fit: dict[Segment, Extent] = {}
-    over: dict[Segment, Extent] = {}
+def latest_fitting(before: Callable[[int], T], size: Callable[[T], int], limit: int, now_ms: int) -> tuple[T, T | None]:
+    """The answers for the latest moment (nearly) whose size is within the limit, and for the first one beyond it."""
+    high, over = now_ms + AHEAD_MS, None
     step = 1_000
-    while not fit and low > 0:  # back from now, further each time, to a moment that fits
+    while True:  # back from now, further each time, to a moment that fits: before all time there is nothing
         low = max(now_ms - step, 0)
+        fit = before(low)
+        if low == 0 or size(fit) <= limit:
+            break
+        high, over = low, fit
         step *= 4
-        found = before(low)
-        if size(found) <= limit:
-            fit = found
-        else:
-            high, over = low, found
     while high - low > 1 and size(fit) < limit * ENOUGH:
         middle = (low + high) // 2
         found = before(middle)

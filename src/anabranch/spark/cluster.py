@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from anabranch.client import Token
 from anabranch.client.address import Address
 from anabranch.client.blocking import Portal
 from anabranch.client.connection import Connection
@@ -342,7 +341,7 @@ class Cluster:
                 Address.parse_all(access.service_url),
                 policy,
                 self._clock,
-                auth=Token(access.current_token) if access.signs_in else None,
+                auth=access.credentials(),
                 tls=access.tls(),
                 answer_timeout_s=self.timeout_s,
             )
