@@ -223,7 +223,8 @@ class IntakeWorld:
 
     def ack_later(self, which: int) -> None:
         for one in list(self.held)[: which % 4]:
-            self.intake.ack_later(self.held.pop(one).id)
+            message = self.held.pop(one)
+            self.intake.ack_later(message.origin if which % 2 else message.id, message.batch_index)
 
     def nack(self, which: int) -> None:
         if self.held:

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.client.buffer import TURN_MAX, Buffer
-from anabranch.client.message import Message, MessageId
+from anabranch.client.message import Message, Origin
 
 
 def message(n: int) -> Message:
-    return Message(MessageId("t", 0, n), b"%d" % n, None, {}, 0, None, n, "p")
+    return Message(Origin("t", 0, n), -1, b"%d" % n, None, {}, None, n)
 
 
 def taken(buffer: Buffer[str]) -> list[tuple[str, int]]:

@@ -59,11 +59,11 @@ def test_acks_of_a_moment_are_looked_at_together() -> None:
     second = delivered(intake.delivered(body(1), batch(3)))
     (single,) = delivered(intake.delivered(body(2), build_entry(b"x")))
     for message in (first[0], first[1], first[1], second[1], single, first[4], second[0], second[2], first[3]):
-        intake.ack_later(message.id)
+        intake.ack_later(message.origin, message.batch_index)
     assert not intake.is_clean
     assert acks(intake.flush()) == [(0, [0b00100]), (1, []), (2, [])]
     assert delivered(intake.delivered(body(0), batch(5))) == [], "it is held or acknowledged"
-    intake.ack_later(first[2].id)
+    intake.ack_later(first[2].id, 2)
     intake.lost([])
     assert intake.opened()[:1] == [Ack(2, intake_ids(0, 1, 2))], "all that was not confirmed, in one"
 
@@ -71,7 +71,7 @@ def test_acks_of_a_moment_are_looked_at_together() -> None:
 def test_a_redelivery_meets_acks_that_nobody_looked_at_yet() -> None:
     intake = opened()
     messages = delivered(intake.delivered(body(0), batch(2)))
-    intake.ack_later(messages[0].id)
+    intake.ack_later(messages[0].origin, 0)
     assert [one for one in intake.release([messages[1].id]) if isinstance(one, Redeliver)]
     (again,) = delivered(intake.delivered(body(0, redeliveries=1), batch(2)))
     assert again.value == b"1"

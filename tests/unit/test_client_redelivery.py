@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from anabranch import DeadLetter, Message, MessageId, ProcessingTimeout
 from anabranch.client.dead_letters import DeadLetters, dead_letter_topic, provenance
 from anabranch.client.errors import BadOption, Unreachable
+from anabranch.client.message import Origin
 from anabranch.client.redelivery import Redelivery
 
 
@@ -80,7 +81,7 @@ def test_where_dead_letters_go(source: str, named: str | None, expected: str) ->
 
 
 def message(count: int, properties: dict[str, str] | None = None) -> Message:
-    return Message(MessageId("topic://a/b/c", 1, 2), b"x", "k", properties or {}, 0, None, 0, "p", count)
+    return Message(Origin("topic://a/b/c", 1, 2, redelivery_count=count), -1, b"x", "k", properties or {}, None, 0)
 
 
 def test_the_origin_is_told_and_an_earlier_one_stays() -> None:

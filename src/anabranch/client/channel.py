@@ -17,7 +17,7 @@ from anabranch.client.contents import Parcel
 from anabranch.client.errors import ClientError, NotReady, Refused, TimedOut, Unreachable
 from anabranch.client.intake import Ack, Deliver, Effect, Flow, Intake, Redeliver, Reject
 from anabranch.client.link import command
-from anabranch.client.message import Message, MessageId
+from anabranch.client.message import Message, MessageId, Origin
 from anabranch.client.policies import Backoff
 from anabranch.client.pool import Pool
 from anabranch.client.topic_view import Served
@@ -286,7 +286,10 @@ class Channel:
         self.perform(self.intake.resize(window))
 
     def ack(self, one: MessageId) -> None:
-        self.intake.ack_later(one)
+        self.ack_at(one, one.batch_index)
+
+    def ack_at(self, at: Origin | MessageId, batch_index: int) -> None:
+        self.intake.ack_later(at, batch_index)
         if self._ack_timer is None:
             self._acked()
 

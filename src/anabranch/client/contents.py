@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import overload
 
-from anabranch.client.message import Message, MessageId
+from anabranch.client.message import Message, MessageId, Origin
 from anabranch.codec import NO_SEQUENCE, Body, Run, core
 from anabranch.codec.reading import alone
 from anabranch.codec.rows import Rows, key_of
@@ -64,37 +64,28 @@ class Contents:
 
     def messages(self, topic: str, lane: int, place: tuple[int, int], wanted: int, redeliveries: int) -> list[Message]:
         """Those whose bits are set in `wanted`, in order."""
-        of, rows = self.of, self._rows
-        time, name, version = of.publish_time, of.producer_name, of.schema_version
-        ledger, entry = place
-        size = self.size
+        of, rows, size = self.of, self._rows, self.size
+        origin = Origin(topic, *place, size, lane, of.publish_time, of.producer_name, redeliveries, of.schema_version)
         if rows is None:
             if not wanted & 1:
                 return []
             properties = {pair.key: pair.value for pair in of.properties} if of.properties else NO_PROPERTIES
-            return [
-                Message(
-                    MessageId(topic, ledger, entry, -1, 0, lane), bytes(self._body), self._key(), properties, time,
-                    of.event_time or None, of.sequence_id, name, redeliveries, -1, version,
-                )
-            ]  # fmt: skip
+            time = of.event_time or None
+            return [Message(origin, -1, bytes(self._body), self._key(), properties, time, of.sequence_id)]
         indexes, values, keys, sequences, times, properties_list = rows.listing()
         if NO_SEQUENCE in sequences:
             own = of.sequence_id
             sequences = [own if one == NO_SEQUENCE else one for one in sequences]
         if wanted == (1 << size) - 1 and properties_list is None and times is None:
             return [
-                Message(
-                    MessageId(topic, ledger, entry, index, size, lane), value or b"", key, NO_PROPERTIES, time,
-                    None, sequence, name, redeliveries, -1, version,
-                )
+                Message(origin, index, value or b"", key, NO_PROPERTIES, None, sequence)
                 for index, (value, key, sequence) in enumerate(zip(values, keys, sequences, strict=True))
-            ]  # fmt: skip
+            ]
         return [
             Message(
-                MessageId(topic, ledger, entry, index, size, lane), values[row] or b"", keys[row],
-                NO_PROPERTIES if properties_list is None else properties_list[row], time,
-                None if times is None else times[row] or None, sequences[row], name, redeliveries, -1, version,
+                origin, index, values[row] or b"", keys[row],
+                NO_PROPERTIES if properties_list is None else properties_list[row],
+                None if times is None else times[row] or None, sequences[row],
             )
             for row, index in enumerate(indexes)
             if wanted >> index & 1

@@ -24,7 +24,7 @@ from typing import Any
 from anabranch.client.chunked import Chunked, Late, Place, is_chunk
 from anabranch.client.compression import unpacked
 from anabranch.client.contents import Contents, Parcel
-from anabranch.client.message import Message, MessageId
+from anabranch.client.message import Message, MessageId, Origin
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import U64_MASK, signed
@@ -114,7 +114,7 @@ class Intake:
         self._is_shared = is_shared
         self._chunks = Chunked(is_shared=is_shared)
         self._withheld: MessageId | None = None  # acknowledged cumulatively; the broker heard of less
-        self._said: list[MessageId] = []  # acknowledged one by one, and not looked at yet: see `_settle`
+        self._said: list[tuple[Origin | MessageId, int]] = []  # acknowledged, and not looked at yet: see `_settle`
 
     # -- what the broker does
 
@@ -299,33 +299,32 @@ class Intake:
         size, bit = (one.batch_size, 1 << index) if index >= 0 else (0, 1)
         return self.ack_slots((one.ledger, one.entry), size, bit)
 
-    def ack_later(self, one: MessageId) -> None:
+    def ack_later(self, at: Origin | MessageId, batch_index: int) -> None:
         """The same without an answer, for a fraction of the price: it is looked at together with others, at the latest
         when `flush` says them."""
-        self._said.append(one)
+        self._said.append((at, batch_index))
         if len(self._said) >= SAID_MAX:
             self._settle()
 
     def _settle(self) -> None:
         """Look at what was acknowledged one by one, runs of one entry at once. Comes before all that must know."""
         said, self._said = self._said, []
-        ledger = entry = size = first = following = -1
-        for one in said:
-            if one.batch_index == following and one.entry == entry and one.ledger == ledger and first >= 0:
+        run, first = said[0]
+        following = first
+        for at, index in said:
+            if at is run and index == following:
                 following += 1
                 continue
-            if size >= 0:
-                self._settle_run((ledger, entry), size, first, following)
-            ledger, entry, size, first = one.ledger, one.entry, one.batch_size, one.batch_index
-            following = first + 1
-        if size >= 0:
-            self._settle_run((ledger, entry), size, first, following)
+            self._settle_run(run, first, following)
+            run, first, following = at, index, index + 1
+        self._settle_run(run, first, following)
 
-    def _settle_run(self, place: Place, size: int, first: int, after: int) -> None:
+    def _settle_run(self, at: Origin | MessageId, first: int, after: int) -> None:
+        place = (at.ledger, at.entry)
         if first < 0:
             self.ack_slots(place, 0, 1)
         else:
-            self.ack_slots(place, size, (1 << after) - (1 << first))
+            self.ack_slots(place, at.batch_size, (1 << after) - (1 << first))
 
     def ack_slots(self, place: Place, size: int, bits: int) -> bool:
         """The same as `ack` for several messages of one entry; `size` of the batch, 0 for a message alone."""

@@ -97,28 +97,101 @@ class MessageId:
         return f"{self.ledger}:{self.entry}{index}"
 
 
-@dataclass(slots=True, eq=False)
+class Origin:
+    """What the messages of one entry have in common: where they are, and what the entry says of itself."""
+
+    __slots__ = (
+        "batch_size", "entry", "lane", "ledger", "producer_name", "publish_time", "redelivery_count", "schema_version",
+        "topic", "where",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        ledger: int,
+        entry: int,
+        batch_size: int = 0,
+        lane: int = -1,
+        publish_time: int = 0,
+        producer_name: str = "",
+        redelivery_count: int = 0,
+        schema_version: bytes = b"",
+    ) -> None:
+        self.topic = topic
+        self.ledger = ledger
+        self.entry = entry
+        self.batch_size = batch_size  # 0: one message alone
+        self.lane = lane
+        self.publish_time = publish_time
+        self.producer_name = producer_name
+        self.redelivery_count = redelivery_count
+        self.schema_version = schema_version
+        self.where = (topic, lane)
+
+
 class Message:
     """One received message. Times are milliseconds since 1970; an `event_time` that was not given is None. `data` is
     the body as it was sent, `value` what the consumer's schema makes of it."""
 
-    id: MessageId
-    data: bytes
-    key: str | bytes | None
-    properties: Mapping[str, str]
-    publish_time: int
-    event_time: int | None
-    sequence_id: int
-    producer_name: str
-    redelivery_count: int = 0
-    delivery: int = field(default=-1, repr=False)  # running number within its stream consumer
-    schema_version: bytes = b""  # of the producer's schema; empty: it had none
-    decoder: Callable[[bytes], Any] | None = field(default=None, repr=False)  # None: the body is the value
-    _value: Any = field(default=_UNREAD, repr=False)
+    __slots__ = (
+        "_id", "_value", "batch_index", "data", "decoder", "delivery", "event_time", "key", "origin", "properties",
+        "sequence_id",
+    )  # fmt: skip
+
+    def __init__(  # by hand: once per message, so it counts
+        self,
+        origin: Origin,
+        batch_index: int,
+        data: bytes,
+        key: str | bytes | None,
+        properties: Mapping[str, str],
+        event_time: int | None,
+        sequence_id: int,
+    ) -> None:
+        self.origin = origin
+        self.batch_index = batch_index  # -1: alone in its entry
+        self.data = data
+        self.key = key
+        self.properties = properties
+        self.event_time = event_time
+        self.sequence_id = sequence_id
+        self.delivery = -1  # running number within its stream consumer
+        self.decoder: Callable[[bytes], Any] | None = None  # None: the body is the value
+        self._value: Any = _UNREAD
+        self._id: MessageId | None = None
+
+    def __repr__(self) -> str:
+        return f"Message(id={self.id!r}, key={self.key!r}, data={self.data!r})"
+
+    @property
+    def id(self) -> MessageId:
+        """Made when it is first looked at: whoever acknowledges the message does not need it."""
+        if self._id is None:
+            at = self.origin
+            self._id = MessageId(at.topic, at.ledger, at.entry, self.batch_index, at.batch_size, at.lane)
+        return self._id
 
     @property
     def topic(self) -> str:
-        return self.id.topic
+        return self.origin.topic
+
+    @property
+    def publish_time(self) -> int:
+        return self.origin.publish_time
+
+    @property
+    def producer_name(self) -> str:
+        return self.origin.producer_name
+
+    @property
+    def redelivery_count(self) -> int:
+        """How often it was delivered before."""
+        return self.origin.redelivery_count
+
+    @property
+    def schema_version(self) -> bytes:
+        """Of the producer's schema; empty: it had none."""
+        return self.origin.schema_version
 
     @property
     def value(self) -> Any:

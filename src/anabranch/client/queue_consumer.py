@@ -22,8 +22,6 @@ from anabranch.model.names import TopicName
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.runtime.clock import Timer
 
-_SINGLE = (Message, MessageId)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions(ConsumerOptions):
@@ -53,14 +51,19 @@ class QueueConsumer(Consumer):
 
     async def ack(self, message: Message | MessageId | MessageBatch) -> None:
         """Done with it. Said to the broker within moments, at the latest by `close`; repeated until confirmed."""
-        if type(message) is Message or isinstance(message, _SINGLE):  # once per message: the quick answers first
-            one = message.id if type(message) is Message else id_of(message)
-            channel = self._channels.get((one.topic, one.lane))
+        if isinstance(message, Message):  # the usual one: its id is not needed, and making it has its price
+            at = message.origin
+            channel = self._channels.get(at.where)
             if channel is None or self._is_closed:
-                channel = self._channel_of(one)
+                channel = self._channel_of(message.id)
             if channel is not None:
-                self._redelivery.done(channel, one)
-                channel.ack(one)
+                if len(self._redelivery):
+                    self._redelivery.done(channel, message.id)
+                channel.ack_at(at, message.batch_index)
+        elif isinstance(message, MessageId):
+            if (channel := self._channel_of(message)) is not None:
+                self._redelivery.done(channel, message)
+                channel.ack(message)
         else:
             self._ack_batch(message)
 
