@@ -21,14 +21,16 @@ TURN_MAX = 32
 
 
 class _Queue:
-    """What waits of one channel: messages of the parcel that was begun, then whole parcels."""
+    """What waits of one channel: messages of the parcel that was begun, then whole parcels (none of them empty)."""
 
-    __slots__ = ("begun", "count", "parcels")
+    __slots__ = ("begun", "parcels")
 
     def __init__(self) -> None:
         self.begun: deque[Message] = deque()
         self.parcels: deque[Sequence[Message]] = deque()
-        self.count = 0
+
+    def __len__(self) -> int:
+        return len(self.begun) + sum(map(len, self.parcels))
 
     def messages(self) -> list[Message]:
         return [*self.begun, *(message for parcel in self.parcels for message in parcel)]
@@ -40,25 +42,23 @@ class Buffer(Generic[K]):
         self._turns: deque[K] = deque()  # channels with messages that are not held, in the order of their turns
         self._held: dict[K, set[str]] = {}  # why
         self._left = TURN_MAX  # of the turn of the first one
-        self._count = 0  # of messages that can be taken
 
     def __len__(self) -> int:
-        """Messages that can be taken now."""
-        return self._count
+        """Messages that can be taken now. Counted when it is asked for: they are taken more often."""
+        return sum(len(self._waiting[channel]) for channel in self._turns)
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
 
     def add(self, channel: K, messages: Sequence[Message]) -> None:
         if not messages:
             return
         queue = self._waiting.get(channel)
-        if queue is None:
+        if queue is None:  # one that is empty is not kept
             queue = self._waiting[channel] = _Queue()
-        before = queue.count
-        queue.parcels.append(messages)
-        queue.count += len(messages)
-        if channel not in self._held:
-            self._count += len(messages)
-            if not before:
+            if channel not in self._held:
                 self._turns.append(channel)
+        queue.parcels.append(messages)
 
     def take(self) -> tuple[K, Message] | None:
         turns = self._turns
@@ -70,10 +70,8 @@ class Buffer(Generic[K]):
         if not begun:
             begun.extend(queue.parcels.popleft())
         message = begun.popleft()
-        queue.count -= 1
-        self._count -= 1
         self._left -= 1
-        if not self._left or not queue.count:
+        if not self._left or not (begun or queue.parcels):
             self._next_turn(channel, queue)
         return channel, message
 
@@ -88,14 +86,12 @@ class Buffer(Generic[K]):
             parcel, queue.begun = list(queue.begun), deque()
         else:
             parcel = queue.parcels.popleft()
-        queue.count -= len(parcel)
-        self._count -= len(parcel)
         self._next_turn(channel, queue)
         return channel, parcel
 
     def _next_turn(self, channel: K, queue: _Queue) -> None:
         self._left = TURN_MAX
-        if queue.count:
+        if queue.begun or queue.parcels:
             self._turns.rotate(-1)
         else:
             self._turns.popleft()
@@ -108,7 +104,6 @@ class Buffer(Generic[K]):
         queue = self._waiting.pop(channel, None)
         if queue is None:
             return []
-        self._count -= queue.count
         if self._turns[0] == channel:
             self._left = TURN_MAX
         self._turns.remove(channel)
@@ -120,7 +115,6 @@ class Buffer(Generic[K]):
             return
         self._held[channel] = {reason}
         if channel in self._waiting:
-            self._count -= self._waiting[channel].count
             if self._turns[0] == channel:
                 self._left = TURN_MAX
             self._turns.remove(channel)
@@ -136,6 +130,5 @@ class Buffer(Generic[K]):
         del self._held[channel]
         if channel not in self._waiting:
             return False
-        self._count += self._waiting[channel].count
         self._turns.append(channel)
         return True

@@ -118,9 +118,12 @@ class Consumer:
 
     async def receive(self, timeout: Seconds | None = None) -> Message | None:
         """The next message; None when there was none in time. Without `timeout` it waits as long as it takes."""
-        found = self._inbox.take() or await self._inbox.wait(None if timeout is None else seconds(timeout))
+        inbox = self._inbox
+        found = inbox.buffer.take() if inbox.failure is None else None  # what mostly happens, without a detour
         if found is None:
-            return None
+            found = await inbox.wait(None if timeout is None else seconds(timeout))
+            if found is None:
+                return None
         channel, message = found
         if flow := channel.intake.taken():
             channel.perform(flow)

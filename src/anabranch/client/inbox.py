@@ -19,49 +19,49 @@ K = TypeVar("K", bound=Hashable)
 
 class Inbox(Generic[K]):
     def __init__(self) -> None:
-        self._buffer: Buffer[K] = Buffer()
+        self.buffer: Buffer[K] = Buffer()
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._failure: ClientError | None = None
+        self.failure: ClientError | None = None
 
     def __len__(self) -> int:
-        return len(self._buffer)
+        return len(self.buffer)
 
     def arrived(self, channel: K, messages: Sequence[Message]) -> None:
-        self._buffer.add(channel, messages)
+        self.buffer.add(channel, messages)
         self._wake(len(messages))
 
     def drop(self, channel: K) -> list[Message]:
-        return self._buffer.drop(channel)
+        return self.buffer.drop(channel)
 
     def hold(self, channel: K, reason: str = "order") -> None:
-        self._buffer.hold(channel, reason)
+        self.buffer.hold(channel, reason)
 
     def release(self, channel: K, reason: str = "order") -> None:
-        if self._buffer.release(channel, reason):
-            self._wake(len(self._buffer))
+        if self.buffer.release(channel, reason):
+            self._wake(len(self.buffer))
 
     def fail(self, error: ClientError) -> None:
         """Everybody who waits, and everybody who will, gets this error. The first one stays."""
-        self._failure = self._failure or error
+        self.failure = self.failure or error
         self._wake(len(self._waiters))
 
     def take(self) -> tuple[K, Message] | None:
         """The next message, without waiting; raises once it has failed."""
-        if self._failure is not None:
-            raise self._failure
-        return self._buffer.take()
+        if self.failure is not None:
+            raise self.failure
+        return self.buffer.take()
 
     def take_parcel(self) -> tuple[K, Sequence[Message]] | None:
         """The same with messages that arrived together."""
-        if self._failure is not None:
-            raise self._failure
-        return self._buffer.take_parcel()
+        if self.failure is not None:
+            raise self.failure
+        return self.buffer.take_parcel()
 
     async def wait_filled(self, timeout_s: float | None) -> None:
         """Until there is something to take, or it has failed, or it is too late."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._buffer and self._failure is None:
+                while not self.buffer and self.failure is None:
                     await self._wait_arrival()
         except TimeoutError:
             pass
@@ -86,7 +86,7 @@ class Inbox(Generic[K]):
             await waiter
         except BaseException:
             # Woken and cancelled at once: the message is still in the buffer, so somebody else must look.
-            if waiter.done() and not waiter.cancelled() and self._buffer:
+            if waiter.done() and not waiter.cancelled() and self.buffer:
                 self._wake(1)
             raise
         finally:
