@@ -233,6 +233,8 @@ class CheckpointConsumer(Consumer):
 
     def moved(self, one: CheckpointPart, effects: Sequence[HoldingsEffect]) -> None:
         """What the controller's word means for the readers."""
+        if self._is_closed:
+            return  # it may still come while we leave
         come = {effect.segment_id for effect in effects if isinstance(effect, Attach)}
         if come:
             stored = None if self._reader.restore is None else self._reader.restore()

@@ -273,7 +273,10 @@ class Consumer:
         )
 
     def _attach(self, part: TopicPart, channel: Channel, forgives: tuple[type[ClientError], ...] | None = None) -> None:
-        """Starts; `channel.attachment` says how it goes."""
+        """Starts; `channel.attachment` says how it goes. Nothing is begun any more while the consumer leaves: nobody
+        would say goodbye for it."""
+        if self._is_closed:
+            return
         spec, ground = channel.spec, self._ground
         if forgives is None:
             # Of scalable topics the layout says what is there: a segment that is not yet, or not yet free, will be.

@@ -190,6 +190,8 @@ class StreamConsumer(Consumer):
         self._inbox.fail(error)
 
     def perform(self, seat: StreamPart, effects: Sequence[Effect]) -> None:
+        if self._is_closed:
+            return  # assignments may still come while it leaves
         part = seat.part
         for effect in effects:
             match effect:
