@@ -1,4 +1,4 @@
-"""A topic as storage sees it: a chain of ledgers to append to and read from, cursors, and small named blobs.
+"""A topic as storage sees it: a chain of ledgers to append to and read from, and what `topicstate` keeps beside it.
 
 Everything durable goes through the ledger store, so topics, cursors and blobs share one group commit. The topic
 record in the metadata store changes only when the set of ledgers changes. Knows nothing of producers, consumers or
@@ -14,17 +14,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
-from anabranch.model.errors import AlreadyExists, Error
+from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.acks import AckState
 from anabranch.storage.compacted import CompactedRow, CompactedView
-from anabranch.storage.cursor import Cursor
-from anabranch.storage.cursorcodec import BlobSaved, CursorDeleted, CursorSaved
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.ownership import TopicOwnership
 from anabranch.storage.port import Fenced, LedgerStore, LedgerWriter, Payload, StorageError, StoredEntry
@@ -34,6 +30,7 @@ from anabranch.storage.tail import TopicSink, TopicTail
 from anabranch.storage.topicopen import OpenedTopic, finish_deletion, open_topic
 from anabranch.storage.topicreader import TopicReader
 from anabranch.storage.topicrecord import TopicRecord, with_chain
+from anabranch.storage.topicstate import TopicState
 from anabranch.storage.topicstats import CursorStats, LedgerStats, TopicLogStats
 from anabranch.storage.trim import ledgers_to_drop
 
@@ -58,7 +55,7 @@ class TopicLogSettings:
     state_bytes_max: int = 256 * 1024  # changes of cursors are written as a whole again past this
 
 
-class TopicLog:
+class TopicLog(TopicState):
     def __init__(
         self,
         opened: OpenedTopic,
@@ -70,21 +67,18 @@ class TopicLog:
         settings: TopicLogSettings,
     ) -> None:
         """Not for callers: use `open`."""
-        self.name, self._key = opened.name, opened.key
+        owner = TopicOwnership(opened.key, opened.record, opened.version, metadata, self._lost)
+        super().__init__(opened.name, opened.chain, owner)
+        self._key = opened.key
         self._ledgers, self._metadata, self._ids, self._clock = ledgers, metadata, ids, clock
-        self._owner = TopicOwnership(opened.key, opened.record, opened.version, metadata, self._lost)
         self._settings = settings
         self._tasks = TaskOwner(f"topic {opened.name}")
-        self.chain = opened.chain
         self._trim_lock = asyncio.Lock()
         self._garbage = list(opened.record.garbage)
         self._reader = TopicReader(self.chain, ledgers, self._give_up)
         self._view = None if opened.record.compacted is None else CompactedView(opened.record.compacted, ledgers)
-        self._cursors: dict[str, Cursor] = {}
         self.held_behind: Position | None = None  # kept for others than cursors: what comes behind this
-        self._blobs: dict[str, bytes] = {}
         self._next_state_ledger: int | None = None
-        self._is_closed = False
         self._state = StateLog(
             ledgers=ledgers,
             clock=clock,
@@ -158,11 +152,6 @@ class TopicLog:
         except StorageError as error:
             log.warning("topic opened for reading only", extra={"topic": self.name, "reason": str(error)})
 
-    def _cursor_of(self, saved: CursorSaved) -> Cursor:
-        state = AckState(self.chain)
-        state.restore(saved.acks)
-        return Cursor(self, saved.name, state, saved.properties, consumed_messages=saved.consumed_messages)
-
     # facts
 
     @property
@@ -211,10 +200,6 @@ class TopicLog:
     def total_bytes(self) -> int:
         return self.chain.bytes
 
-    @property
-    def cursors(self) -> Mapping[str, Cursor]:
-        return MappingProxyType(self._cursors)
-
     def after(self, p: Position) -> Position:
         """The next valid slot after p."""
         return self.chain.after(p)
@@ -253,80 +238,6 @@ class TopicLog:
     async def messages_between(self, after: Position, upto: Position) -> int:
         """Messages of the entries after < position <= upto."""
         return max(await self.messages_upto(upto) - await self.messages_upto(after), 0)
-
-    def _give_up(self, p: Position) -> None:
-        """A damaged entry reaches nobody: it must not hold a cursor, and so its ledger, back for ever."""
-        for cursor in self._cursors.values():
-            if not cursor.is_acked(p):
-                cursor.ack(p, 0)
-
-    # cursors and blobs
-
-    async def create_cursor(
-        self, name: str, next_to_read: Position, properties: Mapping[str, str], durable: bool = True
-    ) -> Cursor:
-        """A cursor whose first entry is `next_to_read` (EARLIEST and LATEST too); durable when this returns."""
-        self._check_usable()
-        if name in self._cursors:
-            raise AlreadyExists(f"cursor {name} exists on {self.name}")
-        cursor = Cursor(self, name, AckState(self.chain), properties, durable=durable)
-        cursor.seek(next_to_read)
-        self._cursors[name] = cursor
-        if durable:
-            cursor.forget_changes()
-            self._state.add(cursor.saved())
-            try:
-                await self._state.flush()
-            except Error:
-                self._cursors.pop(name, None)
-                self._state.add(CursorDeleted(name))
-                raise
-        return cursor
-
-    async def create_cursors(self, starts: Mapping[str, Position]) -> None:
-        """Durable cursors, all with one write; those that exist stay where they are. Durable when this returns."""
-        self._check_usable()
-        made = [name for name in starts if name not in self._cursors]
-        for name in made:
-            cursor = self._cursors[name] = Cursor(self, name, AckState(self.chain), {})
-            cursor.seek(starts[name])
-            cursor.forget_changes()
-            self._state.add(cursor.saved())
-        try:
-            await self._state.flush()
-        except Error:
-            for name in made:
-                self._cursors.pop(name, None)
-                self._state.add(CursorDeleted(name))
-            raise
-
-    async def delete_cursor(self, name: str) -> None:
-        """Gone for good when this returns; absent is fine."""
-        cursor = self._cursors.pop(name, None)
-        if cursor is not None and cursor.durable:
-            self._state.add(CursorDeleted(name))
-            await self._state.flush()
-
-    def cursor_changed(self, cursor: Cursor) -> None:
-        self._state.cursor_changed(cursor)
-
-    async def flush_state(self) -> None:
-        self._owner.check()
-        await self._state.flush()
-
-    def state(self, key: str) -> bytes | None:
-        return self._blobs.get(key)
-
-    def save_state_nowait(self, key: str, value: bytes) -> None:
-        """Written with the next flush of the topic's state."""
-        self._blobs[key] = value
-        self._state.add(BlobSaved(key, value))
-
-    async def save_state(self, key: str, value: bytes) -> None:
-        """Durable when it returns."""
-        self._check_usable()
-        self.save_state_nowait(key, value)
-        await self._state.flush()
 
     # the compacted view
 
@@ -542,8 +453,3 @@ class TopicLog:
             await self._ledgers.delete(ledger)
             if ledger in self._garbage:
                 self._garbage.remove(ledger)
-
-    def _check_usable(self) -> None:
-        self._owner.check()
-        if self._is_closed:
-            raise StorageError(f"{self.name} is closed")
