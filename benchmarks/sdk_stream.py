@@ -84,6 +84,7 @@ class Split:
     answered_at: float
     first_at: float  # a child's first message is in the application's hands
     calm_ms: float  # publish → receive just before
+    merge_ms: float  # from the call of the merge after it to the merged segment's first message
 
     @property
     def took_ms(self) -> float:
@@ -117,10 +118,13 @@ async def measured(broker: BrokerProcess, splits: int) -> tuple[list[Split], Rea
             children = (following, following + 1)
             await reader.until(lambda: any(child in reader.first_at for child in children))  # noqa: B023  awaited here
             first_at = min(reader.first_at[child] for child in children if child in reader.first_at)
-            found.append(Split(asked_at, answered_at, first_at, calm_ms))
             await asyncio.sleep(WINDOW_SECONDS)
-            await admin.scalable_topics.merge(TOPIC, list(children))
             whole, following = following + 2, following + 3
+            merge_at = time.perf_counter()
+            await admin.scalable_topics.merge(TOPIC, list(children))
+            await reader.until(lambda: whole in reader.first_at)  # noqa: B023  awaited here
+            merge_ms = (reader.first_at[whole] - merge_at) * 1000
+            found.append(Split(asked_at, answered_at, first_at, calm_ms, merge_ms))
         writer.is_over = True
         await tasks[1]
         await reader.until(lambda: reader.count >= writer.sent)
@@ -133,7 +137,7 @@ async def measured(broker: BrokerProcess, splits: int) -> tuple[list[Split], Rea
 def run(scene: Scene) -> list[Outcome]:
     with BrokerProcess(scene.place("sdk-stream"), arguments=DEEP) as broker:
         found, reader = asyncio.run(measured(broker, scene.size(50, 2)))
-    took = [one.took_ms for one in found]
+    took, merges = [one.took_ms for one in found], [one.merge_ms for one in found]
     notes = {
         "messages": reader.count,
         "lost, duplicated, reordered": 0,
@@ -142,6 +146,7 @@ def run(scene: Scene) -> list[Outcome]:
         "first ten and last ten splits, median ms": (percentile(took[:10], 0.5), percentile(took[-10:], 0.5)),
         "segments at the end": 3 * len(found) + 1,
         "worst ms": max(took),
+        "merge → first message of the merged segment, median and worst ms": (percentile(merges, 0.5), max(merges)),
     }
     title = "split → first message of a child at a stream consumer"
     rows = [Outcome("split-to-child", title, Series("median", "ms", tuple(took)), None, at_most(30), notes)]
