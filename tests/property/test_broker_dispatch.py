@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from anabranch.broker import consumer as consumers
 from anabranch.broker.consumer import RUN_BYTES, Consumer, SubscriptionType
 from anabranch.broker.dispatch_keyed import KeyedDispatcher
 from anabranch.broker.dispatch_shared import SharedDispatcher
@@ -278,9 +280,10 @@ class NarrowPeer(RecordingPeer):
     st.sampled_from(list(SubscriptionType)),
     st.integers(0, 60),
     st.sampled_from((0, 7)),
+    st.sampled_from((consumers.PENDING_TRACKED_MAX, 0, 5)),
 )
 def test_a_run_is_delivered_as_one_by_one(
-    sizes: list[tuple[int, int, bool]], kind: SubscriptionType, permits: int, unacked_max: int
+    sizes: list[tuple[int, int, bool]], kind: SubscriptionType, permits: int, unacked_max: int, tracked_max: int
 ) -> None:
     """Twins: one consumer takes the run, the other single entries while it is ready. Room is not the limit here: a run
     looks at it less often."""
@@ -292,10 +295,12 @@ def test_a_run_is_delivered_as_one_by_one(
     peers = NarrowPeer(1 << 40), NarrowPeer(1 << 40)
     run, single = (make_consumer(kind, peer=peer, permits=permits, unacked_max=unacked_max) for peer in peers)
     before = [StoredEntry(Position(7, 0), 1, b"taken")]
-    taken = run.deliver_run(before + entries, 1)
     rest = deque(entries)
-    while rest and single.is_ready:
-        single.deliver(rest.popleft(), 0, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consumers, "PENDING_TRACKED_MAX", tracked_max)
+        taken = run.deliver_run(before + entries, 1)
+        while rest and single.is_ready:
+            single.deliver(rest.popleft(), 0, None)
     assert entries[taken:] == list(rest)
     assert b"".join(peers[0].sent) == b"".join(peers[1].sent)
     for name in ("permits", "pending", "unacked_messages", "messages_out", "bytes_out", "lost_track"):

@@ -189,13 +189,13 @@ class Consumer:
         return at - start
 
     def _track(self, entries: list[StoredEntry]) -> None:
-        """Remember what was delivered whole, one by one."""
+        """Remember what was delivered whole, as far as there is room to."""
+        if not self._tracks_all and len(entries) > (room := max(PENDING_TRACKED_MAX - len(self.pending), 0)):
+            self.lost_track = True
+            entries = entries[:room]
         for position, messages, _, _ in entries:
-            if self._tracks_all or len(self.pending) < PENDING_TRACKED_MAX:
-                self.pending[position] = Pending(messages, -1, messages)
-                self.unacked_messages += messages
-            else:
-                self.lost_track = True
+            self.pending[position] = Pending(messages, -1, messages)
+            self.unacked_messages += messages
 
     def settle(self, position: Position) -> Pending | None:
         """The entry is no longer this consumer's concern."""
