@@ -452,3 +452,31 @@ def test_what_a_leader_leaves_unfinished_goes_on_though_it_stays_here() -> None:
             await brokers.until(lambda: (record := brokers.record()) is not None and record.epoch == 1, 30.0)
 
     run_simulated(story())
+
+
+class ForeignLink(Link):
+    says_released = False
+
+
+def test_a_client_without_generations_is_named_to_the_owners_before_it_is_told() -> None:
+    async def story() -> None:
+        async with Brokers("a", session_grace_seconds=10.0, drain_seconds=5.0) as brokers:
+            a, asked, told = brokers.controllers["a"], list[str](), list[int]()
+            brokers.faults.before = asked.append
+            await a.create(TOPIC, 2, {})
+            one, two = ForeignLink(), ForeignLink()
+            first, _ = await a.register(TOPIC, Registration("s", STREAM, "one", EARLIEST), one)
+            assert len(first.segments) == 2
+            assert {"GrantReader 0", "GrantReader 1"} <= set(asked)
+            names = [backing_topic(TOPIC, segment) for segment in first.segments]
+            fences = [brokers.shelf.segments[name].cursors["s"].fence for name in names]
+            assert {fence.holder for fence in fences} == {"one"}
+            await a.register(TOPIC, Registration("s", STREAM, "two", EARLIEST), two)
+            await brokers.until(lambda: bool(two.told) and len(two.told[-1].segments) == 1)
+            assert sorted(fence.holder for fence in fences) == ["one", "two"]
+            told += [segment.segment_id for segment in two.told[-1].segments]
+            assert "CloseReader" not in " ".join(asked)  # it is to let go by itself
+            await asyncio.sleep(6)
+            assert f"CloseReader {told[0]}" in asked  # and is closed if it has not
+
+    run_simulated(story())

@@ -209,6 +209,13 @@ def refusal(number: int, text: str) -> Refused:
     return error
 
 
+def plain(error: Refused) -> Refused:
+    """The same refusal, without a meaning that it does not have here."""
+    made = Refused(error.reason)
+    made.server_error = error.server_error
+    return made
+
+
 def _name(number: int) -> str:
     try:
         return ServerError.Name(number)

@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 ASK_TOGETHER = 16
 """Requests to owners of segments under way at a time, for one purpose."""
 
+GRANT_SECONDS = 2.0
+"""So long a client of Pulsar waits for its assignment while the owners of its segments are told."""
+
 _links = count(1)
 """Numbers of links: never used twice while this process lives."""
 
@@ -70,6 +73,7 @@ class Members:
         self._names: dict[int, str] = {}
         self._eras: dict[int, int] = {}  # who owned the segments that are not drained, when we last looked
         self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
+        self._granting: set[int] = set()  # links whose last assignment is told when the owners know
         self._left: dict[int, set[int]] = {}  # readers that clients without a word for leaving have closed
         self._joining: dict[int, asyncio.Future[AssignedSegments]] = {}
         self._saves = 0  # group records that are durable
@@ -399,19 +403,46 @@ class Members:
 
     def _push(self, number: int, assigned: AssignedSegments) -> None:
         joining, link, before = self._joining.get(number), self._links.get(number), self._pushed.get(number)
-        if joining is not None and not joining.done():
-            self._pushed[number] = assigned
-            joining.set_result(assigned)
-        elif link is not None and before != assigned:
-            self._pushed[number] = assigned
-            link.assigned(assigned)
-        else:
+        is_joining = joining is not None and not joining.done()
+        if before == assigned and (not is_joining or number in self._granting):
             return
-        if link is not None and not link.says_released and self.subscription.kind.has_cursors:
-            known = frozenset(() if before is None else (one.segment_id for one in before.segments))
-            for one in assigned.segments:
-                if one.segment_id not in known:
-                    self._leader.spawn(self._grant(number, one.segment_id, assigned.generation), "grant")
+        if link is None and not is_joining:
+            return
+        self._pushed[number] = assigned
+        if link is None or link.says_released or not self.subscription.kind.has_cursors:
+            self._tell(number, assigned)
+            return
+        known = frozenset(() if before is None else (one.segment_id for one in before.segments))
+        granted = asyncio.Event()
+        self._granting.add(number)
+        new = [one.segment_id for one in assigned.segments if one.segment_id not in known]
+        self._leader.spawn(self._grant_all(number, new, assigned.generation, granted), "grant")
+        self._leader.spawn(self._tell_granted(number, assigned, granted), "tell")
+
+    def _tell(self, number: int, assigned: AssignedSegments) -> None:
+        joining, link = self._joining.get(number), self._links.get(number)
+        if joining is not None and not joining.done():
+            joining.set_result(assigned)
+        elif link is not None:
+            link.assigned(assigned)
+
+    async def _grant_all(self, number: int, segment_ids: list[int], generation: int, granted: asyncio.Event) -> None:
+        for start in range(0, len(segment_ids), ASK_TOGETHER):
+            some = segment_ids[start : start + ASK_TOGETHER]
+            await asyncio.gather(*(self._grant(number, one, generation) for one in some))
+        granted.set()
+
+    async def _tell_granted(self, number: int, assigned: AssignedSegments, granted: asyncio.Event) -> None:
+        """A client that cannot say under which assignment it comes is named to the owners before it comes; where one
+        does not answer, it may have to knock."""
+        try:
+            async with asyncio.timeout(GRANT_SECONDS):
+                await granted.wait()
+        except TimeoutError:
+            log.info("told before its owners were", extra={"topic": str(self._leader.topic)})
+        if self._pushed.get(number) is assigned:  # otherwise a newer one is about to be told
+            self._granting.discard(number)
+            self._tell(number, assigned)
 
     def _fence(self, number: int) -> None:
         link = self._forget(number)
@@ -421,6 +452,7 @@ class Members:
     def _forget(self, number: int) -> ConsumerLink | None:
         self._names.pop(number, None)
         self._pushed.pop(number, None)
+        self._granting.discard(number)
         self._left.pop(number, None)
         return self._links.pop(number, None)
 
