@@ -210,6 +210,7 @@ async def test_a_cancelled_receive_loses_nothing(sdk: Client, topic: str) -> Non
 
 
 async def test_what_cannot_work_is_refused_with_a_reason(sdk: Client, topic: str) -> None:
+    """Scenario 7: an HTTP address is named as what it is."""
     with pytest.raises(BadServiceUrl):
         anabranch.connect("http://localhost:8080")
     with pytest.raises(BadOption):
