@@ -178,7 +178,10 @@ class Reader:
         answer = await self.client.register(topic, "s", name, initial_position=earliest)
         self._take(answer.assignment)
         while True:
-            self._take(await self.client.assignment())
+            try:
+                self._take(await self.client.assignment())
+            except TimeoutError:
+                continue  # nothing new for a while
 
     def _take(self, told: pb.ScalableConsumerAssignment) -> None:
         self.at = time.perf_counter()
@@ -204,13 +207,13 @@ def rebalance(scene: Scene) -> list[Outcome]:
             AsyncExitStack() as connections,
         ):
             tasks = TaskOwner("readers")
-            connections.push_async_callback(tasks.close)
             admin, service = admin_of(node), service_of(node)
             await admin.create(topic, 2, {})  # one half of the ring is to become many, the other has all the others
             await admin.split(topic, 1, before - 1, None, None)
             readers = [
                 Reader(await connections.enter_async_context(layout_client(node)), number) for number in range(10)
             ]
+            connections.push_async_callback(tasks.close)  # before their connections are
             for reader in readers:
                 tasks.spawn(reader.follow(topic), "reader")
             await until(lambda: all(len(reader.held) == before // 10 for reader in readers))

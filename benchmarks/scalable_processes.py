@@ -88,7 +88,7 @@ def idle(scene: Scene) -> list[Outcome]:
         broker.start()
         wait(lambda: led(broker) == 0, "topics are unloaded")
         again = broker.rss_bytes()
-    tasks, timers = asyncio.run(left_running(scene))
+    tasks, timers = asyncio.run(left_running(scene, scene.size(500, 20)))
     opened, cold = (after - before) / count, max(0, again - fresh) / count
     return [
         Outcome("idle", f"memory of an idle topic, of {count}, its segment open", memory(opened), None, None),
@@ -101,8 +101,8 @@ def idle(scene: Scene) -> list[Outcome]:
             None,
             {"with_none": quiet},
         ),
-        Outcome("idle-tasks", "tasks of idle topics, their segments too", number(tasks, "tasks"), None, at_most(0)),
-        Outcome("idle-timers", "timers of idle topics, their segments too", number(timers, "timers"), None, at_most(0)),
+        Outcome("idle-tasks", "tasks of an idle topic, its segment too", number(tasks, "tasks"), None, at_most(0)),
+        Outcome("idle-timers", "timers of an idle topic, its segment too", number(timers, "timers"), None, at_most(0)),
     ]
 
 
@@ -121,17 +121,18 @@ def idle_cpu(broker: BrokerProcess, seconds: float) -> float:
     return (broker.cpu_seconds() - used) * 1000 / (time.monotonic() - start)
 
 
-async def left_running(scene: Scene) -> tuple[int, int]:
-    """Tasks and timers that a node in this process has more after its topics became idle than before they were made."""
+async def left_running(scene: Scene, count: int) -> tuple[int, int]:
+    """Tasks and timers per topic that a node in this process has more after its topics became idle than before they were
+    made. Whole ones: a task that passes by is nobody's."""
     settings = replace(ScalableTopicSettings(), idle_seconds=0.5, sweep_seconds=0.5)
     async with Node(plain_settings(scene.place("tasks"), scalable_topics=settings)) as node:
         await create_all(node.service_url, "warm", 5)
         await until_here(lambda: len(service_of(node)) == 0)
         before = await running(scene.size(40, 8))
-        await create_all(node.service_url, "idle", scene.size(500, 20))
+        await create_all(node.service_url, "idle", count)
         await until_here(lambda: len(service_of(node)) == 0)
         after = await running(scene.size(40, 8))
-    return after[0] - before[0], after[1] - before[1]
+    return max(0, after[0] - before[0]) // count, max(0, after[1] - before[1]) // count
 
 
 async def running(looks: int) -> tuple[int, int]:
