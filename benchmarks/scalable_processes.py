@@ -122,8 +122,8 @@ def idle_cpu(broker: BrokerProcess, seconds: float) -> float:
 
 
 async def left_running(scene: Scene, count: int) -> tuple[int, int]:
-    """Tasks and timers per topic that a node in this process has more after its topics became idle than before they were
-    made. Whole ones: a task that passes by is nobody's."""
+    """Tasks and timers per topic that a node in this process has more after its topics became idle than before they
+    were made. Whole ones: a task that passes by is nobody's."""
     settings = replace(ScalableTopicSettings(), idle_seconds=0.5, sweep_seconds=0.5)
     async with Node(plain_settings(scene.place("tasks"), scalable_topics=settings)) as node:
         await create_all(node.service_url, "warm", 5)

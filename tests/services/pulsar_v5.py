@@ -53,8 +53,8 @@ class V5Client:
         self("send", name, *chain.from_iterable(messages))
 
     def begin_pipe(self, name: str, messages: list[Keyed]) -> None:
-        """All at once; `finish` waits until they are stored. What the client gave up at a change of the layout, before it
-        sent it, is sent again, as its application would."""
+        """All at once; `finish` waits until they are stored. What the client gave up at a change of the layout, before
+        it sent it, is sent again, as its application would."""
         self._jvm.tell(("pipe", name, *chain.from_iterable(messages)))
 
     def finish(self) -> None:
