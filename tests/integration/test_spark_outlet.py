@@ -241,3 +241,29 @@ def test_fewer_rows_than_before_are_noticed(rivers: ScalableBroker, cluster: Clu
             with pytest.raises(NonDeterministicReplay, match=r"the 64 rows .* are not the 80 that were stored"):
                 made.finish()
         made.close()
+
+
+def test_without_a_checksum_the_rows_are_read_back(
+    rivers: ScalableBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that keeps none: Apache Pulsar's, or an older one of ours."""
+    topic = "topic://public/default/outlet-old"
+    rivers.create(topic, 2)
+    monkeypatch.setattr("anabranch.spark.outlet.read_note", lambda _: None)
+    one = outlet(cluster, topic, 1)
+    for piece in batches(5):
+        one.send(piece)
+    one.finish()
+    one.close()
+    other = outlet(cluster, topic, 2)
+    with pytest.raises(NonDeterministicReplay, match="row 3 of the task is not the row that was stored under its"):
+        for piece in rewritten(batches(5), 3):
+            other.send(piece)
+    other.close()
+    again = outlet(cluster, topic, 3)
+    for piece in batches(6):
+        again.send(piece)
+    again.finish()
+    again.close()
+    assert again.rows_known == 80
+    check_complete(stored(cluster, topic), dict.fromkeys(KEYS, 6))
