@@ -3,9 +3,10 @@
 | module                          | knows                                                                  |
 |---------------------------------|------------------------------------------------------------------------|
 | `link` `lane` `intake`          | machines: one connection, one producing lane, one consuming intake     |
-| `record` `delivery` `buffer`    | what an entry is made of; what a cumulative ack covers; fair turns     |
+| `record` `draft`                | messages on their way out, the open batch, and the entry it becomes    |
+| `delivery` `buffer`             | what a cumulative ack covers; fair turns                               |
 | `holdings` `traversal` `redelivery` | machines: which segments are held; which are read, in the DAG's order  |
-| `compression` `chunking`        | bodies packed; messages cut and put together                           |
+| `compression` `chunking` `chunked` | bodies packed; messages cut and put together; an intake's share of them |
 | `credits`                       | what the broker still takes from a producer                            |
 | `connection` `pool`             | sockets, lookups, redirects                                            |
 | `attachment` `channel` `reader` `inbox` | staying attached to whoever serves the topic; consuming; waiting |
