@@ -25,7 +25,7 @@ class BrokerSettings:
         default=32 * MIB, metadata={"help": "hard cap per connection; past it the broker stops reading the socket"}
     )
     consumer_unsent_bytes_max: int = field(
-        default=2 * MIB, metadata={"help": "dispatch to a connection pauses when this much waits in its socket queue"}
+        default=1 * MIB, metadata={"help": "dispatch to a connection pauses when this much waits in its socket queue"}
     )
     read_bytes: int = field(default=1 * MIB, metadata={"help": "size of one catch-up read"})
     unacked_per_consumer_max: int = field(default=50_000, metadata={"help": "Shared and Key_Shared; 0 = no limit"})
