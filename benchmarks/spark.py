@@ -37,11 +37,11 @@ QUERIES = {"read": "key and value to noop", "sum": "count and sum of lengths"}
 
 
 def warm(scene: Scene, *stores: Store) -> None:
-    """Everything is loaded and compiled; what is read afterwards is there."""
+    """What is read afterwards is there; unless it is quick, everything is loaded and compiled."""
     for _ in range(scene.size(2, 1)):
         for store in stores:
             store.write()
-            for query in QUERIES:
+            for query in () if scene.quick else QUERIES:
                 store.query(query)
 
 
@@ -78,7 +78,7 @@ def batch(scene: Scene, rows: int = ROWS) -> list[Outcome]:
     with ExitStack() as stack:
         broker = broker_of(place, stack)
         native = stack.enter_context(our_side(place / "native.log", codec="native"))
-        python = stack.enter_context(our_side(place / "python.log", codec="python"))
+        python = native if scene.quick else stack.enter_context(our_side(place / "python.log", codec="python"))
         parquet = ParquetRows(native, count, place / "rows")
         ours = OurRows(native, count, broker, "ours")
         twin = OurRows(python, count, broker, "ours in Python")
@@ -115,9 +115,16 @@ def against_kafka(scene: Scene, rows: int = ROWS) -> list[Outcome]:
 
 
 def micro_batch(scene: Scene) -> list[Outcome]:
+    spark = open_session("local[2]", "bench")
+    try:
+        return triggers(scene, spark)
+    finally:
+        spark.stop()
+
+
+def triggers(scene: Scene, spark: Any) -> list[Outcome]:
     """Median time of a trigger with one task and few rows, after the first batches."""
     batches = scene.size(40, 3)
-    spark = open_session("local[2]", "bench")
     with ExitStack() as stack:
         broker = broker_of(scene.place("spark"), stack)
         source = spark.range(0, batches + 20, 1, 1).selectExpr("cast(id as string) key", VALUE)
@@ -148,7 +155,6 @@ def micro_batch(scene: Scene) -> list[Outcome]:
             return trigger_ms(df.load(), "rate")
 
         mine, theirs = side_by_side(scene.size(ROUNDS, 1), ours, rate)
-    spark.stop()
     return [
         Outcome(
             "micro-batch",
