@@ -121,7 +121,8 @@ def with_slot(batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         keys = batch.column("key_bytes")
         ring = np.asarray(codec.key_hashes(keys)).astype(np.int64) & 0xFFFF
-        spread = keyless_position(np.asarray(batch.column("sequence_id").fill_null(0)))  # type: ignore[arg-type]  # all
+        ids = np.asarray(batch.column("sequence_id").fill_null(0))
+        spread = keyless_position(ids)  # type: ignore[arg-type]  # all of them at once
         slot = np.where(np.asarray(keys.is_valid()), ring, spread) * SLOTS >> 16
         yield pa.RecordBatch.from_arrays(
             [batch.column("publish_time"), batch.column("size"), pa.array(slot.astype(np.int32))],
