@@ -278,6 +278,39 @@ def test_after_a_reconnect_the_beginning_that_was_kept_is_used() -> None:
     assert [message.value for message in found] == [value]
 
 
+def test_an_ack_after_a_reconnect_spares_what_had_begun_before_it() -> None:
+    """Lost again before the beginning has come again: were it acknowledged, nobody would ever have the message."""
+    value = os.urandom(3000)
+    entries = cut(value)
+    intake = opened()
+    (first,) = delivered(intake.delivered(body(0), build_entry(b"first")))
+    intake.delivered(body(1), entries[0].data)
+    (between,) = delivered(intake.delivered(body(2), build_entry(b"between")))
+    for _ in range(2):
+        intake.lost([])
+        intake.opened()
+    assert intake.ack_cumulative(between.id)
+    assert ids(intake.flush(), Ack) == [first.id.entry]
+    intake.lost([])
+    intake.opened()
+    again = [entries[0].data, build_entry(b"between"), *(entry.data for entry in entries[1:])]
+    (found,) = [m for n, data in enumerate(again, 1) for m in delivered(intake.delivered(body(n), data))]
+    assert found.value == value
+    intake.ack_cumulative(found.id)
+    assert ids(intake.flush(), Ack) == [found.id.entry]
+
+
+def test_a_beginning_that_is_not_sent_again_holds_up_no_acks() -> None:
+    """It was trimmed, or somebody moved the subscription while we were away."""
+    intake = opened()
+    intake.delivered(body(0), cut(os.urandom(3000))[0].data)
+    (message,) = delivered(intake.delivered(body(1), build_entry(b"x")))
+    intake.lost([])
+    intake.opened()
+    assert not intake.ack_cumulative(message.id), "nothing can be said yet"
+    assert ids(intake.delivered(body(2), build_entry(b"y")), Ack) == [1], "now it is said"
+
+
 def test_a_cumulative_ack_spares_what_is_complete_and_not_acknowledged() -> None:
     """A message in chunks waits for the application; what lay between its chunks is acknowledged first."""
     entries = cut(os.urandom(3000))

@@ -2,14 +2,15 @@
 places and the `Assembly`; nothing of permits, acks and connections.
 
 Why the second kind is remembered: an application acknowledges a message, which is all of its entries; and a cumulative
-ack must stop before a message that begins before it and ends after it.
+ack must stop before a message that begins before it and ends after it. That holds after a reconnect as well: what had
+begun before it begins again when the broker sends it again, and must be left there to be sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.client.chunking import Assembly, Late, Whole, is_chunk
+from anabranch.client.chunking import Assembly, Beginning, Late, Whole, floor_of, is_chunk
 from anabranch.protocol import pulsar_pb2 as pb
 
 __all__ = ["Chunked", "Late", "Place", "Whole", "is_chunk"]
@@ -23,10 +24,11 @@ class Chunked:
         self._is_shared = is_shared
         self._assembly = Assembly()
         self._complete: dict[Place, Whole] = {}  # by their last chunk
+        self._awaited: list[Beginning] = []  # of messages that had begun when we were detached: they come again
         self._end: Place | None = None  # nothing comes after this entry
 
     def __bool__(self) -> bool:
-        return bool(self._assembly or self._complete)
+        return bool(self._assembly or self._complete or self._awaited)
 
     @property
     def has_begun(self) -> bool:
@@ -50,9 +52,14 @@ class Chunked:
         """It goes to the application: its places are remembered until it is `done`."""
         self._complete[whole.places[-1]] = Whole(whole.places, b"", whole.before)
 
-    def saw(self, place: Place) -> None:
-        """The newest entry, chunk or not."""
+    def saw(self, place: Place) -> bool:
+        """The newest entry, chunk or not. True: acks may go further, because a beginning that was awaited is not sent
+        again (entries come in order, and this one is behind it)."""
         self._assembly.last_seen = place
+        if not self._awaited:
+            return False
+        awaited, self._awaited = self._awaited, [begun for begun in self._awaited if begun.place > place]
+        return any(begun.place < place for begun in awaited)
 
     def ends_at(self, last: Place) -> None:
         self._end = last
@@ -84,6 +91,8 @@ class Chunked:
         """The last entry up to this place before which no message in chunks begins that ends after it. Whoever goes on
         there misses none. None: not even the first entry that was seen."""
         safe = self._assembly.floor(place)
+        if safe is not None:
+            safe = floor_of(safe, self._awaited)
         for last, whole in self._complete.items():
             if safe is not None and whole.places[0] <= place < last:
                 safe = None if whole.before is None else min(safe, whole.before)
@@ -91,4 +100,6 @@ class Chunked:
 
     def clear(self) -> None:
         """Detached: the broker sends again whatever is not acknowledged."""
+        if not self._is_shared:  # where nothing is acknowledged cumulatively
+            self._awaited += self._assembly.beginnings
         self._assembly.clear()

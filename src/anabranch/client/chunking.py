@@ -15,9 +15,10 @@ cut then. Chunks of one message keep their order, and other producers' entries m
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from anabranch.client.compression import UNPACKED_BYTES_MAX, Compression, packed
 from anabranch.client.errors import MessageTooLarge
@@ -112,6 +113,23 @@ class _Pending:
     tries: int = 0  # how often its chunks were delivered before
 
 
+class Beginning(NamedTuple):
+    """Where a message that is not complete begins, and the entry before it, if one was seen."""
+
+    place: Place
+    before: Place | None
+
+
+def floor_of(wanted: Place, beginnings: Iterable[Beginning]) -> Place | None:
+    """How far a cumulative ack up to `wanted` may go without taking one of these; None when it may take nothing."""
+    for begun in beginnings:
+        if begun.place <= wanted:
+            if begun.before is None:
+                return None
+            wanted = min(wanted, begun.before)
+    return wanted
+
+
 class Assembly:
     """The chunked messages of one lane that have begun and are not complete. Times come with the calls."""
 
@@ -174,6 +192,11 @@ class Assembly:
         """Nothing more will come: whatever is not complete never will be. Displaced ones are kept."""
         return self.expired(float("inf"))
 
+    @property
+    def beginnings(self) -> list[Beginning]:
+        """Of the messages that are not complete."""
+        return [Beginning(pending.places[0], pending.before) for pending in self._pending.values()]
+
     def clear(self) -> None:
         """Detached: the broker sends again whatever was not acknowledged."""
         self._complete.clear()
@@ -184,12 +207,7 @@ class Assembly:
     def floor(self, wanted: Place) -> Place | None:
         """How far a cumulative ack up to `wanted` may go without taking the beginning of a message that is not
         complete; None when it may take nothing."""
-        for pending in self._pending.values():
-            if pending.places[0] <= wanted:
-                if pending.before is None:
-                    return None
-                wanted = min(wanted, pending.before)
-        return wanted
+        return floor_of(wanted, self.beginnings)
 
     def _begun(self, of: pb.MessageMetadata, before: Place | None, now: float) -> _Pending:
         earlier = self._pending.get(of.uuid)

@@ -160,7 +160,9 @@ class Intake:
                 effects = self._entry(body, Contents(of, unpacked(of, data)), place)
         except Error as error:
             effects = [Reject(_wire(place, self._partition), error.reason), *self._skipped(1)]
-        self._chunks.saw(place)
+        if self._chunks.saw(place) and self._withheld is not None:
+            self._say_up_to(self._withheld)
+            effects = [*effects, *self.flush()]
         return [*effects, *self.expire(now)] if self._chunks.has_begun else effects
 
     def _chunk(self, body: Any, of: pb.MessageMetadata, data: memoryview, place: Place, now: float) -> list[Effect]:
