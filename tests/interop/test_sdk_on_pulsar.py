@@ -800,7 +800,7 @@ async def test_namespaces_tenants_and_brokers_are_administered(admin: Admin) -> 
     await admin.topics.delete(f"persistent://{name}/t")
     await admin.namespaces.delete(name, force=False)
     assert name not in await admin.namespaces.list("public")
-    assert (await admin.brokers.version()).startswith("5.")
+    assert (await admin.brokers.version()).startswith(("4.", "5."))
     assert await admin.brokers.list()
     with pytest.raises(Refused) as caught:
         await admin.namespaces.get("public/nowhere")
