@@ -4,7 +4,7 @@
 |---------------------------------|------------------------------------------------------------------------|
 | `link` `lane` `intake`          | machines: one connection, one producing lane, one consuming intake     |
 | `record` `draft`                | messages on their way out, the open batch, and the entry it becomes    |
-| `delivery` `buffer`             | what a cumulative ack covers; fair turns                               |
+| `delivery` `buffer` `slots`     | what a cumulative ack covers; fair turns; messages of an entry as bits |
 | `holdings` `traversal` `redelivery` | machines: which segments are held; which are read, in the DAG's order  |
 | `compression` `chunking` `chunked` | bodies packed; messages cut and put together; an intake's share of them |
 | `credits`                       | what the broker still takes from a producer                            |

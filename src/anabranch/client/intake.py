@@ -25,9 +25,10 @@ from anabranch.client.chunked import Chunked, Late, Place, is_chunk
 from anabranch.client.compression import unpacked
 from anabranch.client.contents import Contents, Parcel
 from anabranch.client.message import Message, MessageId, Origin
+from anabranch.client.slots import all_of, bit_of, bits_of, wire_of, words_of
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import U64_MASK, signed
+from anabranch.protocol.commands import signed
 from anabranch.protocol.entry import Bytes, checksum_ok, parts
 from anabranch.protocol.errors import BadEntry
 
@@ -159,7 +160,7 @@ class Intake:
             else:
                 effects = self._entry(body, Contents(of, unpacked(of, data)), place)
         except Error as error:
-            effects = [Reject(_wire(place, self._partition), error.reason), *self._skipped(1)]
+            effects = [Reject(wire_of(place, self._partition), error.reason), *self._skipped(1)]
         if self._chunks.saw(place) and self._withheld is not None:
             self._say_up_to(self._withheld)
             effects = [*effects, *self.flush()]
@@ -188,7 +189,7 @@ class Intake:
         try:
             held = Contents(of, unpacked(of, whole.body))
         except Error as error:
-            rejected = [Reject(_wire(part, self._partition), error.reason) for part in whole.places]
+            rejected = [Reject(wire_of(part, self._partition), error.reason) for part in whole.places]
             return [*rejected, *self._skipped(1)]
         for part in whole.places[:-1]:
             self._entries[part] = _Held(0, 1, held=1)
@@ -219,7 +220,7 @@ class Intake:
             return []
         effects: list[Effect] = []
         for one in late:
-            ids = [_wire(place, self._partition) for place in one.places]
+            ids = [wire_of(place, self._partition) for place in one.places]
             if self._is_shared and one.tries < CHUNK_TRIES_MAX:
                 effects.append(Redeliver(ids))  # the rest may have gone to somebody else
             else:
@@ -230,8 +231,8 @@ class Intake:
 
     def _entry(self, body: Any, held: Contents, place: Place) -> list[Effect]:
         size = held.size
-        entry = self._entries.get(place) or _Held(size, _all(size))
-        sent = _bits(body.ack_set) & _all(size) if body.ack_set else _all(size)
+        entry = self._entries.get(place) or _Held(size, all_of(size))
+        sent = bits_of(body.ack_set) & all_of(size) if body.ack_set else all_of(size)
         fresh = sent & entry.unacked & ~entry.held & ~self._below_floor(place, size)
         entry.unacked &= ~(fresh & held.compacted)  # compaction took them: nothing to hand out
         messages: Sequence[Message] = ()
@@ -244,7 +245,7 @@ class Intake:
                 self._covered = None  # taken back
             self._entries[place] = entry
             effects.append(Deliver(messages))
-        elif not entry.unacked or self._below_floor(place, size) == _all(size):
+        elif not entry.unacked or self._below_floor(place, size) == all_of(size):
             entry.unacked = 0
             self._entries[place] = entry
             self._dirty[place] = None
@@ -340,7 +341,7 @@ class Intake:
         if not bits:
             return False
         if entry is None:
-            entry = self._entries[place] = _Held(size, _all(size))
+            entry = self._entries[place] = _Held(size, all_of(size))
         entry.unacked ^= bits
         entry.held &= ~bits
         if self._chunks.has_complete:
@@ -371,18 +372,18 @@ class Intake:
 
     def _say_up_to(self, one: MessageId) -> bool:
         place = (one.ledger, one.entry)
-        identity = _wire(place, self._partition)
+        identity = wire_of(place, self._partition)
         self._withheld = None
         if self._chunks and (safe := self._chunks.safe_floor(place)) != place:
             # A message in chunks begins before this one and is not done with: the broker must keep its beginning.
             self._withheld = one
             if safe is None:
                 return False
-            self._cumulative = _wire(safe, self._partition)
+            self._cumulative = wire_of(safe, self._partition)
             return True
         if 0 <= one.batch_index < one.batch_size - 1:
-            left = _all(one.batch_size) & ~((2 << one.batch_index) - 1)
-            identity.ack_set.extend(_words(left, one.batch_size))
+            left = all_of(one.batch_size) & ~((2 << one.batch_index) - 1)
+            identity.ack_set.extend(words_of(left, one.batch_size))
             identity.batch_size = one.batch_size
         self._cumulative = identity
         return True
@@ -419,13 +420,13 @@ class Intake:
         for one in ones:
             for place in self._chunks.done((one.ledger, one.entry)):
                 entry = self._entries.get(place)
-                if entry is not None and entry.held & _bit(one):
-                    entry.held &= ~_bit(one)
+                if entry is not None and entry.held & bit_of(one):
+                    entry.held &= ~bit_of(one)
                     places[place] = None
                     self._forget_untouched(place, entry)
         if not places or not self._is_open:
             return []  # detached: the broker sends everything again anyway
-        return [*self.flush(), Redeliver([_wire(place, self._partition) for place in places])]
+        return [*self.flush(), Redeliver([wire_of(place, self._partition) for place in places])]
 
     @property
     def is_clean(self) -> bool:
@@ -449,12 +450,12 @@ class Intake:
         for one in ones:
             for place in self._chunks.done((one.ledger, one.entry)):
                 if (entry := self._entries.get(place)) is not None:
-                    entry.held &= ~_bit(one)
+                    entry.held &= ~bit_of(one)
                     self._forget_untouched(place, entry)
 
     def _forget_untouched(self, place: Place, entry: _Held) -> None:
         """Somebody else may get it now, and we would never hear of it again."""
-        if not entry.held and entry.unacked == _all(entry.size):
+        if not entry.held and entry.unacked == all_of(entry.size):
             self._entries.pop(place, None)
 
     def _skipped(self, count: int) -> list[Effect]:
@@ -475,36 +476,13 @@ class Intake:
         if self._floor is None or place > self._floor[:2]:
             return 0
         if place < self._floor[:2] or self._floor[2] < 0:
-            return _all(size)
-        return _all(size) & ((2 << self._floor[2]) - 1)
+            return all_of(size)
+        return all_of(size) & ((2 << self._floor[2]) - 1)
 
     def _ack_of(self, place: Place) -> pb.MessageIdData:
         entry = self._entries[place]
-        identity = _wire(place, self._partition)
+        identity = wire_of(place, self._partition)
         if entry.unacked:
-            identity.ack_set.extend(_words(entry.unacked, entry.size))
+            identity.ack_set.extend(words_of(entry.unacked, entry.size))
             identity.batch_size = entry.size
         return identity
-
-
-def _all(size: int) -> int:
-    return (1 << (size or 1)) - 1
-
-
-def _bit(one: MessageId) -> int:
-    return 1 << max(one.batch_index, 0)
-
-
-def _bits(words: Iterable[int]) -> int:
-    return sum((word & U64_MASK) << 64 * index for index, word in enumerate(words))
-
-
-def _words(bits: int, size: int) -> list[int]:
-    return [signed(bits >> shift & U64_MASK) for shift in range(0, size, 64)]
-
-
-def _wire(place: Place, lane: int) -> pb.MessageIdData:
-    identity = pb.MessageIdData(ledgerId=place[0] & U64_MASK, entryId=place[1] & U64_MASK)
-    if lane >= 0:
-        identity.partition = lane
-    return identity
