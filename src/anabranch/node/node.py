@@ -72,9 +72,12 @@ class Node:
         *,
         stop_seconds: float = STOP_SECONDS,
         segments: SegmentHost | None = None,
+        on_batches: Callable[[int], None] | None = None,
     ) -> None:
+        """`on_batches` hears how many batches of entries became durable, group by group."""
         self.settings = settings
         self._segments = segments
+        self._on_batches = on_batches
         self._stop_seconds = stop_seconds
         self.fenced = asyncio.Event()
         self._clock = clock or SystemClock()
@@ -194,6 +197,8 @@ class Node:
         )
         ledgers.on_group_end = topics.group_ended
         ledgers.on_fenced = self.fenced.set
+        if self._on_batches is not None:
+            ledgers.on_batches = self._on_batches
         return topics
 
     def _guard(self, stores: Stores) -> Guard:

@@ -7,7 +7,6 @@ supervisor that is the supervisor's work: the process ends with FENCED_EXIT.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -21,15 +20,11 @@ from anabranch.node.node import Node
 from anabranch.node.settings import NodeSettings
 from anabranch.node.supervisor import Pause
 from anabranch.runtime.clock import Clock, SystemClock
+from anabranch.runtime.garbage import Garbage
 from anabranch.storage.volume import VolumeBusy
 
 log = logging.getLogger(__name__)
 
-GC_THRESHOLDS = (5_000, 1, 1_000)
-"""A pause looks at no more than 10,000 young objects (milliseconds; 50,000 held 1,000 topics up for 25-45 ms, which
-is their p99), what survives is old at once, and everything is looked at after some ten million. Entries that wait for
-readers are young and alive: a young generation of the usual size would look at them again and again (+11 % per small
-entry; these thresholds cost 3 % more than the largest)."""
 FENCED_EXIT = 3
 
 
@@ -89,11 +84,9 @@ class _Life:
 
     async def _serve(self) -> int:
         loop = asyncio.get_running_loop()
-        async with Node(self._settings, self._clock) as node:
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*GC_THRESHOLDS)
-            gc.enable()
+        garbage = Garbage()
+        async with Node(self._settings, self._clock, on_batches=garbage.made) as node:
+            garbage.begin()
             began = self._clock.monotonic()
             self._on_ready(node)
             waiting = [loop.create_task(self._stop.wait()), loop.create_task(node.fenced.wait())]

@@ -44,6 +44,10 @@ log = logging.getLogger(__name__)
 BUSY_AGAIN_S = 0.05
 
 
+def _ignored(_: int) -> None:
+    """Nobody counts them."""
+
+
 def _nothing() -> None:
     """Nobody listens."""
 
@@ -86,6 +90,7 @@ class EmbeddedLedgers(LedgerReads):
     ) -> None:
         """`busy_seconds`: how long to wait for another process to let go of our log; a peer may be recovering it."""
         self.on_group_end: Callable[[], None] = _nothing
+        self.on_batches: Callable[[int], None] = _ignored  # how many a group had that became durable
         self.on_fenced: Callable[[], None] = _nothing
         self.on_resumed: Callable[[], None] = _nothing  # a full device has room again
         # In a cluster: while our session can still be valid. Raises Fenced once there is no hope.
@@ -332,6 +337,7 @@ class EmbeddedLedgers(LedgerReads):
     def _told(self, plan: Plan) -> None:
         self.on_group_end()
         self._cache.trim()
+        self.on_batches(len(plan.batches))
         if self._group.asks_for_spare():
             self._settler.prepare_log(self._group.spare_ready)
         self._settler.pump()

@@ -1,0 +1,51 @@
+"""The collector looks when so many batches were made, and sees cycles then; never before."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from anabranch.runtime.garbage import PORTION, Garbage
+
+
+class Knot:
+    """Refers to itself: only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(autouse=True)
+def _collector_rests() -> object:
+    was, thresholds = gc.isenabled(), gc.get_threshold()
+    gc.disable()
+    yield
+    gc.set_threshold(*thresholds)
+    if was:
+        gc.enable()
+
+
+def test_the_young_are_looked_at_in_portions() -> None:
+    garbage = Garbage()
+    knot = weakref.ref(Knot())
+    garbage.made(PORTION - 1)
+    assert knot() is not None
+    garbage.made(1)
+    assert knot() is None
+    another = weakref.ref(Knot())
+    garbage.made(PORTION - 1)
+    assert another() is not None, "counted anew"
+
+
+def test_what_survived_one_look_is_old() -> None:
+    garbage = Garbage()
+    knot = Knot()
+    garbage.made(PORTION)
+    gone = weakref.ref(knot)
+    del knot
+    garbage.made(PORTION)
+    assert gone() is not None, "looked at again only with everything"
+    gc.collect()
+    assert gone() is None
