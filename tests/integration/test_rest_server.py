@@ -17,7 +17,7 @@ from anabranch.broker.publish_admin import PublishAdmin
 from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.services import Services
-from anabranch.broker.stats import StatsOptions
+from anabranch.broker.subscription_stats import StatsOptions
 from anabranch.broker.topic_admin import TopicAdmin
 from anabranch.model.errors import AlreadyExists, NotFound, NotReady
 from anabranch.model.position import Position

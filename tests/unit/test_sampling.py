@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from anabranch.broker.consumer import SubscriptionType
 from anabranch.broker.sampling import LOOK_SECONDS
-from anabranch.broker.stats import StatsOptions, topic_stats
+from anabranch.broker.stats import topic_stats
+from anabranch.broker.subscription_stats import StatsOptions
 from anabranch.model.names import TopicName
 from tests.broker_world import BrokerWorld
 

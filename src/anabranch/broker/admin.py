@@ -20,7 +20,8 @@ from anabranch.broker.scalable_admin import ScalableAdmin
 from anabranch.broker.schema_admin import SchemaAdmin
 from anabranch.broker.server import BrokerServer
 from anabranch.broker.services import SERVER_VERSION, Services
-from anabranch.broker.stats import StatsOptions, internal_stats, merged, topic_stats
+from anabranch.broker.stats import internal_stats, merged, topic_stats
+from anabranch.broker.subscription_stats import StatsOptions
 from anabranch.broker.topic import Topic
 from anabranch.broker.topic_admin import TopicAdmin
 from anabranch.model.errors import AlreadyExists, NotAllowed, NotFound

@@ -13,7 +13,8 @@ from anabranch.broker.fleet import BrokerFacts
 from anabranch.broker.policies import LOCAL_CLUSTER
 from anabranch.broker.reach import Reach
 from anabranch.broker.services import Services
-from anabranch.broker.stats import StatsOptions, topic_stats
+from anabranch.broker.stats import topic_stats
+from anabranch.broker.subscription_stats import StatsOptions
 from anabranch.broker.topic import Topic
 from anabranch.broker.topics import AnyTopic
 from anabranch.model.errors import Error, NotAllowed, NotFound, NotReady

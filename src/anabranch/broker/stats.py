@@ -1,34 +1,25 @@
-"""What a topic tells about itself, in the shape of Pulsar's stats JSON. Reads topics, changes nothing.
+"""What a topic tells about itself, in the shape of Pulsar's stats JSON. Reads topics, changes nothing; what its
+subscriptions tell is in `subscription_stats`.
 
-Keys are Pulsar's. Rates of topics and subscriptions are over the last minute (`sampling`), those of a single client
-since it connected. What cannot be here (offloading, transactions, filters) is shown as 0, because tools expect the key;
-what is not measured has no key.
+Keys are Pulsar's. Rates of topics are over the last minute (`sampling`), those of a single producer since it connected.
+What cannot be here (offloading, transactions) is shown as 0, because tools expect the key; what is not measured has no
+key.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.broker.compaction import CompactionStats
-from anabranch.broker.consumer import Consumer, SubscriptionType
 from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
 from anabranch.broker.producer import Producer
 from anabranch.broker.quota import bytes_after
-from anabranch.broker.sampling import SubscriptionBook, TopicBook, sent
+from anabranch.broker.sampling import SubscriptionBook, TopicBook
 from anabranch.broker.subscription import Subscription
+from anabranch.broker.subscription_stats import StatsOptions, rate_since, subscription_stats, when
 from anabranch.broker.topic import Topic
 from anabranch.broker.topics import AnyTopic
-from anabranch.protocol.entry import publish_time_of
 
-_READ_BYTES = 64 * 1024
-_FILTERS = {f"filter{what}MsgCount": 0 for what in ("Processed", "Accepted", "Rejected", "Rescheduled")}
-_THROTTLED = {
-    f"dispatchThrottled{what}EventsBy{by}Limit": 0
-    for by in ("Subscription", "Topic", "Broker")
-    for what in ("Msg", "Bytes")
-}
 _ABSENT_IN_TOPIC = {
     "systemTopicBytesInCounter": 0,
     "bytesOutInternalCounter": 0,
@@ -40,8 +31,6 @@ _ABSENT_IN_TOPIC = {
     "abortedTxnCount": 0,
     "committedTxnCount": 0,
 }
-
-
 _LARGEST = {  # of partitions: what does not add up
     "backlogQuotaLimitSize",
     "backlogQuotaLimitTime",
@@ -53,25 +42,13 @@ _LARGEST = {  # of partitions: what does not add up
 _EARLIEST = {"earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklog", "topicCreationTimeStamp"}
 
 
-@dataclass(frozen=True, slots=True)
-class StatsOptions:
-    subscription_backlog_size: bool = True
-    earliest_time: bool = False  # publish time of the oldest message of each backlog: reads it
-    exclude_publishers: bool = False
-    exclude_consumers: bool = False
-
-
-def when(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 async def topic_stats(
     topic: AnyTopic, book: TopicBook, now_ms: int, broker: str, options: StatsOptions
 ) -> dict[str, Any]:
     attached: list[Subscription | MemorySubscription] = list(topic.subscriptions.values())
     books = book.subscriptions
     subscriptions = {
-        one.name: await _subscription(topic, one, books.get(one.name) or SubscriptionBook(), now_ms, options)
+        one.name: await subscription_stats(topic, one, books.get(one.name) or SubscriptionBook(), now_ms, options)
         for one in attached
     }
     stored = topic.log.stats() if isinstance(topic, Topic) else None
@@ -130,112 +107,10 @@ def _largest_backlog(topic: AnyTopic) -> int:
     return max((bytes_after(chain, one.mark_delete) for one in topic.subscriptions.values()), default=0)
 
 
-async def _subscription(
-    topic: AnyTopic,
-    subscription: Subscription | MemorySubscription,
-    book: SubscriptionBook,
-    now_ms: int,
-    options: StatsOptions,
-) -> dict[str, Any]:
-    consumers = [_consumer(consumer, now_ms) for consumer in subscription.consumers]
-    active, kind = subscription.active_consumer, subscription.type
-    totals = sent(subscription)
-    backlog = await subscription.backlog_messages()
-    is_shared = kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
-    stats = {
-        "msgRateOut": book.rates[0],
-        "msgThroughputOut": book.rates[1],
-        "bytesOutCounter": totals[1],
-        "msgOutCounter": totals[0],
-        "msgRateRedeliver": book.rates[3],
-        "messageAckRate": book.rates[2],
-        "msgBacklog": backlog,
-        "backlogSize": 0,
-        "earliestMsgPublishTimeInBacklog": 0,
-        "msgBacklogNoDelayed": max(backlog - subscription.delayed_count, 0),
-        "blockedSubscriptionOnUnackedMsgs": bool(consumers) and is_shared and subscription.is_blocked,
-        "msgDelayed": subscription.delayed_count,
-        "msgInReplay": subscription.replay_count,
-        "unackedMessages": sum(c["unackedMessages"] for c in consumers),
-        "type": kind.label if kind is not None else "None",
-        "msgRateExpired": 0.0,
-        "msgExpired": 0,
-        "totalMsgExpired": 0,
-        "lastExpireTimestamp": 0,
-        "lastConsumedTimestamp": book.out_ms,
-        "lastAckedTimestamp": book.acked_ms,
-        "lastMarkDeleteAdvancedTimestamp": book.mark_ms,
-        "consumers": [] if options.exclude_consumers else consumers,
-        "isDurable": subscription.is_durable,
-        "durable": subscription.is_durable,
-        "isReplicated": False,
-        "replicated": False,
-        "allowOutOfOrderDelivery": False,
-        "consumersAfterMarkDeletePosition": {},
-        "nonContiguousDeletedMessagesRanges": 0,
-        "markDeletePosition": str(subscription.mark_delete),
-        "subscriptionProperties": {},
-        **_FILTERS,
-        **_THROTTLED,
-    }
-    if active is not None:
-        stats["activeConsumerName"] = active.name
-    if kind is SubscriptionType.KEY_SHARED and subscription.consumers:
-        policy = subscription.consumers[0].spec.key_shared
-        stats["keySharedMode"] = "STICKY" if policy.is_sticky else "AUTO_SPLIT"
-        stats["allowOutOfOrderDelivery"] = policy.allow_out_of_order
-    if isinstance(subscription, MemorySubscription):
-        stats["msgDropRate"] = book.rates[4]
-    elif isinstance(topic, Topic):
-        stats |= {
-            "msgRateExpired": book.rates[4],
-            "backlogSize": bytes_after(topic.log.chain, subscription.mark_delete)
-            if options.subscription_backlog_size
-            else -1,
-            "earliestMsgPublishTimeInBacklog": await _earliest(topic, subscription) if options.earliest_time else 0,
-            "totalMsgExpired": subscription.entries_expired,
-            "msgExpired": subscription.entries_expired,
-            "lastExpireTimestamp": subscription.last_expired_ms,
-            "nonContiguousDeletedMessagesRanges": subscription.cursor.state.holes,
-            "subscriptionProperties": dict(subscription.cursor.properties),
-            "dispatchThrottledMsgEventsBySubscriptionLimit": subscription.throttled_times,
-            "dispatchThrottledMsgEventsByTopicLimit": topic.dispatch_throttled_times,
-        }
-    return stats
-
-
 async def _oldest_age(topic: AnyTopic) -> int:
     """Seconds; -1 without a backlog."""
     age_ms = await topic.oldest_age_ms() if isinstance(topic, Topic) else -1
     return age_ms // 1000 if age_ms >= 0 else -1
-
-
-async def _earliest(topic: Topic, subscription: Subscription) -> int:
-    """Publish time of the oldest unacknowledged message; 0 without one."""
-    if not subscription.cursor.has_backlog:
-        return 0
-    found = await topic.log.read(subscription.cursor.first_unacked(), 1, _READ_BYTES, topic.log.last_position)
-    return publish_time_of(found[0].payload) if found else 0
-
-
-def _consumer(consumer: Consumer, now_ms: int) -> dict[str, Any]:
-    since = consumer.connected_ms
-    return {
-        "msgRateOut": _rate(consumer.messages_out, since, now_ms),
-        "msgThroughputOut": _rate(consumer.bytes_out, since, now_ms),
-        "bytesOutCounter": consumer.bytes_out,
-        "msgOutCounter": consumer.messages_out,
-        "msgRateRedeliver": _rate(consumer.messages_redelivered, since, now_ms),
-        "messageAckRate": _rate(consumer.messages_acked, since, now_ms),
-        "consumerName": consumer.name,
-        "availablePermits": consumer.permits,
-        "unackedMessages": consumer.unacked_messages,
-        "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
-        "address": consumer.peer.address,
-        "connectedSince": when(since),
-        "clientVersion": consumer.peer.client_version,
-        "metadata": dict(consumer.spec.metadata),
-    }
 
 
 def _publisher(producer: Producer, now_ms: int) -> dict[str, Any]:
@@ -243,8 +118,8 @@ def _publisher(producer: Producer, now_ms: int) -> dict[str, Any]:
         "producerId": producer.producer_id,
         "producerName": producer.name,
         "accessMode": producer.mode.label,
-        "msgRateIn": _rate(producer.messages_in, producer.connected_ms, now_ms),
-        "msgThroughputIn": _rate(producer.bytes_in, producer.connected_ms, now_ms),
+        "msgRateIn": rate_since(producer.messages_in, producer.connected_ms, now_ms),
+        "msgThroughputIn": rate_since(producer.bytes_in, producer.connected_ms, now_ms),
         "averageMsgSize": producer.bytes_in / producer.messages_in if producer.messages_in else 0.0,
         "supportsPartialProducer": False,
         "address": producer.peer.address,
@@ -252,10 +127,6 @@ def _publisher(producer: Producer, now_ms: int) -> dict[str, Any]:
         "clientVersion": producer.peer.client_version,
         "metadata": dict(producer.metadata),
     }
-
-
-def _rate(count: int, since_ms: int, now_ms: int) -> float:
-    return count / max(1.0, (now_ms - since_ms) / 1000)
 
 
 def internal_stats(topic: Topic) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 from anabranch.broker.authorization import Grants
-from anabranch.broker.stats import StatsOptions
+from anabranch.broker.subscription_stats import StatsOptions
 from anabranch.model.position import Position
 from anabranch.rest.brokers_face import BrokersFace
 from anabranch.rest.namespace_face import NamespaceFace

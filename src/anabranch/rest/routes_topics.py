@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.broker.permissions import NAMESPACE_LIST, TOPIC_ADMIN, TOPIC_LOOKUP
-from anabranch.broker.stats import StatsOptions
+from anabranch.broker.subscription_stats import StatsOptions
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import parse_namespace
 from anabranch.rest.errors import BadPartitionCount, FewerPartitions, NotPartitioned
