@@ -511,7 +511,7 @@ async def test_subscriptions_that_come_and_go_while_the_topic_closes() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     _, consumer = await world.subscribe(topic, "old")
-    async with topic._creating:  # both are on their way
+    async with topic._table.changing:  # both are on their way
         coming = asyncio.ensure_future(world.subscribe(topic, "new"))
         going = asyncio.ensure_future(topic.unsubscribe("old", force=True, by=consumer))
         await world.settle()

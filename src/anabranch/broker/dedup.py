@@ -21,6 +21,7 @@ from typing import NamedTuple
 from anabranch.model.position import EARLIEST, Position
 
 NAMES_MAX = 10_000
+STATE = "dedup"  # name of the state blob of the topic
 
 
 class Last(NamedTuple):

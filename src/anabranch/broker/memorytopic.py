@@ -13,16 +13,16 @@ from anabranch.broker.dedup import Last
 from anabranch.broker.entryfacts import slot_of
 from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
 from anabranch.broker.farewell import Farewell, tell_consumer, tell_producer
-from anabranch.broker.limits import check_consumer, check_producer, check_subscribe_rate, check_subscription
+from anabranch.broker.limits import check_consumer, check_producer, check_subscription
 from anabranch.broker.peer import Peer
 from anabranch.broker.policies import Policies
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.publish_gate import PublishGate
-from anabranch.broker.rates import NO_LIMIT, Rate, SubscribeRates
 from anabranch.broker.selectors import HashRing, RoundRobin, StickyRanges, failover_active
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Ack
 from anabranch.broker.takeover import settle_exclusive, settle_name
+from anabranch.broker.topic_rates import TopicRates
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
@@ -159,25 +159,20 @@ class MemoryTopic:
         self._next = 0
         self._fenced = False
         self._gate: PublishGate | None = None
-        self._subscribe_rates = SubscribeRates()
+        self._rates = TopicRates(clock, self._release, self._gated)
         self.policies = Policies.of({}, settings)
 
     async def apply(self, policies: Policies) -> None:
         """Limits of producers and consumers, types and rates; nothing is stored, so the rest has no meaning."""
         self.policies = policies
-        self._subscribe_rates.change(policies.subscribe_rate)
-        self._set_publish_rate(policies.publish_rate)
+        self._rates.apply(policies)
 
-    def _set_publish_rate(self, rate: Rate) -> None:
-        gate = self._gate
-        if rate != (NO_LIMIT if gate is None else gate.rate):
-            self._gate = PublishGate(rate, self._clock, self._release) if rate.is_limited else None
-            if gate is not None:
-                gate.close()
+    def _gated(self, gate: PublishGate | None) -> None:
+        self._gate = gate
 
     @property
     def publish_rate_limited_times(self) -> int:
-        return 0 if self._gate is None else self._gate.times
+        return self._rates.publish_times
 
     @property
     def partition(self) -> int:
@@ -278,7 +273,7 @@ class MemoryTopic:
     async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[MemorySubscription, Consumer]:
         self._check_open()
         check_subscription(self.policies, request.spec.type, None, self.name)
-        check_subscribe_rate(self._subscribe_rates, peer, request.spec, self._clock.monotonic())
+        self._rates.check_subscribe(peer, request.spec)
         existing = self.subscriptions.get(request.name)
         if existing is not None and request.spec.type is SubscriptionType.EXCLUSIVE:
             await settle_exclusive(existing.consumers, peer, lambda old: self.detach(existing, old))
@@ -319,8 +314,7 @@ class MemoryTopic:
 
     async def close(self, *, tell_clients: bool = True, farewell: Farewell | None = None) -> None:
         self._fenced = True
-        if self._gate is not None:
-            self._gate.stop()
+        self._rates.stop()
         for producer in list(self.producers.values()):
             if tell_clients:
                 self._close_producer(producer, TopicFenced(f"{self.name} is being closed"), farewell)

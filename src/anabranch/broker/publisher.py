@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from anabranch.broker.dedup import Sequences, Verdict
+from anabranch.broker.dedup import STATE, Sequences, Verdict
 from anabranch.broker.latency import Latencies
 from anabranch.broker.producer import Deferred, Producer, Publish
 from anabranch.broker.publish_gate import PublishGate
@@ -183,7 +183,7 @@ class Publisher:
         self._since_snapshot += count
         if self._since_snapshot >= self._snapshot_entries:
             self._since_snapshot = 0
-            self._log.save_state_nowait("dedup", sequences.dump(last))
+            self._log.save_state_nowait(STATE, sequences.dump(last))
 
     def release(self, producer: Producer) -> None:
         """Go on with what it holds, as far as its window and the topic's rate allow."""
@@ -221,12 +221,12 @@ class Publisher:
         """While it runs: what is new since the last snapshot, so that opening after a crash reads less back."""
         if self.sequences is not None and self._since_snapshot and self._noted is not None:
             self._since_snapshot = 0
-            self._log.save_state_nowait("dedup", self.sequences.dump(self._noted))
+            self._log.save_state_nowait(STATE, self.sequences.dump(self._noted))
 
     def snapshot(self) -> None:
         """Before a clean close, so that opening reads nothing back."""
         if self.sequences is not None and self.sequences.persisted:
-            self._log.save_state_nowait("dedup", self.sequences.dump(self._log.last_position))
+            self._log.save_state_nowait(STATE, self.sequences.dump(self._log.last_position))
 
 
 def _pushed_whole(sequences: Sequences, name: str, publishes: Sequence[Publish]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscribeRequest
-from anabranch.broker.dedup import Sequences
+from anabranch.broker.dedup import STATE, Sequences
 from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.farewell import Farewell, tell_consumer
 from anabranch.broker.peer import Peer
@@ -76,9 +76,9 @@ class SegmentTopic(Topic):
 
     async def load(self, deduplicate: bool) -> None:
         self.facts = SegmentFacts.load(self.name, self.log.properties, self.log.state(BLOB))
-        if deduplicate and self.log.epoch == 1 and not self.log.state("dedup"):
+        if deduplicate and self.log.epoch == 1 and not self.log.state(STATE):
             # New and empty: written with its first cursors, before anybody is told that it is there.
-            self.log.save_state_nowait("dedup", Sequences().dump(self.log.last_position))
+            self.log.save_state_nowait(STATE, Sequences().dump(self.log.last_position))
         await super().load(deduplicate)
         self._new_cursors: dict[str, asyncio.Event] = {}  # for those who wait for the registry
         self._denied: dict[str, str] = {}  # what the registry said to them instead, while they wait
@@ -177,8 +177,7 @@ class SegmentTopic(Topic):
         producer.peer.send(replies.close_producer(producer.producer_id))
 
     def last_sequences(self) -> tuple[tuple[str, int], ...]:
-        sequences = self._publisher.sequences
-        return () if sequences is None else tuple(sorted(sequences.persisted.items()))
+        return self._dedup.last_sequences()
 
     # -- cursors
 
@@ -197,7 +196,7 @@ class SegmentTopic(Topic):
 
     async def add_cursors(self, specs: Iterable[CursorSpec]) -> None:
         """All with one durable write; cursors that exist stay where they are."""
-        async with self._creating:
+        async with self._table.changing:
             self._check_open()
             wanted = [spec for spec in specs if spec.subscription not in self.subscriptions]
             starts = {
@@ -209,8 +208,7 @@ class SegmentTopic(Topic):
                     facts.is_undecided, facts.born_at = True, self.log.last_position
             self.save_facts()
             await self.log.create_cursors(starts)
-            for name in starts:
-                self.subscriptions[name] = self._subscription(name, self.log.cursors[name])
+            self._table.adopt(starts)
         if self.log.is_terminated:
             self._look_again(starts)
         for name in starts:

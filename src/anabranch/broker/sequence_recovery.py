@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from anabranch.broker.dedup import Sequences, highest_of
+from anabranch.broker.dedup import STATE, Sequences, highest_of
 from anabranch.model.position import EARLIEST
 from anabranch.protocol import entry as entries
 from anabranch.protocol.commands import signed
@@ -22,7 +22,7 @@ async def recover_sequences(topic_log: TopicLog, read_bytes: int) -> Sequences:
     A power cut can tear the last group: an entry that was never confirmed is missing, a later one is there. Were the
     later one counted, the missing one would be taken for its duplicate when its producer sends it again.
     """
-    sequences, upto = Sequences.load(topic_log.state("dedup"))
+    sequences, upto = Sequences.load(topic_log.state(STATE))
     position = topic_log.after(upto) if upto != EARLIEST else topic_log.first_position
     while position <= (last := topic_log.last_position):  # which grows while we read, when switched on in flight
         found = await topic_log.read(position, REPLAY_ENTRIES, read_bytes, last)

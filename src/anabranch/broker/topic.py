@@ -4,30 +4,23 @@ how entries are chosen (dispatchers), published (`publisher`) and stored (log) i
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from anabranch.broker.access import Admission
 from anabranch.broker.attendance import Attendance
-from anabranch.broker.compaction import CURSOR as COMPACTION_CURSOR
 from anabranch.broker.compaction import Compactor, Status
 from anabranch.broker.consumer import Consumer, SubscribeRequest, SubscriptionType
-from anabranch.broker.dedup import Last, Sequences
-from anabranch.broker.errors import (
-    ConsumerBusy,
-    SubscriptionNotFound,
-    TopicFenced,
-    TopicTerminated,
-)
+from anabranch.broker.dedup import Last
+from anabranch.broker.deduplication import Deduplication
+from anabranch.broker.errors import SubscriptionNotFound, TopicFenced, TopicTerminated
 from anabranch.broker.farewell import Farewell
 from anabranch.broker.inactive import is_doomed, is_eligible
 from anabranch.broker.latency import Latencies
 from anabranch.broker.limits import (
     check_consumer,
     check_producer,
-    check_subscribe_rate,
     check_subscription,
     too_long_delay,
 )
@@ -38,11 +31,11 @@ from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.publish_gate import PublishGate
 from anabranch.broker.publisher import Publisher
 from anabranch.broker.quota import bytes_after
-from anabranch.broker.rates import NO_LIMIT, Rate, SubscribeRates, Throttle
-from anabranch.broker.sequence_recovery import recover_sequences
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.takeover import settle_exclusive, settle_name
+from anabranch.broker.topic_rates import TopicRates
+from anabranch.broker.topic_subscriptions import TopicSubscriptions
 from anabranch.broker.upkeep import Upkeep
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
@@ -69,7 +62,6 @@ class Topic:
     ) -> None:
         self.name = name
         self.log = topic_log
-        self.subscriptions: dict[str, Subscription] = {}
         self.used_at = clock.monotonic()
         self._settings = settings
         self._clock = clock
@@ -77,6 +69,8 @@ class Topic:
         self._check_writable = check_writable
         self._tasks = TaskOwner(str(name))
         self._attendance = Attendance(str(name), topic_log, self._tasks, self.last_of)
+        self._table = TopicSubscriptions(topic_log, self._subscription, self._tasks, self._check_open)
+        self.subscriptions = self._table.by_name
         self._publisher = Publisher(
             topic_log,
             None,
@@ -87,15 +81,12 @@ class Topic:
         )
         self.policies = Policies.of({}, settings)
         self._is_picky = False  # publishes are looked at one by one: a longest delay or a rate is set
-        self._dispatch_throttle: Throttle | None = None  # all subscriptions draw from it
-        self._subscribe_rates = SubscribeRates()
-        self._snapshot_at = clock.monotonic()
+        self._rates = TopicRates(clock, self._publisher.release, self._gated)
+        self._dedup = Deduplication(topic_log, self._publisher, settings.read_bytes, clock.monotonic())
         self._upkeep = Upkeep(self, topic_log, clock)
         self.compactor = Compactor(str(name), topic_log, clock)
         self._places = Places(topic_log, clock)
         self._stored = topic_log.settings  # how the log is kept where the namespace says nothing
-        self._abandoned: set[str] = set()  # readers without a consumer, seen at the last sweep
-        self._creating = asyncio.Lock()  # two first subscribers must get one cursor
         self._dirty = False
         self._fenced = False
         self._failing = False
@@ -103,9 +94,7 @@ class Topic:
     async def load(self, deduplicate: bool) -> None:
         """Bring back what outlives a restart: topic epoch, sequences, subscriptions."""
         self._attendance.load()
-        for name, cursor in self.log.cursors.items():
-            if name != COMPACTION_CURSOR:
-                self.subscriptions[name] = self._subscription(name, cursor)
+        self._table.load()
         self._upkeep.load()
         self.compactor.load()
         await self.set_deduplication(deduplicate)
@@ -117,35 +106,17 @@ class Topic:
         self.log.settings = (
             stored if kept is None else replace(stored, retention_ms=kept.time_ms, retention_bytes=kept.size_bytes)
         )
-        self._set_rates(policies)
+        self._rates.apply(policies)
+        self._is_picky = bool(policies.delay_ms_max) or self._rates.limits_publishing
         for subscription in self.subscriptions.values():
-            subscription.apply(policies, self._dispatch_throttle)
+            subscription.apply(policies, self._rates.dispatch)
         await self.set_deduplication(policies.deduplicate)
         if policies.compaction_threshold_bytes:
             await self.compactor.hold()
         await self._upkeep.check_quota()
 
-    def _set_rates(self, policies: Policies) -> None:
-        self._set_publish_rate(policies.publish_rate)
-        self._is_picky = bool(policies.delay_ms_max) or self._publisher.gate is not None
-        self._subscribe_rates.change(policies.subscribe_rate)
-        wanted, known = policies.dispatch_rate, self._dispatch_throttle
-        if not wanted.is_limited:
-            self._dispatch_throttle = None
-        elif known is None or known.rate != wanted:
-            self._dispatch_throttle = Throttle(wanted, self._clock.monotonic())
-
-    def _set_publish_rate(self, rate: Rate) -> None:
-        publisher, gate = self._publisher, self._publisher.gate
-        if rate == (NO_LIMIT if gate is None else gate.rate):
-            return
-        publisher.gate = PublishGate(rate, self._clock, publisher.release) if rate.is_limited else None
-        if gate is not None:
-            gate.close()
-
-    def _stop_gate(self) -> None:
-        if self._publisher.gate is not None:
-            self._publisher.gate.stop()
+    def _gated(self, gate: PublishGate | None) -> None:
+        self._publisher.gate = gate
 
     async def oldest_age_ms(self) -> int:
         """Age of the oldest message of any backlog; -1 without one."""
@@ -156,16 +127,7 @@ class Topic:
         await self._upkeep.check_quota()
 
     async def set_deduplication(self, enabled: bool) -> None:
-        """Switched on anew it knows nothing of the past; switched off it forgets."""
-        saved = self.log.state("dedup")
-        if not enabled:
-            self._publisher.sequences = None
-            if saved:
-                await self.log.save_state("dedup", b"")
-        elif self._publisher.sequences is None:
-            if not saved:
-                await self.log.save_state("dedup", Sequences().dump(self.log.last_position))
-            self._publisher.sequences = await recover_sequences(self.log, self._settings.read_bytes)
+        await self._dedup.switch(enabled)
 
     # -- state
 
@@ -180,21 +142,17 @@ class Topic:
     @property
     def is_idle(self) -> bool:
         is_quiet = not self.producers and not self._attendance.waiting
-        return is_quiet and not any(s.consumers for s in self.subscriptions.values())
+        return is_quiet and not self._table.consumer_count
 
     @property
     def is_eligible(self) -> bool:
         """Would the namespace's rule for inactive topics delete it, if it were idle for long enough?"""
-        return is_eligible(self.policies.inactive, len(self.subscriptions), self._is_caught_up)
+        return is_eligible(self.policies.inactive, len(self.subscriptions), self._table.is_caught_up)
 
     @property
     def is_doomed(self) -> bool:
         idle_seconds = self._clock.monotonic() - self.used_at
-        return is_doomed(self.policies.inactive, idle_seconds, len(self.subscriptions), self._is_caught_up)
-
-    @property
-    def _is_caught_up(self) -> bool:
-        return not any(one.cursor.has_backlog for one in self.subscriptions.values())
+        return is_doomed(self.policies.inactive, idle_seconds, len(self.subscriptions), self._table.is_caught_up)
 
     @property
     def waiting_producers(self) -> int:
@@ -215,13 +173,11 @@ class Topic:
 
     @property
     def publish_rate_limited_times(self) -> int:
-        gate = self._publisher.gate
-        return 0 if gate is None else gate.times
+        return self._rates.publish_times
 
     @property
     def dispatch_throttled_times(self) -> int:
-        throttle = self._dispatch_throttle
-        return 0 if throttle is None else throttle.times
+        return self._rates.dispatch_times
 
     @property
     def latencies(self) -> Latencies:
@@ -230,7 +186,7 @@ class Topic:
 
     @property
     def deduplicates(self) -> bool:
-        return self._publisher.sequences is not None
+        return self._dedup.is_on
 
     def stable_position(self) -> Position:
         """Last entry that may be delivered. (Transactions will hold it back.)"""
@@ -244,12 +200,10 @@ class Topic:
     # -- producing
 
     def last_sequence(self, producer_name: str) -> int:
-        sequences = self._publisher.sequences
-        return -1 if sequences is None else sequences.last(producer_name)
+        return self._dedup.last_sequence(producer_name)
 
     def last_of(self, producer_name: str) -> Last:
-        sequences = self._publisher.sequences
-        return Last() if sequences is None else sequences.last_of(producer_name)
+        return self._dedup.last_of(producer_name)
 
     async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
         self._check_open()
@@ -321,14 +275,14 @@ class Topic:
             clock=self._clock,
             tasks=self._tasks,
         )
-        made.apply(self.policies, self._dispatch_throttle)
+        made.apply(self.policies, self._rates.dispatch)
         return made
 
     async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[Subscription, Consumer]:
         self._check_open()
         spec = request.spec
         check_subscription(self.policies, spec.type, None, self.name)
-        check_subscribe_rate(self._subscribe_rates, peer, spec, self._clock.monotonic())
+        self._rates.check_subscribe(peer, spec)
         subscription = await self._open_subscription(request)
         consumer = Consumer(peer, spec, self.policies.unacked_per_consumer_max, self._clock.now_ms())
         if spec.type is SubscriptionType.EXCLUSIVE:
@@ -336,8 +290,7 @@ class Topic:
         self._check_open()
         if self.subscriptions.get(request.name) is not subscription:
             raise TopicFenced(f"subscription {request.name!r} was closed meanwhile")
-        attached = sum(len(one.consumers) for one in self.subscriptions.values())
-        check_consumer(self.policies, attached, len(subscription.consumers), self.name)
+        check_consumer(self.policies, self._table.consumer_count, len(subscription.consumers), self.name)
         subscription.attach(consumer)
         return subscription, consumer
 
@@ -357,17 +310,10 @@ class Topic:
     async def create_subscription(
         self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
     ) -> Subscription:
-        if name == COMPACTION_CURSOR:
-            raise NotAllowed(f"{name} is the name of the topic's own cursor")
-        async with self._creating:
-            self._check_open()
-            if name not in self.subscriptions:
-                known = sum(1 for one in self.subscriptions.values() if one.is_durable) if durable else 0
-                check_subscription(self.policies, None, known if durable else None, self.name)
-                await self.log.delete_cursor(name)  # of a reader that left a moment ago
-                cursor = await self.log.create_cursor(name, start, properties, durable)
-                self.subscriptions[name] = self._subscription(name, cursor)
-            return self.subscriptions[name]
+        def check_room(known: int) -> None:
+            check_subscription(self.policies, None, known, self.name)
+
+        return await self._table.create(name, start, properties, durable=durable, check_room=check_room)
 
     async def _start_of(self, request: SubscribeRequest) -> Position:
         if request.rollback_seconds:
@@ -384,39 +330,17 @@ class Topic:
     def detach(self, subscription: Subscription, consumer: Consumer) -> None:
         subscription.detach(consumer)
         self.used_at = self._clock.monotonic()
-        if not subscription.is_durable and not subscription.consumers:
-            if self.subscriptions.get(subscription.name) is subscription:
-                del self.subscriptions[subscription.name]
-                self._tasks.spawn(self._drop_cursor(subscription.name), f"drop reader {subscription.name}")
-
-    async def _drop_cursor(self, name: str) -> None:
-        """The cursor of a subscription that is gone; not when its name was taken again meanwhile."""
-        async with self._creating:
-            self._check_open()
-            if name not in self.subscriptions:
-                await self.log.delete_cursor(name)
+        self._table.left(subscription)
 
     async def sweep(self) -> None:
         """Let the log drop what is consumed, and drop readers whose client did not come back after a seek."""
-        lonely = {name for name, one in self.subscriptions.items() if not one.is_durable and not one.consumers}
-        for name in lonely & self._abandoned:
-            reader = self.subscriptions.get(name)  # others come and go while we wait
-            if reader is not None and not reader.is_durable and not reader.consumers:
-                del self.subscriptions[name]
-                await self._drop_cursor(name)
-        self._abandoned = lonely
+        await self._table.sweep()
         await self._upkeep.run()
-        self._snapshot_sequences()
+        self._dedup.snapshot_when_due(self.policies.dedup_snapshot_seconds, self._clock.monotonic())
         threshold = self.policies.compaction_threshold_bytes
         if threshold and self._uncompacted_bytes() >= threshold and self.compactor.stats.status is not Status.RUNNING:
             self.compact()
         await self.log.trim()
-
-    def _snapshot_sequences(self) -> None:
-        seconds, now = self.policies.dedup_snapshot_seconds, self._clock.monotonic()
-        if seconds and now - self._snapshot_at >= seconds:
-            self._snapshot_at = now
-            self._publisher.snapshot_settled()
 
     def compact(self) -> None:
         """Begin; AlreadyRunning. How it goes is in `compactor.stats`."""
@@ -429,16 +353,7 @@ class Topic:
         return bytes_after(self.log.chain, EARLIEST if view is None else view.horizon)
 
     async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
-        subscription = self.subscriptions.get(name)
-        if subscription is None:
-            raise SubscriptionNotFound(f"subscription {name!r} does not exist")
-        if not force and any(consumer is not by for consumer in subscription.consumers):
-            raise ConsumerBusy(f"subscription {name!r} has other consumers attached")
-        if by is not None:
-            subscription.detach(by)
-        subscription.fence()
-        del self.subscriptions[name]
-        await self._drop_cursor(name)
+        await self._table.remove(name, force=force, by=by)
 
     async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
         """Last position and, for a batch, the index of its last message (else -1), of the log or the compacted view."""
@@ -461,7 +376,7 @@ class Topic:
             self._attendance.close_all(farewell)
         for subscription in self.subscriptions.values():
             subscription.fence(farewell)
-        self._stop_gate()
+        self._rates.stop()
         await self._tasks.close()
         self._upkeep.save()
         self._publisher.snapshot()
@@ -482,7 +397,7 @@ class Topic:
         self.close_producers()
         for subscription in self.subscriptions.values():
             subscription.fence()
-        self._stop_gate()
+        self._rates.stop()
         await self._tasks.close()
         if when_fenced is not None:
             await when_fenced()
