@@ -80,6 +80,25 @@ class Cases:
         described = single.SerializeToString() + self.strange()
         return len(described).to_bytes(4, "big") + described + value
 
+    def usual(self) -> Body:
+        """As clients write it when there are no properties, null values and keys that are bytes."""
+        chance = self.random
+        count = chance.choice((1, 2, 9, 20))
+        has = [chance.choice((0.0, 0.5, 1.0, 1.0)) for _ in range(3)]
+        made = []
+        for _ in range(count):
+            value = chance.randbytes(chance.choice((0, 1, 127, 128, 300, 0x3FFF, 0x4000)))
+            single = pb.SingleMessageMetadata(payload_size=len(value))
+            if chance.random() < has[0]:
+                single.partition_key = chance.choice(("", "key", "kéy", "€", "a" * 127))
+            if chance.random() < has[1]:
+                single.event_time = chance.choice((0, 127, 128, 2**41, 2**56 - 1))
+            if chance.random() < has[2]:
+                single.sequence_id = chance.choice((0, 127, 128, 2**14, 2**21, 2**28, 2**55, 2**56 - 1))
+            described = single.SerializeToString()
+            made.append(len(described).to_bytes(4, "big") + described + value)
+        return Body(b"".join(made), count)
+
     def strange(self) -> bytes:
         """Fields that nobody knows, known ones in another wire type, pairs that lack something, groups, long
         numbers."""

@@ -1,15 +1,18 @@
 """Which implementation of the inner loops runs: the C extension where it was built, its Python twin otherwise.
 
-Knows only how to choose and how to call; `python` and `packing` say what the loops do.
+Knows only how to choose and how to call; `python` and `packing` say what the loops do. Many rows at once are decoded in
+Python by whole columns (`vectors`), where somebody has loaded Arrow already: who asks for Arrow's columns has.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from anabranch.codec import packing, python
@@ -19,6 +22,7 @@ from anabranch.codec.rows import Listing, Rows, key_of
 from anabranch.protocol.entry import Bytes
 
 UNLIMITED = (1 << 31) - 1
+VECTOR_ROWS_MIN = 256  # below, one after the other is as quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,27 @@ class Loops:
     key_hashes: Callable[[Any], bytes | bytearray]
 
 
+@cache
+def _by_columns() -> Callable[[Sequence[Body]], Columns | None] | None:
+    try:
+        from anabranch.codec import vectors
+    except ImportError:  # Arrow without numpy
+        return None
+    return vectors.decode
+
+
+def _decode_in_python(bodies: Sequence[Body]) -> Columns:
+    by_columns = None
+    if "pyarrow" in sys.modules and sum(count for _, count in bodies) >= VECTOR_ROWS_MIN:
+        by_columns = _by_columns()
+    found = None if by_columns is None else by_columns(bodies)
+    return python.decode(bodies) if found is None else found
+
+
 PYTHON = Loops(
     "python",
     python.opened,
-    python.decode,
+    _decode_in_python,
     python.encode,
     rows_of,
     packing.pack,

@@ -1,0 +1,165 @@
+"""Many records of the usual form at once, with numpy and Arrow: where the records begin is found one after the other,
+everything else of them by whole columns. Knows the usual form and nothing else; what has another one, or is damaged, is
+for `python`, which says what is wrong with it.
+
+    size 4 | [12 key] 18 payload size [28 event time] [40 sequence id] | payload          sizes and numbers: varints
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from anabranch.codec.columns import NO_SEQUENCE, Body, Columns, Texts
+from anabranch.protocol.entry import Bytes
+
+BYTES_MAX = 1 << 30  # of bodies at once: Arrow's offsets are 32 bits, and nobody takes as much
+
+Places: TypeAlias = NDArray[np.int64]
+Words: TypeAlias = NDArray[np.uint64]
+
+_WORD = 8
+_KEY, _SIZE, _TIME, _SEQUENCE = 0x12, 0x18, 0x28, 0x40
+_MORE = 0x8080808080808080  # of each byte of a varint: another one follows
+
+
+def decode(bodies: Sequence[Body]) -> Columns | None:
+    """The messages of these bodies as columns; None: not all of them are of the usual form."""
+    if sum(len(body) for body, _ in bodies) > BYTES_MAX:
+        return None
+    data = b"".join([*(body for body, _ in bodies), bytes(_WORD)])  # so that a word can be read at the last byte, too
+    starts = _starts(data, bodies)
+    if not starts:
+        return None
+    words: Words = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))  # one begins at each byte
+    at: Places = np.array(starts, np.int64)
+    ends = np.append(at[1:], len(data) - _WORD)
+    heads = words[at]
+    if np.any(heads & 0x00FFFFFF):  # the size of the metadata, big-endian, is below 256
+        return None
+    payloads = at + 4 + _byte(heads, 3)
+    is_keyed = _byte(heads, 4) == _KEY
+    key_starts, key_ends = at + 4, at + 4
+    if is_keyed.any():
+        sizes = _byte(heads, 5)
+        if np.any(is_keyed & (sizes > 127)):
+            return None
+        key_starts, key_ends = at + 4 + 2 * is_keyed, at + 4 + is_keyed * (2 + sizes)
+    if np.any(key_ends >= payloads):
+        return None
+    fields = _Fields(words, key_ends, payloads)
+    if not np.array_equal(fields.numbers(_SIZE, -1), ends - payloads):
+        return None
+    times = fields.numbers(_TIME, 0)
+    sequences = fields.numbers(_SEQUENCE, NO_SEQUENCE)
+    if not fields.are_read:
+        return None
+    key, value = _cut(data, key_starts, key_ends, payloads, ends)
+    if not _is_text(key):
+        return None
+    if not is_keyed.all():
+        key = Texts(key.offsets, key.data, np.packbits(is_keyed, bitorder="little").tobytes())
+    counts = [max(count, 0) for _, count in bodies]
+    indexes = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
+    return Columns(len(starts), counts, _plain(indexes), key, None, value, _plain(times), _plain(sequences), None)
+
+
+def _starts(data: bytes, bodies: Sequence[Body]) -> list[int]:
+    """Where the records begin if all are of the usual form, and they fill their bodies; [] if they do not."""
+    found: list[int] = []
+    add = found.append
+    start = end = 0
+    try:
+        for body, count in bodies:
+            end += len(body)
+            for _ in range(count):
+                add(start)
+                at = start + 7 + data[start + 5] if data[start + 4] == _KEY else start + 5
+                size = data[at]
+                if size > 127:
+                    size += (data[at + 1] << 7) - 128
+                    if size > 0x3FFF:
+                        size += (data[at + 2] << 14) - 0x4000
+                start += 4 + data[start + 3] + size
+            if start != end:
+                return []
+    except IndexError:
+        return []
+    return found
+
+
+class _Fields:
+    """What comes after the keys: numbers with a tag in front, read from left to right in all records at once."""
+
+    def __init__(self, words: Words, at: Places, ends: Places) -> None:
+        self._words, self._at, self._ends = words, at, ends
+        self._is_whole = True
+
+    @property
+    def are_read(self) -> bool:
+        """Every record was read to its end, and not beyond."""
+        return self._is_whole and np.array_equal(self._at, self._ends)
+
+    def numbers(self, tag: int, missing: int) -> Places:
+        """Those of the records that have this tag next."""
+        words = self._words[self._at]
+        has = (_byte(words, 0) == tag) & (self._at < self._ends)
+        if not has.any():
+            return np.full(len(has), missing, np.int64)
+        digits = self._words[self._at + has]
+        stops = ~digits & _MORE
+        own = stops ^ (stops - 1)  # the bits up to the end of the last digit
+        sizes = ((own & 0x0101010101010101) * 0x0101010101010101 >> 56).astype(np.int64)
+        after = self._at + has * (1 + sizes)
+        self._is_whole = self._is_whole and bool(np.all(stops[has]) and np.all(after <= self._ends))
+        self._at = np.minimum(after, self._ends)  # so that nothing is read beyond the data
+        return np.where(has, _joined(digits & own), missing)
+
+
+def _joined(digits: Words) -> Places:
+    """Eight digits of seven bits, without the gaps between them."""
+    found = digits & 0x007F007F007F007F | digits >> 1 & 0x3F803F803F803F80
+    found = found & 0x00003FFF00003FFF | found >> 2 & 0x0FFFC0000FFFC000
+    return (found & 0x000000000FFFFFFF | found >> 4 & 0x00FFFFFFF0000000).astype(np.int64)
+
+
+def _byte(words: Words, place: int) -> Places:
+    return (words >> (8 * place) & 0xFF).astype(np.int64)
+
+
+def _cut(data: bytes, *borders: Places) -> tuple[Texts, Texts]:
+    """What lies between the first and the second of these borders, and between the third and the fourth, of every
+    record. Arrow does it: the bytes as they are become one column of four pieces a record, of which it takes one."""
+    rows = len(borders[0])
+    edges = np.empty(4 * rows + 1, np.int32)
+    for column, border in enumerate(borders):
+        edges[column : 4 * rows : 4] = border
+    edges[-1] = borders[-1][-1]
+    whole = pa.Array.from_buffers(pa.binary(), 4 * rows, [None, pa.py_buffer(edges), pa.py_buffer(data)])
+    return _taken(whole, 0), _taken(whole, 2)
+
+
+def _taken(whole: Any, first: int) -> Texts:
+    _, offsets, data = whole.take(pa.array(np.arange(first, len(whole), 4, dtype=np.int32))).buffers()
+    rows = len(whole) // 4
+    starts = memoryview(offsets)[: 4 * (rows + 1)]
+    return Texts(starts, memoryview(b"" if data is None else data)[: starts.cast("i")[rows]])
+
+
+def _is_text(texts: Texts) -> bool:
+    """Each is UTF-8: all together are, and none begins inside a character."""
+    try:
+        if str(texts.data, "utf-8").isascii():
+            return True
+    except UnicodeDecodeError:
+        return False
+    data, starts = np.frombuffer(texts.data, np.uint8), np.frombuffer(texts.offsets, np.int32)
+    return not np.any(data[starts[starts < len(data)]] & 0xC0 == 0x80)
+
+
+def _plain(numbers: NDArray[Any]) -> Bytes:
+    return numbers.data.cast("B")
