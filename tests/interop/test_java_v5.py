@@ -1,7 +1,8 @@
 """Pulsar's own V5 client (Java, 5.0.0-M1) on our brokers: stream, queue and checkpoint while segments split and merge.
 
 Two brokers, so that segments and controllers live on both. The Java client sends pipelined messages of one key out of
-order around a split (its retries are independent of each other), so order is checked on messages sent one by one.
+order around a split (its retries are independent of each other), so order is checked on messages sent one by one; and
+it forgets a message now and then which its application then sends again (`V5Driver.pipe`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -37,10 +38,33 @@ def admin(cluster: ClusterProcesses) -> Iterator[AdminClient]:
 
 
 @pytest.fixture(scope="module")
-def java(cluster: ClusterProcesses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V5Client]:
-    client = pulsar_v5(cluster.service_url, tmp_path_factory.mktemp("java"))
-    yield client
-    client.close()
+def clients(cluster: ClusterProcesses, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
+    started = Clients(lambda: pulsar_v5(cluster.service_url, tmp_path_factory.mktemp("java")))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def java(clients: Clients) -> V5Client:
+    return clients.living()
+
+
+class Clients:
+    """One JVM for all tests, as long as it answers: one test's hang is not the next one's."""
+
+    def __init__(self, start: Callable[[], V5Client]) -> None:
+        self._start = start
+        self._client: V5Client | None = None
+
+    def living(self) -> V5Client:
+        if self._client is None or not self._client.alive:
+            self.close()
+            self._client = self._start()
+        return self._client
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
 
 
 class Topic:

@@ -73,12 +73,26 @@ class Jvm:
         deadline = time.monotonic() + self._within_s
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"the JVM did not answer within {self._within_s} s: {self._told()}"
+            assert ready, f"the JVM did not answer within {self._within_s} s: {self._told()}\n{self._stopped()}"
             chunk = os.read(self._process.stdout.fileno(), 1 << 16)
             assert chunk, f"the JVM ended: {self._told()}"
             self._rest += chunk
         line, self._rest = self._rest.split(b"\n", 1)
         return line.decode()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def _stopped(self) -> str:
+        """What its threads were doing. It is of no use any more: its answers would come to the wrong questions."""
+        command = ["jstack", str(self._process.pid)]
+        try:
+            seen = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+            return seen.stdout or seen.stderr
+        finally:
+            self._process.kill()
+            self._process.wait()
 
     def _told(self) -> str:
         return Path(self._log.name).read_text(errors="replace")[-2000:]

@@ -53,8 +53,8 @@ class V5Client:
         self("send", name, *chain.from_iterable(messages))
 
     def begin_pipe(self, name: str, messages: list[Keyed]) -> None:
-        """All at once; `finish` waits until they are stored. What the client gave up at a change of the layout, before
-        it sent it, is sent again, as its application would."""
+        """All at once; `finish` waits until they are stored. What the client gave up or forgot at a change of the
+        layout, before it sent it, is sent again, as its application would (the driver's `pipe` says which)."""
         self._jvm.tell(("pipe", name, *chain.from_iterable(messages)))
 
     def finish(self) -> None:
@@ -70,6 +70,11 @@ class V5Client:
 
     def end(self, name: str) -> None:
         self("close", name)
+
+    @property
+    def alive(self) -> bool:
+        """False when it did not answer in time: then another one must be started."""
+        return self._jvm.alive
 
     def close(self) -> None:
         self._jvm.close()
