@@ -14,6 +14,7 @@ from anabranch.broker.dispatch import Dispatcher, ReadForward, Want
 from anabranch.broker.dispatch_keyed import KeyedDispatcher
 from anabranch.broker.dispatch_shared import SharedDispatcher
 from anabranch.broker.producer import Producer
+from anabranch.broker.settling import ack_entry
 from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol.commands import BaseCommand, position_of, read_command
 from anabranch.protocol.frames import FrameDecoder
@@ -191,12 +192,7 @@ class Shell:
 
     def ack(self, consumer: Consumer, position: Position) -> None:
         """Through any consumer, whoever was given the entry."""
-        self.log.cursor.ack(position, 1)
-        holders = [one for one in (consumer, *self.dispatcher.consumers) if position in one.pending]
-        if holders and (settled := holders[0].settle(position)) is not None:
-            self.dispatcher.settled(holders[0], position)
-            if isinstance(self.dispatcher, KeyedDispatcher):
-                self.dispatcher.released(holders[0], settled.slot)
+        ack_entry(self.log.cursor, self.dispatcher, consumer, position, (), 1)
 
     def join(self, consumer: Consumer) -> Consumer:
         self.dispatcher.join(consumer)

@@ -10,6 +10,17 @@ from collections.abc import Callable, Sequence
 
 from anabranch.broker.rates import UNLIMITED, Allowance, Throttle
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.storage.topiclog import StoredEntry
+
+
+def first_entries(entries: list[StoredEntry], messages_max: int) -> list[StoredEntry]:
+    """As many of them as hold so many messages (batches hold many); at least one, the last one whole."""
+    messages = 0
+    for index, entry in enumerate(entries):
+        messages += entry.messages
+        if messages >= messages_max:
+            return entries[: index + 1]
+    return entries
 
 
 class Brake:

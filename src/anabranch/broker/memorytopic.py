@@ -20,7 +20,7 @@ from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.publish_gate import PublishGate
 from anabranch.broker.selectors import HashRing, RoundRobin, StickyRanges, failover_active
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription import Ack
+from anabranch.broker.settling import Ack
 from anabranch.broker.takeover import settle_exclusive, settle_name
 from anabranch.broker.topic_rates import TopicRates
 from anabranch.model.errors import Error, NotAllowed

@@ -1,7 +1,7 @@
 """One subscription of a persistent topic: a cursor, its consumers, and the pump that reads for the dispatcher.
 
-The dispatcher decides (pure); this shell reads entries from the log, tells the cursor about acknowledgements, and moves
-it on seek. It must not know connections beyond `Peer`.
+The dispatcher decides (pure), `settling` says what an acknowledgement changes (pure); this shell reads entries from the
+log, says who may acknowledge, and moves the cursor on seek. It must not know connections beyond `Peer`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from anabranch.broker.brake import Brake
+from anabranch.broker.brake import Brake, first_entries
 from anabranch.broker.compacted_acks import CompactedAcks
 from anabranch.broker.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
+from anabranch.broker.delay_alarm import DelayAlarm
 from anabranch.broker.delayed import DelayedEntries
 from anabranch.broker.dispatch import Dispatcher, ReadForward, Want
 from anabranch.broker.dispatch_keyed import KeyedDispatcher
@@ -23,11 +24,12 @@ from anabranch.broker.farewell import Farewell, tell_consumer
 from anabranch.broker.policies import Policies
 from anabranch.broker.rates import Rate, Throttle
 from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.settling import Ack, ack_entry, pass_over, pass_removed
 from anabranch.broker.subscription_reader import ReadableTopic, SubscriptionReader
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
-from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.cursor import Cursor
 from anabranch.storage.topiclog import StoredEntry
@@ -37,11 +39,7 @@ log = logging.getLogger(__name__)
 ACK_WORDS_MAX = 1_024  # a batch of 65,536 messages
 READ_RETRY_SECONDS = 0.2
 STEP_READS = 4  # of a backlog that is in memory; then the loop serves others first
-UNKNOWN_SIZE = -1  # an entry that nobody here was given: the cursor counts again when asked
 NEVER_MS = 1 << 62
-
-Ack = tuple[Position, tuple[int, ...], int]
-"""Position, words of still unacknowledged indexes (may be empty), batch size when the client says it."""
 
 
 class Subscription:
@@ -72,9 +70,8 @@ class Subscription:
         self._reading = False
         self._pumping = False
         self._fenced = False
-        self._delay_timer: Timer | None = None
-        self._delay_due_ms: int | None = None
         self._delayed = DelayedEntries(settings.delayed_max)
+        self._alarm = DelayAlarm(clock, self._delay_over)
         self._delays = True
         self._reader = SubscriptionReader(topic, tasks, settings.read_bytes)
         self._unacked_max = settings.unacked_per_subscription_max
@@ -126,14 +123,8 @@ class Subscription:
         return True
 
     def _within(self, want: Want, entries: list[StoredEntry]) -> list[StoredEntry]:
-        """As many entries as the rate has messages for (batches hold many); at least one."""
-        if isinstance(want, ReadForward):
-            messages = 0
-            for index, entry in enumerate(entries):
-                messages += entry.messages
-                if messages >= self._reader.entries_max:
-                    return entries[: index + 1]
-        return entries
+        """As many entries as the rate has messages for."""
+        return first_entries(entries, self._reader.entries_max) if isinstance(want, ReadForward) else entries
 
     def _deliver_at(self, entry: StoredEntry) -> int:
         return deliver_at_of(entry) if self._delays else 0
@@ -272,7 +263,7 @@ class Subscription:
             self._faulted()
         finally:
             self._pumping = False
-        self._arm_delay()
+        self._alarm.set(self._delayed.next_ms if self.consumers else None)
 
     def _faulted(self) -> None:
         """A fault of ours in the middle of dispatch: what was in hand may be nowhere now. Everybody comes back and gets
@@ -302,21 +293,8 @@ class Subscription:
         except Exception:
             self._faulted()
 
-    def _arm_delay(self) -> None:
-        """Wake up when the next delayed message is due."""
-        due_ms = self._delayed.next_ms if self.consumers else None
-        if due_ms == self._delay_due_ms and self._delay_timer is not None:
-            return
-        if self._delay_timer is not None:
-            self._delay_timer.cancel()
-            self._delay_timer = None
-        self._delay_due_ms = due_ms
-        if due_ms is not None:
-            seconds = max(0.0, (due_ms - self._clock.now_ms()) / 1000)
-            self._delay_timer = self._clock.call_later(seconds + 0.001, self._delay_over)
-
     def _delay_over(self) -> None:
-        self._delay_timer = None
+        """The next delayed message is due."""
         if isinstance(self._dispatcher, SharedDispatcher):
             self._dispatcher.release(self._delayed.due(self._clock.now_ms()))
             self.pump()
@@ -327,55 +305,17 @@ class Subscription:
         """Individual acknowledgements. Positions that were never written are ignored: a cursor must not run ahead."""
         if consumer.closed:
             return  # what it held is somebody else's concern now
-        last = self._topic.log.last_position
+        last, cursor, dispatcher = self._topic.log.last_position, self.cursor, self._dispatcher
         for position, words, batch_size in acks:
             if EARLIEST < position <= last and position.entry >= 0 and len(words) <= ACK_WORDS_MAX:
-                self._ack_one(consumer, position, words, batch_size)
+                ack_entry(cursor, dispatcher, consumer, position, words, batch_size)
         if self.on_moved is not None:
             self.on_moved(self)
         if self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             self.pump()
-        elif self._reader.reads_compacted:
-            self._pass_removed(consumer)
-
-    def _pass_removed(self, consumer: Consumer) -> None:
-        """Nobody acknowledges what compaction removed: it is passed when everything delivered around it is settled."""
-        view, dispatcher = self._topic.log.compacted, self._dispatcher
-        if view is None or not isinstance(dispatcher, SingleDispatcher) or consumer.lost_track:
-            return
-        upcoming = dispatcher.next_position
-        first_held = min(next(iter(consumer.pending), upcoming), upcoming)
-        upto = min(view.horizon, Position(first_held.ledger, first_held.entry - 1))
-        if upto > self.cursor.mark_delete:
-            self.cursor.ack_cumulative(upto)
-
-    def _ack_one(self, consumer: Consumer, position: Position, words: tuple[int, ...], batch_size: int) -> None:
-        owner = self._owner_of(consumer, position)
-        pending = owner.pending.get(position) if owner is not None else None
-        if words:
-            left = sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in words)
-            size = pending.total if pending is not None else batch_size or UNKNOWN_SIZE
-            if not self.cursor.ack(position, size, words, batch_size):
-                if owner is not None:
-                    still = self.cursor.ack_set(position)
-                    rest = sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in still) if still else left
-                    consumer.messages_acked += owner.settle_partly(position, rest)
-                return
-        else:
-            self.cursor.ack(position, pending.total if pending is not None else UNKNOWN_SIZE)
-        if owner is not None and (settled := owner.settle(position)) is not None:
-            consumer.messages_acked += settled.messages
-            dispatcher = self._dispatcher
-            assert dispatcher is not None
-            dispatcher.settled(owner, position)
-            if isinstance(dispatcher, KeyedDispatcher):
-                dispatcher.released(owner, settled.slot)
-
-    def _owner_of(self, consumer: Consumer, position: Position) -> Consumer | None:
-        """Who was given the entry; acks may come through another consumer of the subscription."""
-        if position in consumer.pending:
-            return consumer
-        return next((other for other in self.consumers if position in other.pending), None)
+        elif self._reader.reads_compacted and isinstance(dispatcher, SingleDispatcher):
+            if (view := self._topic.log.compacted) is not None:
+                pass_removed(cursor, dispatcher, consumer, view.horizon)
 
     def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
         if consumer.closed or self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
@@ -415,15 +355,7 @@ class Subscription:
         if position <= self.cursor.mark_delete:
             return 0
         before = self.cursor.backlog_entries
-        self.cursor.ack_cumulative(position)
-        dispatcher, mark = self._dispatcher, self.cursor.mark_delete
-        for consumer in self.consumers:
-            for held in [held for held in consumer.pending if held <= mark]:
-                settled = consumer.settle(held)
-                if dispatcher is not None and settled is not None:
-                    dispatcher.settled(consumer, held)
-                    if isinstance(dispatcher, KeyedDispatcher):
-                        dispatcher.released(consumer, settled.slot)
+        pass_over(self.cursor, self._dispatcher, position)
         if self.on_moved is not None:
             self.on_moved(self)
         self.pump()
@@ -459,9 +391,7 @@ class Subscription:
         """No consumer may come in any more; those attached are told to go."""
         self._fenced = True
         self.close_consumers(farewell)
-        if self._delay_timer is not None:
-            self._delay_timer.cancel()
-            self._delay_timer = None
+        self._alarm.stop()
         if self._brake is not None:
             self._brake.close()
 
