@@ -259,8 +259,8 @@ async def test_who_registers_without_a_start_says_it_here_and_means_when_it_regi
 
 
 async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.broker.segment_topic.REGISTRY_SECONDS", 0.05)
-    monkeypatch.setattr("anabranch.broker.segment_topic.ASK_SECONDS", 0.01)
+    monkeypatch.setattr("anabranch.broker.awaited_cursors.REGISTRY_SECONDS", 0.05)
+    monkeypatch.setattr("anabranch.broker.awaited_cursors.ASK_SECONDS", 0.01)
     loaded(node).on_event = None
     async with client_of(node) as client:
         answer = await client.subscribe(str(PARENT.name), "new")
@@ -270,7 +270,7 @@ async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pyt
 
 async def test_a_refusal_of_the_registry_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that a checkpoint group has, which has no cursors: nobody waits for what will never be."""
-    monkeypatch.setattr("anabranch.broker.segment_topic.REGISTRY_SECONDS", 3_600.0)
+    monkeypatch.setattr("anabranch.broker.awaited_cursors.REGISTRY_SECONDS", 3_600.0)
     topic = "topic://public/default/groups"
     async with serving(tmp_path) as node, client_of(node) as client, layout_client(node) as member:
         await admin_of(node).create(topic, 1, {})
@@ -537,7 +537,7 @@ async def test_graves_are_forgotten_after_a_while(node: Node) -> None:
     await host.ask(Mandate(1, 20), Delete("op", HIGH))
     await host.ask(Mandate(1, 20), Fence("op", replace(HIGH, name=TopicName.parse(f"{HIGH.name}9"))))
     store = services.catalog._store
-    logs = services.topics._segments
+    logs = services.topics._maker.segments
     assert logs is not None
     owner = services.segments._owner  # type: ignore[union-attr]  # host_of has looked
     graves = SegmentGraves(services.catalog, logs, owner, services.clock)
@@ -569,14 +569,14 @@ async def test_a_namespaces_time_to_live_reaches_sleeping_segments(node: Node) -
     await host_of(node).ask(Mandate(1, 20), Delete("op", HIGH))
     for name in (PARENT.name, LOW.name):
         await services.topics.close(name)
-    await services.topics._wake()
+    await services.topics._patrol.round()
     assert services.topics.loaded(PARENT.name) is None  # nothing to do for it
     await services.catalog.change_policies(
         TOPIC.namespace_path, lambda known: replace(known, other={**known.other, "message_ttl_in_seconds": 7})
     )
-    await services.topics._wake()
+    await services.topics._patrol.round()
     assert loaded(node).policies.ttl_seconds == 7
-    assert loaded(node, LOW.name).policies.retention == services.topics._segments.retention  # type: ignore[union-attr]  # it serves them
+    assert loaded(node, LOW.name).policies.retention == services.topics._maker.segments.retention  # type: ignore[union-attr]  # it serves them
     assert services.topics.loaded(HIGH.name) is None  # a grave
 
 

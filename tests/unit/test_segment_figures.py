@@ -7,8 +7,8 @@ import pytest
 from anabranch.broker.inactive import needs_patrol
 from anabranch.broker.meter import Meter
 from anabranch.broker.policies import InactiveRule, Policies, Retention
+from anabranch.broker.segment_policies import for_segments, segment_policies
 from anabranch.broker.segment_rates import LOOK_SECONDS, SHORT_SAMPLES, SHORT_SECONDS
-from anabranch.broker.segment_topic import for_segments, segment_policies
 from anabranch.broker.settings import BrokerSettings
 from anabranch.node.settings import NodeSettings
 

@@ -16,7 +16,7 @@ from anabranch.broker.services import Services
 from anabranch.broker.stats import topic_stats
 from anabranch.broker.subscription_stats import StatsOptions
 from anabranch.broker.topic import Topic
-from anabranch.broker.topics import AnyTopic
+from anabranch.broker.topic_maker import AnyTopic
 from anabranch.model.errors import Error, NotAllowed, NotFound, NotReady
 
 ALL_SLOTS = 256  # what a broker alone serves

@@ -24,7 +24,7 @@ from anabranch.broker.schema_commands import wire_schema
 from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.broker.services import Services
 from anabranch.broker.subscription import Subscription
-from anabranch.broker.topics import AnyTopic
+from anabranch.broker.topic_maker import AnyTopic
 from anabranch.model.errors import Error, LimitExceeded, NotAllowed, NotReady
 from anabranch.model.names import TopicName, check_subscription_name
 from anabranch.protocol import replies

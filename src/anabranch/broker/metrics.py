@@ -18,7 +18,7 @@ from anabranch.broker.scalable_metrics import GROUPS, TOPICS, TOTALS, scalable_g
 from anabranch.broker.schema_counts import SchemaCounts
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
-from anabranch.broker.topics import AnyTopic
+from anabranch.broker.topic_maker import AnyTopic
 from anabranch.controller.face import ScalableTopics
 from anabranch.runtime.clock import Clock
 

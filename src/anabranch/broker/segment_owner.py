@@ -23,7 +23,8 @@ from anabranch.broker.segment_lineage import LastSequence
 from anabranch.broker.segment_logs import SegmentLogs
 from anabranch.broker.segment_rates import SegmentRates
 from anabranch.broker.segment_topic import SegmentTopic, TellSealed
-from anabranch.broker.topics import Birth, Topics
+from anabranch.broker.topic_maker import Birth
+from anabranch.broker.topics import Topics
 from anabranch.controller.host import (
     Answer,
     ClearBacklog,

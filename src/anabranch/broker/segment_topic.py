@@ -7,17 +7,15 @@ the outcome is known, refused for the children or, if the seal failed, taken in 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
+from anabranch.broker.awaited_cursors import AwaitedCursors
 from anabranch.broker.consumer import Consumer, ConsumerSpec, SubscribeRequest
 from anabranch.broker.dedup import STATE, Sequences
 from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.farewell import Farewell, tell_consumer
 from anabranch.broker.peer import Peer
-from anabranch.broker.policies import Policies, Retention
 from anabranch.broker.producer import Producer, Publish
 from anabranch.broker.segment_facts import BLOB, SealNote, SegmentFacts, grave_text
 from anabranch.broker.segment_keys import KeyProof
@@ -44,29 +42,10 @@ from anabranch.storage.cursor import Cursor
 
 log = logging.getLogger(__name__)
 
-REGISTRY_SECONDS = 10.0  # how long a SUBSCRIBE by an unknown name waits for the registry
-ASK_SECONDS = 1.0  # it is asked again, should its leader have changed meanwhile
 AGAIN_SECONDS = 0.2
 
 TellSealed = Callable[[Producer, "SegmentTopic"], None]
 """Tell one producer of our own kind where to go on."""
-
-
-def segment_policies(policies: Policies, kept: Retention) -> Policies:
-    """`kept`: the retention of scalable topics, unless the namespace has one."""
-    return for_segments(replace(policies, retention=policies.retention or kept))
-
-
-def for_segments(policies: Policies) -> Policies:
-    """What of a namespace's rules for topics holds for segments, which live and die by their topic's layout."""
-    return replace(
-        policies,
-        deduplicate=True,
-        inactive=None,
-        auto_create_subscriptions=True,  # the registry decides
-        subscription_expires_minutes=0,
-        compaction_threshold_bytes=0,
-    )
 
 
 class SegmentTopic(Topic):
@@ -80,8 +59,7 @@ class SegmentTopic(Topic):
             # New and empty: written with its first cursors, before anybody is told that it is there.
             self.log.save_state_nowait(STATE, Sequences().dump(self.log.last_position))
         await super().load(deduplicate)
-        self._new_cursors: dict[str, asyncio.Event] = {}  # for those who wait for the registry
-        self._denied: dict[str, str] = {}  # what the registry said to them instead, while they wait
+        self._awaited = AwaitedCursors(self._clock)
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
         self._unproven: dict[Producer, KeyProof] = {}  # producers whose first entries are looked at
         self.log.held_behind = self.facts.hold
@@ -212,8 +190,7 @@ class SegmentTopic(Topic):
         if self.log.is_terminated:
             self._look_again(starts)
         for name in starts:
-            if (waiting := self._new_cursors.pop(name, None)) is not None:
-                waiting.set()
+            self._awaited.made(name)
 
     def hold(self, group: str, position: Position | None) -> None:
         """What comes behind this is kept for a checkpoint group."""
@@ -380,9 +357,7 @@ class SegmentTopic(Topic):
         passed = self.log.last_position if facts.born_at is None else facts.born_at
         facts.is_undecided, facts.born_at = False, None
         if not request.from_earliest:
-            subscription.pass_over(
-                passed
-            )  # what came since it was registered is its own, also on segments not yet read
+            subscription.pass_over(passed)  # what came since it was registered is its own, also on those not yet read
             self._moved(subscription)
         await self.flush_facts()
 
@@ -394,32 +369,17 @@ class SegmentTopic(Topic):
             request.spec.type.is_shared and not request.spec.key_shared.is_sticky,
             Start.EARLIEST if request.from_earliest else Start.LATEST,
         )
-        arrived = self._new_cursors.setdefault(request.name, asyncio.Event())
-        until = self._clock.monotonic() + REGISTRY_SECONDS
-        self._denied.pop(request.name, None)
-        while not self._is_answered(request.name) and self._clock.monotonic() < until:
+
+        def ask() -> None:
             self._check_open()
             self._emit(event)
-            try:
-                async with asyncio.timeout(ASK_SECONDS):
-                    await arrived.wait()
-            except TimeoutError:
-                continue
-        if (denied := self._denied.get(request.name)) is not None:
-            self._new_cursors.pop(request.name, None)
-            raise NotAllowed(denied)
-        if request.name not in self.subscriptions:
-            self._new_cursors.pop(request.name, None)
+
+        if not await self._awaited.wait(request.name, is_there=lambda: request.name in self.subscriptions, ask=ask):
             raise SubscriptionNotFound(f"subscription {request.name!r} is not registered with {self.name.scalable}")
 
-    def _is_answered(self, name: str) -> bool:
-        return name in self.subscriptions or name in self._denied
-
     def deny_cursor(self, name: str, reason: str) -> None:
-        """The registry does not make it, and will not: who waits for it is told."""
-        if name in self._new_cursors:
-            self._denied[name] = reason
-            self._new_cursors.pop(name).set()
+        """The registry does not make it, and will not."""
+        self._awaited.denied(name, reason)
 
     async def create_subscription(
         self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
@@ -452,5 +412,4 @@ class SegmentTopic(Topic):
     def _let_go(self) -> None:
         """Those who wait for a cursor find the topic closed."""
         self._fenced = True
-        for waiting in self._new_cursors.values():
-            waiting.set()
+        self._awaited.look_again()

@@ -18,7 +18,7 @@ from anabranch.broker.sampling import SubscriptionBook, TopicBook
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.subscription_stats import StatsOptions, rate_since, subscription_stats, when
 from anabranch.broker.topic import Topic
-from anabranch.broker.topics import AnyTopic
+from anabranch.broker.topic_maker import AnyTopic
 
 _ABSENT_IN_TOPIC = {
     "systemTopicBytesInCounter": 0,

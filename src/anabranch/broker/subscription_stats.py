@@ -17,7 +17,7 @@ from anabranch.broker.quota import bytes_after
 from anabranch.broker.sampling import SubscriptionBook, sent
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
-from anabranch.broker.topics import AnyTopic
+from anabranch.broker.topic_maker import AnyTopic
 from anabranch.protocol.entry import publish_time_of
 
 _READ_BYTES = 64 * 1024

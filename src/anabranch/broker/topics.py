@@ -1,55 +1,41 @@
 """All loaded topics of this broker: opened once however many ask, closed when idle, deleted on request.
 
-Knows how a topic is made from its log; must not know connections or commands.
+How one is made from its log is in `topic_maker`, which sleeping ones are woken in `patrol`. Must not know connections
+or commands.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
 from anabranch.broker.catalog import Catalog
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.farewell import Farewell
-from anabranch.broker.inactive import PATROL_SECONDS, Visits, needs_patrol
-from anabranch.broker.memorytopic import MemoryTopic
+from anabranch.broker.patrol import Patrol
 from anabranch.broker.placement import Address, ServedElsewhere
-from anabranch.broker.policies import Policies
 from anabranch.broker.sampling import Sampler
 from anabranch.broker.segment_logs import SegmentLogs
-from anabranch.broker.segment_topic import SegmentTopic, for_segments, segment_policies
+from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic import Topic
+from anabranch.broker.topic_maker import AnyTopic, Birth, OpenLog, TopicMaker
 from anabranch.model.errors import AlreadyExists, BadName, Error, NotAllowed, NotFound, NotReady
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.port import Fenced
-from anabranch.storage.topiclog import TopicLog
 
 log = logging.getLogger(__name__)
-
-AnyTopic = Topic | MemoryTopic
-OpenLog = Callable[[TopicName], Awaitable[TopicLog]]
-"""Metadata key → open log (created when missing)."""
 
 CLOSE_TOGETHER = 64
 
 
 async def _nothing(_: TopicName) -> None:
     return
-
-
-@dataclass(frozen=True, slots=True)
-class Birth:
-    """How a segment is made: the properties of its record; `is_first`: without looking whether there is one."""
-
-    properties: Mapping[str, str]
-    is_first: bool = False
 
 
 async def _no_segments(name: TopicName) -> None:
@@ -75,15 +61,12 @@ class Topics:
     ) -> None:
         """`check_writable` raises what an append would raise now, `check_here` ServedElsewhere; `wait_placed` lets a
         topic that changes hands arrive first. `segments`: None where there are no scalable topics."""
-        self._segments = segments
         self._births: dict[TopicName, Birth] = {}  # of segments that are being made
         self.admit_segment: Callable[[TopicName], Awaitable[None]] = _no_segments  # raises unless it may be attached to
         self.on_segment: Callable[[SegmentTopic], None] = lambda _: None  # told of each before it is loaded
         self._check_here = check_here or _everything
         self._wait_placed = wait_placed or _nothing
         self._catalog = catalog
-        self._open_log = open_log
-        self._check_writable = check_writable
         self._settings = settings
         self._clock = clock
         self._topics: dict[TopicName, AnyTopic] = {}
@@ -94,7 +77,20 @@ class Topics:
         self._stopped = False
         self._changes = 0  # of policies, whichever
         self._policy_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._visits = Visits()
+        self._maker = TopicMaker(
+            catalog,
+            open_log,
+            segments,
+            settings=settings,
+            clock=clock,
+            tasks=self._tasks,
+            check_writable=check_writable,
+            on_dirty=self._dirty.append,
+            on_segment=self._segment_made,
+        )
+        self._patrol = Patrol(
+            catalog, segments, clock, is_asleep=self._is_asleep, wake=lambda name: self.get(name, create=False)
+        )
         self.sampler = Sampler(clock)
         self.on_vanishing: Callable[[TopicName], Awaitable[None]] = _nothing  # told when a topic dies of disuse
 
@@ -106,7 +102,7 @@ class Topics:
 
     def start(self) -> None:
         self._tasks.spawn(self._sweep(), "sweep")
-        self._tasks.spawn(self._patrol(), "patrol")
+        self._tasks.spawn(self._patrol.run(), "patrol")
         self._tasks.spawn(self.sampler.run(lambda: list(self)), "sampler")
 
     def names(self) -> list[TopicName]:
@@ -177,6 +173,9 @@ class Topics:
             assert isinstance(found, SegmentTopic)
             return found
 
+    def _segment_made(self, topic: SegmentTopic) -> None:
+        self.on_segment(topic)  # whoever it is by now
+
     async def delete_segment(self, topic: SegmentTopic) -> None:
         """It leaves a grave."""
         try:
@@ -210,34 +209,8 @@ class Topics:
             opening.exception()  # seen: whoever asked may be gone
 
     async def _open(self, name: TopicName) -> AnyTopic:
-        topic: AnyTopic
         changes = self._changes
-        if name.is_persistent:
-            is_segment = name.domain is Domain.SEGMENT
-            reading = self._tasks.spawn(self._policies_or_error(name), f"policies for {name}")
-            topic_log = await (self._open_segment(name) if is_segment else self._open_regular(name))
-            topic = (SegmentTopic if is_segment else Topic)(
-                name,
-                topic_log,
-                settings=self._settings,
-                clock=self._clock,
-                on_dirty=self._dirty.append,
-                check_writable=self._check_writable,
-            )
-            if isinstance(topic, SegmentTopic):
-                self.on_segment(topic)
-            try:
-                policies = await self._policies(name) if reading is None else await reading
-                if isinstance(policies, Error):
-                    raise policies
-                await topic.load(policies.deduplicate)
-                await topic.apply(policies)
-            except BaseException:
-                await topic_log.close()
-                raise
-        else:
-            topic = MemoryTopic(name, settings=self._settings, clock=self._clock)
-            await topic.apply(await self._catalog.effective(name.namespace_path))
+        topic = await self._maker.make(name, self._births.get(name))
         try:
             self._check_here(name)
         except Error:  # it was given away while we opened it
@@ -247,44 +220,8 @@ class Topics:
         self.sampler.look(topic)  # rates count from here
         if self._changes != changes:  # policies changed while the topic was opened
             async with self._applying(name.namespace_path):
-                await topic.apply(await self._policies(name))
+                await topic.apply(await self._maker.policies(name))
         return topic
-
-    async def _open_regular(self, name: TopicName) -> TopicLog:
-        """One that was just made may have been made beside a scalable one (`twins`)."""
-        topic_log = await self._open_log(name)
-        if topic_log.epoch == 1:
-            try:
-                await self._catalog.settle(name)
-            except AlreadyExists as taken:
-                await topic_log.delete()
-                raise TopicNotFound(f"Topic {name} not found: {taken.reason}") from taken
-            except BaseException:
-                await topic_log.close()
-                raise
-        return topic_log
-
-    async def _open_segment(self, name: TopicName) -> TopicLog:
-        if self._segments is None:
-            raise NotAllowed(f"{name}: there are no scalable topics here")
-        birth = self._births.get(name)
-        if birth is None:
-            return await self._segments.open(name, None)
-        return await self._segments.open(name, birth.properties, is_first=birth.is_first)
-
-    async def _policies_or_error(self, name: TopicName) -> Policies | Error:
-        try:
-            return await self._policies(name)
-        except Error as error:
-            return error
-
-    async def _policies(self, name: TopicName) -> Policies:
-        return self._adapted(name, await self._catalog.effective(name.namespace_path))
-
-    def _adapted(self, name: TopicName, policies: Policies) -> Policies:
-        if name.domain is not Domain.SEGMENT or self._segments is None:
-            return policies
-        return segment_policies(policies, self._segments.retention)
 
     async def apply_policies(self, namespace: str) -> None:
         """The policies of a namespace have changed: its loaded topics go by the new ones when this returns."""
@@ -294,7 +231,7 @@ class Topics:
             for topic in self:
                 if topic.name.namespace_path == namespace:
                     try:
-                        await topic.apply(self._adapted(topic.name, policies))
+                        await topic.apply(self._maker.adapted(topic.name, policies))
                     except Error as error:  # being closed (it reads them when opened again), or its disk is failing
                         log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
 
@@ -431,36 +368,13 @@ class Topics:
         finally:
             self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the work
 
-    async def _patrol(self) -> None:
-        """Wake sleeping topics that time has something to do with; the sweep then finds them."""
-        while True:
-            await self._clock.sleep(PATROL_SECONDS)
-            try:
-                await self._wake()
-            except Error as error:  # metadata or disk failing: the next round tries again
-                log.warning("patrol ended early", extra={"reason": error.reason})
-
-    async def _wake(self) -> None:
-        sleeping: list[TopicName] = []
-        for tenant in await self._catalog.tenants():
-            for namespace in await self._catalog.namespaces(tenant):
-                policies = await self._catalog.effective(namespace)
-                known = await self._catalog.topics(namespace) if needs_patrol(policies) else []
-                if self._segments is not None and needs_patrol(for_segments(policies)):
-                    known += await self._segments.names(namespace)
-                sleeping += [name for name in known if name not in self._topics and self._is_here(name)]
-        for name in self._visits.choose(sleeping, self._clock.monotonic()):
-            try:
-                await self.get(name, create=False)
-            except (TopicNotFound, ServedElsewhere):
-                continue  # deleted or moved meanwhile
-
-    def _is_here(self, name: TopicName) -> bool:
+    def _is_asleep(self, name: TopicName) -> bool:
+        """Ours, and not loaded?"""
         try:
             self._check_here(name)
         except ServedElsewhere:
             return False
-        return True
+        return name not in self._topics
 
     async def stop(self) -> None:
         """Close everything, many at a time; what cannot be closed is reported, the rest goes on."""
