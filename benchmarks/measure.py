@@ -7,7 +7,7 @@ round by round; the ratio is the median of the rounds' ratios. Knows nothing of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -113,6 +113,14 @@ class Scene:
 
 
 Run = Callable[[Scene], list[Outcome]]
+
+
+class Failed(RuntimeError):
+    """A measure came to no end. The text is for people, the logs are worth keeping."""
+
+    def __init__(self, text: str, logs: Sequence[Path] = ()) -> None:
+        super().__init__(text)
+        self.logs = tuple(logs)
 
 
 def side_by_side(rounds: int, *sides: Callable[[], float]) -> list[tuple[float, ...]]:

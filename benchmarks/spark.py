@@ -16,7 +16,9 @@ Our broker has synced what it acknowledges; Kafka, as it comes, has not.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from statistics import median
@@ -27,7 +29,7 @@ import pyspark
 from anabranch import codec
 from anabranch.spark.session import open_session
 from benchmarks import report
-from benchmarks.measure import Goal, Outcome, Run, Scene, Series, at_least, at_most, side_by_side
+from benchmarks.measure import Goal, Outcome, Run, Scene, Series, at_least, at_most, short, side_by_side
 from benchmarks.spark_side import VALUE
 from benchmarks.spark_sides import PARTS, KafkaRows, OurRows, ParquetRows, Store, broker_of, kafka_side, our_side
 from tests.services import Unavailable, kafka, spark_kafka
@@ -36,22 +38,34 @@ ROWS, ROUNDS = 2_000_000, 4  # an even number: every side goes first as often as
 QUERIES = {"read": "key and value to noop", "sum": "count and sum of lengths"}
 
 
+def piece(store: Store, name: str, rounds: int, title: str) -> Callable[[], float]:
+    """One piece of work of a store, round by round: every round is told. `name` is a query, or `write`."""
+    numbers = itertools.count(1)
+
+    def work() -> float:
+        rate = store.write() if name == "write" else store.query(name)
+        told = f"{title} {next(numbers)} of {rounds}: {store.label}, {name}"
+        report.say(f"    {time.strftime('%H:%M:%S')} {told}: {short(rate)} rows/s, {store.rows / rate:.1f} s")
+        return rate
+
+    return work
+
+
 def warm(scene: Scene, *stores: Store) -> None:
     """What is read afterwards is there; unless it is quick, everything is loaded and compiled."""
-    for _ in range(scene.size(2, 1)):
-        for store in stores:
-            store.write()
-            for query in () if scene.quick else QUERIES:
-                store.query(query)
+    rounds, names = scene.size(2, 1), ["write", *(() if scene.quick else QUERIES)]
+    pieces = [piece(store, name, rounds, "warm-up") for store in stores for name in names]
+    for _ in range(rounds):
+        for work in pieces:
+            work()
 
 
 def compared(name: str, title: str, ours: Store, others: list[tuple[Store, Goal | None]], rounds: int) -> list[Outcome]:
     """One row for each of the others; ours is measured once per round. `name` is a query, or `write`."""
     stores = [ours, *(store for store, _ in others)]
-    turns = [store.write if name == "write" else partial(store.query, name) for store in stores]
     for store in stores:
         store.cpu_us.clear()
-    mine, *theirs = side_by_side(rounds, *turns)
+    mine, *theirs = side_by_side(rounds, *(piece(store, name, rounds, "round") for store in stores))
     return [
         Outcome(
             f"{store.label}-{name}-{ours.label}",
@@ -75,6 +89,7 @@ def batch(scene: Scene, rows: int = ROWS) -> list[Outcome]:
     """Reading and writing, with the C codec and its twin, against Parquet."""
     count, rounds = scene.size(rows, 2_000), scene.size(ROUNDS, 1)
     place = scene.place("batch")
+    report.say(f"  {count} rows; our broker and a Spark session for each codec are starting")
     with ExitStack() as stack:
         broker = broker_of(place, stack)
         native = stack.enter_context(our_side(place / "native.log", codec="native"))
@@ -99,6 +114,7 @@ def against_kafka(scene: Scene, rows: int = ROWS) -> list[Outcome]:
         return []
     count, rounds = scene.size(rows, 2_000), scene.size(ROUNDS, 1)
     place = scene.place("kafka")
+    report.say(f"  {count} rows; our broker, Kafka {kafka.version()} and a Spark session for each are starting")
     with ExitStack() as stack:
         broker = broker_of(place, stack)
         server = stack.enter_context(kafka.cluster(place / "server", settings={"num.partitions": str(PARTS)}))

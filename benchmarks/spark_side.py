@@ -4,8 +4,9 @@
     {"work": "kafka-topic", "servers": …, "topic": …, "partitions": p}
 
 `write` makes the rows and appends them, `read` takes key and value and throws them away, `sum` counts them and adds up
-their lengths, which is also the check that all came. The answer is a line with the seconds it took. Runs under two
-versions of pyspark, one of them in an environment without this package: knows pyspark and what it is told.
+their lengths, which is also the check that all came. The answer is a line with the seconds it took, or with what went
+wrong, in a few lines. Runs under two versions of pyspark, one of them in an environment without this package: knows
+pyspark and what it is told.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any
 KEY = "lpad(cast(id % 10000 as string), 16, 'k') key"
 VALUE = "cast(rpad(cast(id as string), 100, '.') as binary) value"
 KEY_BYTES, VALUE_BYTES = 16, 100
+NOT_TOLD = {"Driver stacktrace:", "Traceback (most recent call last):"}
+LINE_CHARACTERS = 400
 
 
 def session(settings: dict[str, str]) -> Any:
@@ -27,8 +30,11 @@ def session(settings: dict[str, str]) -> Any:
     builder = SparkSession.builder.appName("bench")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark: Any = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    # Kafka's clients try again for minutes; why they had to, they tell as a warning
+    loggers = spark._jvm.org.apache.logging.log4j
+    loggers.core.config.Configurator.setLevel("org.apache.kafka", loggers.Level.WARN)
     return spark
 
 
@@ -56,25 +62,38 @@ def add_up(spark: Any, told: dict[str, Any]) -> None:
 
 
 def kafka_topic(spark: Any, told: dict[str, Any]) -> None:
-    """By Kafka's own client, which is in the JVM anyway; ready when each partition has a leader."""
-    java, kafka = spark._jvm.java.util, spark._jvm.org.apache.kafka.clients.admin
+    """By Kafka's own client, which is in the JVM anyway. Ready when each partition's leader says where its log ends.
+
+    That the metadata name a leader is not enough: they are published before the leader has made its log. A producer
+    that is quicker has its first batch refused and a later one, sent without waiting, taken as the partition's first;
+    from then on the first batch is out of order whenever it is sent again, until it expires after 120 s (KAFKA-15591).
+    """
+    java, admins = spark._jvm.java.util, spark._jvm.org.apache.kafka.clients.admin
     settings = java.Properties()
     settings.put("bootstrap.servers", told["servers"])
-    admin = kafka.Admin.create(settings)
+    admin = admins.Admin.create(settings)
     try:
-        wanted = kafka.NewTopic(told["topic"], told["partitions"], 1)
+        wanted = admins.NewTopic(told["topic"], told["partitions"], 1)
         admin.createTopics(java.Collections.singleton(wanted)).all().get()
-        deadline = time.monotonic() + 60
-        while True:
-            found = admin.describeTopics(java.Collections.singleton(told["topic"])).allTopicNames().get()
-            leaders = [one.leader() for one in found[told["topic"]].partitions()]
-            if len(leaders) == told["partitions"] and None not in leaders:
-                return
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"no leaders: {leaders}")
-            time.sleep(0.05)
+        ends = java.HashMap()
+        for number in range(told["partitions"]):
+            partition = spark._jvm.org.apache.kafka.common.TopicPartition(told["topic"], number)
+            ends.put(partition, admins.OffsetSpec.latest())
+        admin.listOffsets(ends).all().get()  # asks again while there is no leader; gives up after a minute
     finally:
         admin.close()
+
+
+def without_frames(text: str) -> list[str]:
+    """The lines of an error or a log but for the frames of Java and Python, which are indented; each line once."""
+    told = (line[:LINE_CHARACTERS] for line in text.splitlines() if line and not line[0].isspace())
+    return list(dict.fromkeys(line for line in told if line not in NOT_TOLD))
+
+
+def gist(error: str, lines: int = 6) -> str:
+    """How it begins and how it ends."""
+    kept = without_frames(error)
+    return "\n".join(kept if len(kept) <= lines else [kept[0], "…", *kept[len(kept) - lines + 2 :]])
 
 
 WORK = {"write": write, "read": read, "sum": add_up, "kafka-topic": kafka_topic}
@@ -92,7 +111,7 @@ def main() -> None:
             WORK[told["work"]](spark, told)
             answer: dict[str, Any] = {"seconds": time.perf_counter() - began}
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+            answer = {"error": gist(f"{type(error).__name__}: {error}")}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
     spark.stop()

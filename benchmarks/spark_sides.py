@@ -28,21 +28,24 @@ from typing import Any, Self
 
 from anabranch.admin import blocking
 from anabranch.spark.session import LOCAL_SETTINGS, SETTINGS
-from benchmarks.measure import family_cpu_seconds
+from benchmarks import report
+from benchmarks.measure import Failed, family_cpu_seconds
+from benchmarks.spark_side import without_frames
 from tests.broker_process import BrokerProcess
 from tests.services import Cluster, spark_kafka
 
 ROOT = Path(__file__).resolve().parent.parent
 MASTER = "local[2]"
 PARTS = 4
-WITHIN_S = 600.0
+WITHIN_S, TELL_EVERY_S = 600.0, 30.0
+LOG_LINES, LOG_BYTES = 8, 100_000  # of a failed side and its server: what is told, where it is looked for
 PLAIN = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.driver.memory": "2g"}
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 COMMON = {"spark.master": MASTER, "spark.sql.session.timeZone": "UTC", **PLAIN, **LOOPBACK}
 
 
-class SideFailed(RuntimeError):
-    """A side did not do its work; the text says what Spark said."""
+class SideFailed(Failed):
+    """A side did not do its work; the text says what Spark said, in a few lines."""
 
 
 class Side:
@@ -56,13 +59,13 @@ class Side:
         python: str | Path = sys.executable,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._log = log
+        self.log = log
         self._command = [str(python), str(ROOT / "benchmarks" / "spark_side.py"), json.dumps({**COMMON, **settings})]
         self._environment = {**os.environ, "PYTHONPATH": "", **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        with self._log.open("wb") as log:
+        with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
@@ -70,7 +73,7 @@ class Side:
                 stderr=log,
                 bufsize=0,
                 env=self._environment,
-                cwd=self._log.parent,
+                cwd=self.log.parent,
             )
         return self
 
@@ -87,28 +90,29 @@ class Side:
         assert process.stdin is not None
         try:
             process.stdin.write(json.dumps({"work": work, **told}).encode() + b"\n")
-            answer = json.loads(self._line(process))
+            answer = json.loads(self._line(process, work))
         except (OSError, ValueError) as error:
-            raise SideFailed(f"{work}: {error}\n{self._told()}") from error
+            raise SideFailed(f"{work}: {error}", [self.log]) from error
         if "error" in answer:
-            raise SideFailed(f"{work} of {told}: {answer['error']}\n{self._told()}")
+            raise SideFailed(f"{work}: {answer['error']}", [self.log])
         return float(answer["seconds"])
 
-    def _line(self, process: subprocess.Popen[bytes]) -> bytes:
+    def _line(self, process: subprocess.Popen[bytes], work: str) -> bytes:
         assert process.stdout is not None
-        deadline, line = time.monotonic() + WITHIN_S, b""
+        began, line = time.monotonic(), b""
         while not line.endswith(b"\n"):
-            ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise SideFailed(f"no answer within {WITHIN_S:g} s\n{self._told()}")
-            found = process.stdout.read(4096)
-            if not found:
-                raise SideFailed(f"the session ended\n{self._told()}")
-            line += found
+            ready, _, _ = select.select([process.stdout], [], [], TELL_EVERY_S)
+            passed = time.monotonic() - began
+            if ready:
+                found = process.stdout.read(4096)
+                if not found:
+                    raise SideFailed(f"{work}: the session ended", [self.log])
+                line += found
+            elif passed < WITHIN_S:
+                report.say(f"      … {work}: {passed:.0f} s so far")
+            else:
+                raise SideFailed(f"{work}: no answer within {WITHIN_S:g} s", [self.log])
         return line
-
-    def _told(self) -> str:
-        return self._log.read_text(errors="replace")[-3000:]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -144,6 +148,14 @@ def broker_of(place: Path, stack: ExitStack) -> BrokerProcess:
     return stack.enter_context(BrokerProcess(place / "data", environment=settings))
 
 
+def last_words(log: Path) -> str:
+    """The end of a log as far as it says something."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_BYTES))
+        told = without_frames(file.read().decode(errors="replace"))
+    return "\n".join([f"--- {log.name} ---", *told[-LOG_LINES:]])
+
+
 class Store(ABC):
     """Where a side keeps rows: each `write` makes a new copy, `query` works on the last one. Both say rows per
     second."""
@@ -171,7 +183,11 @@ class Store(ABC):
 
     def _measured(self, work: str, told: Mapping[str, Any]) -> float:
         before = self._side.cpu_seconds + self._server_cpu_seconds()
-        seconds = self._side(work, rows=self.rows, partitions=PARTS, schema=self.schema, **told)
+        try:
+            seconds = self._side(work, rows=self.rows, partitions=PARTS, schema=self.schema, **told)
+        except SideFailed as error:
+            logs = [*error.logs, *self._server_logs()]
+            raise SideFailed("\n".join([f"{self.label}, {error}", *map(last_words, logs)]), logs) from error
         used = self._side.cpu_seconds + self._server_cpu_seconds() - before
         self.cpu_us.append(used / self.rows * 1e6)
         return self.rows / seconds
@@ -181,6 +197,9 @@ class Store(ABC):
 
     def _server_cpu_seconds(self) -> float:
         return 0.0
+
+    def _server_logs(self) -> list[Path]:
+        return []
 
     @abstractmethod
     def _target(self, copy: str) -> dict[str, Any]:
@@ -208,6 +227,9 @@ class OurRows(Store):
 
     def _server_cpu_seconds(self) -> float:
         return family_cpu_seconds(self._broker.pid)
+
+    def _server_logs(self) -> list[Path]:
+        return [self._broker.log_path]
 
     def _target(self, copy: str) -> dict[str, Any]:
         options = {"serviceUrl": self._broker.service_url, "topic": self._topic(copy)}
@@ -247,6 +269,9 @@ class KafkaRows(Store):
 
     def _server_cpu_seconds(self) -> float:
         return family_cpu_seconds(self._server.nodes[0].pid)
+
+    def _server_logs(self) -> list[Path]:
+        return [node.log_path for node in self._server.nodes]
 
     def _target(self, copy: str) -> dict[str, Any]:
         options = {"kafka.bootstrap.servers": self._server.hosts, "topic": self._topic(copy), **self._writing}

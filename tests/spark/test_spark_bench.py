@@ -12,6 +12,8 @@ import pytest
 
 from benchmarks.measure import Scene
 from benchmarks.spark import triggers
+from benchmarks.spark_sides import kafka_side
+from tests.services import kafka
 from tests.spark_rig import require_java
 
 pytestmark = pytest.mark.slow
@@ -44,3 +46,16 @@ def test_against_kafka(tmp_path: Path) -> None:
     """Fetches 450 MB the first time."""
     found = run(tmp_path, "kafka")
     assert {"kafka-read-ours", "kafka-sum-ours", "kafka-write-ours"} <= set(found)
+
+
+@pytest.mark.soak
+def test_a_topic_of_kafka_is_ready_once_it_is_said_to_be(tmp_path: Path) -> None:
+    """Else the first batch of a partition may be refused and, a later one having been taken, expires after 120 s."""
+    require_java()
+    log = tmp_path / "session.log"
+    with kafka.cluster(tmp_path / "server") as server, kafka_side(log) as side:
+        for topic, partitions in [("warm-up", 4), *((f"many-{number}", 200) for number in range(4))]:
+            side("kafka-topic", servers=server.hosts, topic=topic, partitions=partitions)
+            options = {"kafka.bootstrap.servers": server.hosts, "topic": topic}
+            side("write", rows=100_000, partitions=4, format="kafka", options=options)
+    assert "NOT_LEADER_OR_FOLLOWER" not in log.read_text(errors="replace")

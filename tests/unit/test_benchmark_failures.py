@@ -1,0 +1,86 @@
+"""A benchmark that fails: told in a few lines, logs kept, the other measures run all the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report
+from benchmarks.measure import Failed, Outcome, Scene, Series
+from benchmarks.spark_side import LINE_CHARACTERS, gist
+from benchmarks.spark_sides import LOG_LINES, Side, SideFailed, last_words
+
+JAVA = """Py4JJavaError: An error occurred while calling o202.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Lost task: TimeoutException: Expiring 130 record(s)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:2935)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+Caused by: org.apache.kafka.common.errors.TimeoutException: Expiring 130 record(s)
+\t... 1 more
+"""
+PYTHON = """Traceback (most recent call last):
+  File "writer.py", line 7, in write
+    raise Refused("no")
+anabranch.errors.Refused: no
+"""
+
+
+def test_a_java_error_without_its_frames() -> None:
+    assert gist(JAVA).splitlines() == [
+        "Py4JJavaError: An error occurred while calling o202.save.",
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Lost task: TimeoutException: "
+        "Expiring 130 record(s)",
+        "Caused by: org.apache.kafka.common.errors.TimeoutException: Expiring 130 record(s)",
+    ]
+
+
+def test_a_python_error_without_its_frames() -> None:
+    assert gist(PYTHON) == "anabranch.errors.Refused: no"
+
+
+def test_lines_are_bounded_and_the_first_and_last_stay() -> None:
+    text = "\n".join(["first", "x" * 10_000, *map(str, range(100)), "same", "same"])
+    assert gist(text).splitlines() == ["first", "…", "97", "98", "99", "same"]
+    assert gist("\n".join(["first", "x" * 10_000])).splitlines() == ["first", "x" * LINE_CHARACTERS]
+    assert gist("") == ""
+
+
+def test_the_last_words_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "kafka1.log"
+    log.write_text("".join(f"line {number}\n" for number in range(100_000)) + "WARN first\n\tat frame\nERROR second\n")
+    *earlier, first, second = last_words(log).splitlines()
+    assert earlier == ["--- kafka1.log ---", *(f"line {number}" for number in range(100_000 - LOG_LINES + 2, 100_000))]
+    assert [first, second] == ["WARN first", "ERROR second"]
+
+
+def test_a_session_that_ends_is_a_short_error(tmp_path: Path) -> None:
+    log = tmp_path / "side.log"
+    with Side(log, {}, python="false") as side, pytest.raises(SideFailed, match="read: ") as found:
+        side("read")
+    assert found.value.logs == (log,)
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_a_failed_measure_is_told_and_the_others_are_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(scene: Scene) -> list[Outcome]:
+        log = scene.place("broker") / "broker.log"
+        log.write_text("its last words")
+        raise Failed("the broker went away", [log, scene.directory / "never-written.log"])
+
+    def works(scene: Scene) -> list[Outcome]:
+        return [Outcome("works", "it works", Series("ours", "rows/s", (1.0,)), None, None)]
+
+    target = tmp_path / "found.json"
+    code = report.run("test", {"fails": fails, "works": works}, (), ["--json", str(target), "--dir", str(tmp_path)])
+    assert code == 1
+    told = capsys.readouterr().out
+    assert "fails FAILED after" in told
+    assert "the broker went away" in told
+    record = json.loads(target.read_text())
+    assert record["failed"] == {"fails": "the broker went away"}
+    assert [one["name"] for one in record["measures"]] == ["works"]
+    (kept,) = (tmp_path / "found.fails-logs").iterdir()
+    assert kept.read_text() == "its last words"
