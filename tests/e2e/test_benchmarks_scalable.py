@@ -17,6 +17,7 @@ GOALS = {
     "rebalance": "≤ 500",
     "rebalance-moves": "≤ 0",
     "failover-1": "≤ 1000",
+    "idle-cpu": "≤ 5",
     "idle-tasks": "≤ 0",
     "idle-timers": "≤ 0",
 }

@@ -24,7 +24,7 @@ NAME = TopicName.parse("non-persistent://public/default/t")
 class Scene:
     def __init__(self) -> None:
         self.world = BrokerWorld()
-        self.topic = MemoryTopic(NAME, settings=self.world.settings, clock=self.world.clock)
+        self.topic = MemoryTopic(NAME, settings=self.world.settings, clock=self.world.clock, stir=lambda _: None)
         self.producer = self.world.producer("filler")
 
     async def subscribe(

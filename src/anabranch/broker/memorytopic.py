@@ -5,7 +5,8 @@ The same face as `Topic` where commands need it; no log, no cursor, no redeliver
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from anabranch.broker.access import AccessTable, Admission
 from anabranch.broker.consumer import Consumer, ConsumerSpec, Departed, SubscribeRequest, SubscriptionType
@@ -33,8 +34,9 @@ from anabranch.storage.topiclog import StoredEntry
 
 
 class MemorySubscription:
-    def __init__(self, name: str, spec: ConsumerSpec, partition: int) -> None:
+    def __init__(self, name: str, spec: ConsumerSpec, partition: int, stir: Callable[[], None]) -> None:
         self.name = name
+        self._stir = stir
         self.type = spec.type
         self.consumers: list[Consumer] = []
         self.departed = Departed()
@@ -106,9 +108,11 @@ class MemorySubscription:
         """Nothing waits here."""
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack]) -> None:
+        self._stir()
         consumer.messages_acked += sum(1 for _ in acks)
 
     def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
+        self._stir()
         consumer.messages_acked += 1
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
@@ -145,8 +149,13 @@ class MemorySubscription:
 
 
 class MemoryTopic:
-    def __init__(self, name: TopicName, *, settings: BrokerSettings, clock: Clock) -> None:
+    def __init__(
+        self, name: TopicName, *, settings: BrokerSettings, clock: Clock, stir: Callable[[MemoryTopic], None]
+    ) -> None:
+        """`stir` is told whenever something happens in it."""
         self.name = name
+        self.rests_until = 0.0  # nothing to do for a sweep before (`clock.monotonic`), unless it is stirred
+        self._stir = partial(stir, self)
         self.subscriptions: dict[str, MemorySubscription] = {}
         self.producers: dict[str, Producer] = {}
         self.used_at = clock.monotonic()
@@ -221,7 +230,7 @@ class MemoryTopic:
         producer.drop_held()
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
-        self.used_at = self._clock.monotonic()
+        self._leaves()
         heir = self._access.leave(producer)
         if heir is not None and not heir.closed:
             heir.is_ready = True
@@ -230,6 +239,11 @@ class MemoryTopic:
                     heir.request_id, heir.name, schema_version=heir.schema_version, topic_epoch=self._access.epoch
                 )
             )
+
+    def _leaves(self) -> None:
+        """Somebody; perhaps the last one."""
+        self.used_at = self._clock.monotonic()
+        self._stir()
 
     def _close_producer(self, producer: Producer, reason: Error, farewell: Farewell | None = None) -> None:
         producer.closed = True
@@ -262,6 +276,7 @@ class MemoryTopic:
         position = Position(0, self._next)
         self._next += 1
         producer = publish.producer
+        self._stir()
         producer.submitted(publish.size, publish.messages)
         self.messages_in += publish.messages
         self.bytes_in += publish.size
@@ -282,7 +297,7 @@ class MemoryTopic:
         if subscription is None or (not subscription.consumers and subscription.type is not request.spec.type):
             if subscription is None:
                 check_subscription(self.policies, None, len(self.subscriptions), self.name)
-            subscription = MemorySubscription(request.name, request.spec, self.partition)
+            subscription = MemorySubscription(request.name, request.spec, self.partition, self._stir)
         attached = sum(len(one.consumers) for one in self.subscriptions.values())
         check_consumer(self.policies, attached, len(subscription.consumers), self.name)
         consumer = Consumer(peer, request.spec, 0, self._clock.now_ms())
@@ -292,7 +307,7 @@ class MemoryTopic:
 
     def detach(self, subscription: MemorySubscription, consumer: Consumer) -> None:
         subscription.detach(consumer)
-        self.used_at = self._clock.monotonic()
+        self._leaves()
         if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
 

@@ -11,7 +11,10 @@ SAMPLES_MAX = 7
 
 class Meter:
     """Several counters that are looked at together. The rate is that since the oldest look within the window, so the
-    first look says 0; looks that follow each other closely are not remembered one by one."""
+    first look says 0; looks that follow each other closely are not remembered one by one.
+
+    Whoever has one looks at least once in a window while its counters grow, and need not while they do not: when the
+    last look is older than the window, they were at the window's edge what they were then."""
 
     __slots__ = ("_looks", "_samples_max", "_window")
 
@@ -29,6 +32,8 @@ class Meter:
         if not looks:
             looks.append((now, taken))
             return (0.0,) * len(taken)
+        if len(looks) == 1 and looks[0][0] < now - self._window:
+            looks[0] = (now - self._window, looks[0][1])
         then, before = looks[0]
         if now - looks[-1][0] >= self._window / (self._samples_max - 1):
             looks.append((now, taken))

@@ -217,6 +217,11 @@ class Publisher:
             self.sequences.forget_pushed(publish.producer.name)
         self._on_failed(error)
 
+    @property
+    def has_news(self) -> bool:
+        """Is anything settled since the last snapshot?"""
+        return self._since_snapshot > 0
+
     def snapshot_settled(self) -> None:
         """While it runs: what is new since the last snapshot, so that opening after a crash reads less back."""
         if self.sequences is not None and self._since_snapshot and self._noted is not None:

@@ -1,17 +1,19 @@
-"""Looking at all loaded topics now and then, so that rates and times of last use are there whoever asks, and when.
+"""Looking at loaded topics now and then, so that rates and times of last use are there whoever asks, and when.
 
-Nothing is written down where messages pass: a look compares counters with those of the look before. Rates are over the
-last minute; a time of last use is that of the look which saw it, at most `LOOK_SECONDS` late.
+Where messages pass it is only noted that something happened (`stirred`): a look compares counters with those of the
+look before. Rates are over the last minute; a time of last use is that of the look which saw it, at most `LOOK_SECONDS`
+late. A topic is awake from what happens in it until a minute without anything has passed; the others are not looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from anabranch.broker.consumer import Consumer, Departed
 from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
 from anabranch.broker.meter import Meter
+from anabranch.broker.stirred import View
 from anabranch.broker.subscription import Subscription
 from anabranch.broker.topic import Topic
 from anabranch.model.names import TopicName
@@ -20,6 +22,14 @@ from anabranch.runtime.clock import Clock
 
 LOOK_SECONDS = 10.0
 PAUSE_SECONDS = 0.005  # work between two breaths of the event loop
+
+
+class Loaded(Protocol):
+    """What the sampler has to know of the loaded topics."""
+
+    def __len__(self) -> int: ...
+
+    def loaded(self, name: TopicName) -> Topic | MemoryTopic | None: ...
 
 
 @dataclass(slots=True)
@@ -42,6 +52,12 @@ class TopicBook:
     rates: tuple[float, ...] = (0.0,) * 4
     published_ms: int = 0
     subscriptions: dict[str, SubscriptionBook] = field(default_factory=dict)
+    short: Meter | None = None  # the same counters over a shorter time, for who wants that (`segment_rates`)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing has happened for a whole window."""
+        return not any(self.rates) and not any(any(one.rates) for one in self.subscriptions.values())
 
 
 class Breath:
@@ -58,26 +74,34 @@ class Breath:
 
 
 class Sampler:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, stirred: View[Topic | MemoryTopic]) -> None:
         self._clock = clock
+        self._stirred = stirred
+        self._awake: set[Topic | MemoryTopic] = set()
         self._books: dict[TopicName, TopicBook] = {}
 
-    async def run(self, topics: Callable[[], Sequence[Topic | MemoryTopic]]) -> None:
+    async def run(self, topics: Loaded) -> None:
         """For ever."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
-            loaded = topics()
             breath = Breath(self._clock)
-            for topic in loaded:
-                self.look(topic)
+            for topic in tuple(self.awake()):
+                # Quiet, and stirred at this very moment: it is noted, and awake again with the next question.
+                if topics.loaded(topic.name) is not topic or self.look(topic).is_quiet:
+                    self._awake.discard(topic)
                 await breath.take()
-            self.forget(loaded)
+            self._forget(topics)
 
-    def forget(self, loaded: Sequence[Topic | MemoryTopic]) -> None:
-        """All but these."""
-        if len(self._books) > len(loaded):
-            names = {topic.name for topic in loaded}
-            self._books = {name: book for name, book in self._books.items() if name in names}
+    def awake(self) -> set[Topic | MemoryTopic]:
+        """Topics in which something happened during the last minute; all others have rates of 0. (Some of these may be
+        closed by now.)"""
+        self._awake |= self._stirred.take()
+        return self._awake
+
+    def _forget(self, topics: Loaded) -> None:
+        """What is no longer loaded."""
+        if len(self._books) > len(topics):
+            self._books = {name: book for name, book in self._books.items() if topics.loaded(name) is not None}
 
     def throughput(self, name: TopicName) -> float:
         """Bytes per second, in and out, as the last look found them."""

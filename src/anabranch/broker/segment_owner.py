@@ -81,10 +81,7 @@ class SegmentOwner:
 
     def start(self) -> None:
         """Rates are looked at from now on."""
-        self._tasks.spawn(self._rates.run(self._loaded), "rates")
-
-    def _loaded(self) -> list[SegmentTopic]:
-        return [topic for topic in self._topics if isinstance(topic, SegmentTopic)]
+        self._tasks.spawn(self._rates.run(), "rates")
 
     async def stats(self, ref: SegmentRef) -> SegmentStats | None:
         """None when it is not there."""

@@ -53,8 +53,11 @@ class Subscription:
         settings: BrokerSettings,
         clock: Clock,
         tasks: TaskOwner,
+        stir: Callable[[], None],
     ) -> None:
+        """`stir` is told whenever something may be delivered, acknowledged or moved."""
         self.name = name
+        self._stir = stir
         self.cursor = cursor
         self.type: SubscriptionType | None = None
         self.departed = Departed()
@@ -239,6 +242,7 @@ class Subscription:
 
     def pump(self) -> None:
         """Deliver whatever can be delivered now; starts at most one read of the disk."""
+        self._stir()
         dispatcher = self._dispatcher
         if dispatcher is None or self._reading or self._pumping or self._fenced:
             return
@@ -305,6 +309,7 @@ class Subscription:
         """Individual acknowledgements. Positions that were never written are ignored: a cursor must not run ahead."""
         if consumer.closed:
             return  # what it held is somebody else's concern now
+        self._stir()
         last, cursor, dispatcher = self._topic.log.last_position, self.cursor, self._dispatcher
         for position, words, batch_size in acks:
             if EARLIEST < position <= last and position.entry >= 0 and len(words) <= ACK_WORDS_MAX:
@@ -320,6 +325,7 @@ class Subscription:
     def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
         if consumer.closed or self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             return
+        self._stir()
         last = self._topic.log.last_position
         if position == LATEST or position > last:
             position, words = last, ()
@@ -378,6 +384,7 @@ class Subscription:
         self._fenced = True
         try:
             self.close_consumers()
+            self._stir()
             self.cursor.seek(next_to_read)
             if words:
                 self.cursor.ack(next_to_read, 0, words, 0)
@@ -389,6 +396,7 @@ class Subscription:
 
     def fence(self, farewell: Farewell | None = None) -> None:
         """No consumer may come in any more; those attached are told to go."""
+        self._stir()
         self._fenced = True
         self.close_consumers(farewell)
         self._alarm.stop()

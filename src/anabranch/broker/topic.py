@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from anabranch.broker.access import Admission
 from anabranch.broker.attendance import Attendance
@@ -59,8 +60,12 @@ class Topic:
         clock: Clock,
         on_dirty: Callable[[Topic], None],
         check_writable: Callable[[], None],
+        stir: Callable[[Topic], None],
     ) -> None:
+        """`stir` is told whenever something happens in it, but for a publish: that is `on_dirty`."""
         self.name = name
+        self.rests_until = 0.0  # nothing to do for a sweep before (`clock.monotonic`), unless it is stirred
+        self._stir = partial(stir, self)
         self.log = topic_log
         self.used_at = clock.monotonic()
         self._settings = settings
@@ -102,6 +107,7 @@ class Topic:
     async def apply(self, policies: Policies) -> None:
         """What holds from now on, for those who are connected too."""
         self.policies = policies
+        self._stir()
         kept, stored = policies.retention, self._stored
         self.log.settings = (
             stored if kept is None else replace(stored, retention_ms=kept.time_ms, retention_bytes=kept.size_bytes)
@@ -219,6 +225,7 @@ class Topic:
 
     def remove_producer(self, producer: Producer) -> None:
         self.used_at = self._clock.monotonic()
+        self._stir()
         self._attendance.remove(producer)
 
     def close_producers(self) -> None:
@@ -274,6 +281,7 @@ class Topic:
             settings=self._settings,
             clock=self._clock,
             tasks=self._tasks,
+            stir=self._stir,
         )
         made.apply(self.policies, self._rates.dispatch)
         return made
@@ -341,6 +349,12 @@ class Topic:
         if threshold and self._uncompacted_bytes() >= threshold and self.compactor.stats.status is not Status.RUNNING:
             self.compact()
         await self.log.trim()
+
+    def resting_seconds(self) -> float:
+        """For how long a sweep has nothing to do, if nothing happens here."""
+        if self._table.has_abandoned or (self.policies.dedup_snapshot_seconds and self._publisher.has_news):
+            return 0.0
+        return self._upkeep.resting_seconds()
 
     def compact(self) -> None:
         """Begin; AlreadyRunning. How it goes is in `compactor.stats`."""

@@ -48,6 +48,7 @@ class TopicMaker:
         tasks: TaskOwner,
         check_writable: Callable[[], None],
         on_dirty: Callable[[Topic], None],
+        stir: Callable[[AnyTopic], None],
         on_segment: Callable[[SegmentTopic], None],
     ) -> None:
         """`segments`: None where there are no scalable topics. `on_segment`: told of each before it is loaded."""
@@ -59,13 +60,14 @@ class TopicMaker:
         self._tasks = tasks
         self._check_writable = check_writable
         self._on_dirty = on_dirty
+        self._stir = stir
         self._on_segment = on_segment
 
     async def make(self, name: TopicName, birth: Birth | None) -> AnyTopic:
         """Loaded, and under the policies that hold now. `birth`: of a segment that may be made."""
         if name.is_persistent:
             return await self._make_stored(name, birth)
-        topic = MemoryTopic(name, settings=self._settings, clock=self._clock)
+        topic = MemoryTopic(name, settings=self._settings, clock=self._clock, stir=self._stir)
         await topic.apply(await self._catalog.effective(name.namespace_path))
         return topic
 
@@ -80,6 +82,7 @@ class TopicMaker:
             clock=self._clock,
             on_dirty=self._on_dirty,
             check_writable=self._check_writable,
+            stir=self._stir,
         )
         if isinstance(topic, SegmentTopic):
             self._on_segment(topic)

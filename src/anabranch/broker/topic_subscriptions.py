@@ -62,6 +62,11 @@ class TopicSubscriptions:
     def is_caught_up(self) -> bool:
         return not any(one.cursor.has_backlog for one in self.by_name.values())
 
+    @property
+    def has_abandoned(self) -> bool:
+        """Will the next sweep drop readers, if they stay alone?"""
+        return bool(self._abandoned)
+
     # -- coming
 
     async def create(

@@ -17,10 +17,11 @@ from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.farewell import Farewell
 from anabranch.broker.patrol import Patrol
 from anabranch.broker.placement import Address, ServedElsewhere
-from anabranch.broker.sampling import Sampler
+from anabranch.broker.sampling import Breath, Sampler
 from anabranch.broker.segment_logs import SegmentLogs
 from anabranch.broker.segment_topic import SegmentTopic
 from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.stirred import Stirred
 from anabranch.broker.topic import Topic
 from anabranch.broker.topic_maker import AnyTopic, Birth, OpenLog, TopicMaker
 from anabranch.model.errors import AlreadyExists, BadName, Error, NotAllowed, NotFound, NotReady
@@ -32,6 +33,8 @@ from anabranch.storage.port import Fenced
 log = logging.getLogger(__name__)
 
 CLOSE_TOGETHER = 64
+REST_SECONDS = 60.0
+"""A topic in which nothing happens is swept so often at least, whatever it said of itself."""
 
 
 async def _nothing(_: TopicName) -> None:
@@ -77,6 +80,8 @@ class Topics:
         self._stopped = False
         self._changes = 0  # of policies, whichever
         self._policy_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.stirred: Stirred[AnyTopic] = Stirred()
+        self._unswept = self.stirred.view()
         self._maker = TopicMaker(
             catalog,
             open_log,
@@ -86,12 +91,13 @@ class Topics:
             tasks=self._tasks,
             check_writable=check_writable,
             on_dirty=self._dirty.append,
+            stir=self.stirred.note,
             on_segment=self._segment_made,
         )
         self._patrol = Patrol(
             catalog, segments, clock, is_asleep=self._is_asleep, wake=lambda name: self.get(name, create=False)
         )
-        self.sampler = Sampler(clock)
+        self.sampler = Sampler(clock, self.stirred.view())
         self.on_vanishing: Callable[[TopicName], Awaitable[None]] = _nothing  # told when a topic dies of disuse
 
     def __iter__(self) -> Iterator[AnyTopic]:
@@ -103,7 +109,7 @@ class Topics:
     def start(self) -> None:
         self._tasks.spawn(self._sweep(), "sweep")
         self._tasks.spawn(self._patrol.run(), "patrol")
-        self._tasks.spawn(self.sampler.run(lambda: list(self)), "sampler")
+        self._tasks.spawn(self.sampler.run(self), "sampler")
 
     def names(self) -> list[TopicName]:
         """Of all that is loaded or just being opened."""
@@ -255,6 +261,7 @@ class Topics:
 
     def group_ended(self) -> None:
         dirty, self._dirty[:] = list(self._dirty), []
+        self.stirred.note_all(dirty)
         for topic in dirty:
             try:
                 topic.dispatch()
@@ -343,9 +350,20 @@ class Topics:
         """Close topics nobody uses, so that memory follows use and not history; let logs drop what is consumed."""
         while True:
             await self._clock.sleep(self._settings.sweep_seconds)
-            now = self._clock.monotonic()
+            now, breath, stirred = self._clock.monotonic(), Breath(self._clock), self._unswept.take()
             for topic in self:
-                await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
+                if topic.rests_until <= now or topic in stirred:
+                    await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
+                    await breath.take()
+
+    def _rest(self, topic: AnyTopic) -> float:
+        """Until when time alone gives the next sweeps nothing to do for it."""
+        now = self._clock.monotonic()
+        rest = topic.resting_seconds() if isinstance(topic, Topic) else REST_SECONDS
+        if topic.is_idle and isinstance(topic, Topic) and topic.is_eligible:
+            return now  # the sweep that deletes it is the next one, or another
+        until = now + min(rest, REST_SECONDS)
+        return min(until, topic.used_at + self._settings.idle_topic_seconds) if topic.is_idle else until
 
     async def _sweep_topic(self, topic: AnyTopic, is_unused: bool) -> None:
         if self._topics.get(topic.name) is not topic:
@@ -359,6 +377,7 @@ class Topics:
                 await self._close(topic)
             elif isinstance(topic, Topic):
                 await topic.sweep()
+            topic.rests_until = self._rest(topic)
         except Error as error:  # a full or failing disk: the next sweep tries again
             log.warning("topic was not swept", extra={"topic": str(topic.name), "reason": error.reason})
 

@@ -69,6 +69,16 @@ class Upkeep:
         if policies.subscription_expires_minutes:
             await self._drop_unused(policies.subscription_expires_minutes)
 
+    def resting_seconds(self) -> float:
+        """For how long time alone gives nothing to do."""
+        policies = self._topic.policies
+        if policies.subscription_expires_minutes or policies.compaction_threshold_bytes or self._blocked is not None:
+            return 0.0
+        has_ages = policies.ttl_seconds or policies.age_quota is not None
+        if has_ages and any(one.cursor.has_backlog for one in self._durable()):
+            return 0.0
+        return self._log.resting_seconds()
+
     async def _drop_unused(self, minutes: int) -> None:
         now_ms = self._clock.now_ms()
         self._last_use.note(self._topic.subscriptions, now_ms)

@@ -133,9 +133,10 @@ class ClusterPlace:
     def loads(self) -> Mapping[int, float]:
         loads: dict[int, float] = {}
         topics = self._topics()
-        for topic in topics:
-            slot = slot_of(str(topic.name))
-            loads[slot] = loads.get(slot, 0.0) + topics.sampler.throughput(topic.name)
+        for topic in topics.sampler.awake():
+            if topics.loaded(topic.name) is topic:
+                slot = slot_of(str(topic.name))
+                loads[slot] = loads.get(slot, 0.0) + topics.sampler.throughput(topic.name)
         return loads
 
     def give_up(self, reason: str) -> None:

@@ -32,7 +32,7 @@ from anabranch.storage.topicreader import TopicReader
 from anabranch.storage.topicrecord import TopicRecord, with_chain
 from anabranch.storage.topicstate import TopicState
 from anabranch.storage.topicstats import CursorStats, LedgerStats, TopicLogStats
-from anabranch.storage.trim import ledgers_to_drop
+from anabranch.storage.trim import ledgers_to_drop, next_drop_ms
 
 __all__ = ["StoredEntry", "TopicLog", "TopicLogSettings", "TopicSink", "TopicTerminated"]
 
@@ -315,14 +315,27 @@ class TopicLog(TopicState):
         async with self._trim_lock:
             return await self._drop_ledgers()
 
-    async def _drop_ledgers(self) -> int:
+    def resting_seconds(self) -> float:
+        """After a `trim`: for how long another one has nothing to do, if nobody appends, reads or lets go."""
+        if self._garbage:
+            return 0.0
+        due = next_drop_ms(list(self.chain), slowest=self._slowest(), retention_ms=self._settings.retention_ms)
+        tail = self.chain.tail
+        if tail is not None and tail.entries and not self.is_terminated:
+            due = min(due, self._tail.opened_at_ms + self._settings.ledger_age_max_ms)
+        return max(due - self._clock.now_ms(), 0.0) / 1000
+
+    def _slowest(self) -> Position | None:
+        """Everything behind this is kept; None: for nobody."""
         needed = [cursor.mark_delete for cursor in self._cursors.values() if cursor.durable]
         if self.held_behind is not None:
             needed.append(self.held_behind)
-        slowest = min(needed, default=None)
+        return min(needed, default=None)
+
+    async def _drop_ledgers(self) -> int:
         count = ledgers_to_drop(
             list(self.chain),
-            slowest=slowest,
+            slowest=self._slowest(),
             now_ms=self._clock.now_ms(),
             retention_ms=self._settings.retention_ms,
             retention_bytes=self._settings.retention_bytes,

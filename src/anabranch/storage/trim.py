@@ -14,6 +14,7 @@ The last ledger always stays, sealed or not: who ends a topic and then reads it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from anabranch.model.position import Position
@@ -41,3 +42,10 @@ def ledgers_to_drop(
             return count
         remaining -= info.bytes
     return max(len(ledgers) - 1, 0)
+
+
+def next_drop_ms(ledgers: Sequence[ChainLedger], *, slowest: Position | None, retention_ms: int) -> float:
+    """When time alone lets the first ledger go that `ledgers_to_drop` has left; infinite when that takes more."""
+    if len(ledgers) < 2 or not ledgers[0].sealed or (slowest is not None and slowest < ledgers[0].end):
+        return math.inf
+    return ledgers[0].sealed_at_ms + retention_ms if retention_ms >= 0 else math.inf
