@@ -43,7 +43,14 @@ class Scene:
     def make(self, name: str, cursor: Cursor) -> Subscription:
         settings = BrokerSettings()
         return Subscription(
-            name, cursor, self, partition=-1, settings=settings, clock=self.world.clock, tasks=self.tasks
+            name,
+            cursor,
+            self,
+            partition=-1,
+            settings=settings,
+            clock=self.world.clock,
+            tasks=self.tasks,
+            stir=lambda: None,
         )
 
     def check_open(self) -> None:
