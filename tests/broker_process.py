@@ -132,7 +132,7 @@ class BrokerProcess:
             self._process.wait()
             self._process = None
 
-    def stop(self, *, within_s: float = 10.0) -> None:
+    def stop(self, *, within_s: float = 30.0) -> None:
         """SIGTERM; the broker must end by itself, in time, with exit code 0."""
         process = self._running()
         process.send_signal(signal.SIGTERM)

@@ -68,11 +68,20 @@ class ClusterProcesses:
         return self
 
     def revive(self) -> None:
-        """Whoever is not there is started again; all serve when this returns."""
-        self.launch_missing()
-        for broker in self.brokers.values():
-            broker.wait_ready()
-        self.wait_settled()
+        """Whoever is not there is started again, whoever stands still goes on; all serve when this returns.
+
+        When they cannot, nobody is left: the next test begins with new processes instead of the same trouble.
+        """
+        try:
+            for broker in self.alive:
+                broker.thaw()
+            self.launch_missing()
+            for broker in self.brokers.values():
+                broker.wait_ready()
+            self.wait_settled()
+        except BaseException:
+            self.close()
+            raise
 
     def launch_missing(self) -> None:
         for broker in self.brokers.values():
@@ -111,7 +120,14 @@ class ClusterProcesses:
         topics = [f"persistent://public/default/settled-{number}" for number in range(24)]
 
         def agreed() -> bool:
-            views = [[self._lookup(topic, broker) for topic in topics] for broker in self.alive]
+            views: list[list[str]] = []
+            for broker in self.alive:
+                views.append([])
+                for topic in topics:
+                    url = self._lookup(topic, broker)
+                    if url is None:  # no use to wait for the rest of its answers
+                        return False
+                    views[-1].append(url)
             return all(view == views[0] for view in views) and set(views[0]) == {b.service_url for b in self.alive}
 
         self.until(agreed, "the brokers do not agree", within_s)

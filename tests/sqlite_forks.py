@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,10 @@ async def write(folder: Path, name: str, say: Say) -> None:
         await asyncio.gather(*map(lane, range(4)))
 
 
-async def hold(folder: Path, name: str, say: Say) -> None:
-    """A key of a session with a short ttl, written again and again until the session is lost."""
+async def hold(folder: Path, name: str, say: Say, ttl_ms: int) -> None:
+    """A key of a session, written again and again until the session is lost."""
     async with SqliteStore(folder, SystemClock()) as store:
-        session = await store.open_session(500)
+        session = await store.open_session(ttl_ms)
         session.listen(lambda event: say(f"{event} {session.valid_until} {time.monotonic()}"))
         while True:
             try:
@@ -97,7 +98,13 @@ async def come(folder: Path, name: str, say: Say) -> None:
 
 
 Job = Callable[[Path, str, Say], Coroutine[Any, Any, None]]
-JOBS: dict[str, Job] = {"write": write, "hold": hold, "fork": fork, "come": come}
+JOBS: dict[str, Job] = {
+    "write": write,
+    "hold": partial(hold, ttl_ms=3_000),  # others end it when it is silent for so long: more than a busy machine takes
+    "hold-alone": partial(hold, ttl_ms=500),
+    "fork": fork,
+    "come": come,
+}
 
 
 def main(folder: Path) -> None:

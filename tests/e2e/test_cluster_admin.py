@@ -26,9 +26,10 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProce
 
 
 @pytest.fixture
-def cluster(processes: ClusterProcesses) -> Iterator[ClusterProcesses]:
-    yield processes
+def cluster(processes: ClusterProcesses) -> ClusterProcesses:
+    """All of them serve, whatever the test before did to them."""
     processes.revive()
+    return processes
 
 
 @pytest.fixture

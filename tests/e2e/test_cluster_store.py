@@ -3,6 +3,7 @@ them: they serve as long as their session can be valid, then confirm nothing, an
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,6 +23,8 @@ from tests.stock_client import new_client
 pytestmark = pytest.mark.slow
 
 SESSION_MS = 4_000
+SURE_S = SESSION_MS / 1000 / 2
+"""So long a session lives for certain after its holder is cut off: signs of life come more often than that."""
 TOPIC = "persistent://public/default/{}"
 
 
@@ -66,9 +69,11 @@ async def test_a_broker_that_is_cut_off_confirms_nothing_once_another_serves(pro
     async with RawClient(first.service_url) as raw:
         await raw.hello()
         await raw.producer(topic)
+        began = time.monotonic()
         proxied.cut_off("b1")
         producer.send(b"2")
-        assert cluster.owner(topic, by=second) is first, "too slow to see that it goes on while it may"
+        owner = cluster.owner(topic, by=second)
+        assert owner is first or time.monotonic() - began > SURE_S, "it goes on while it may"
         cluster.until(lambda: cluster.owner(topic, by=second) is second, "nobody took over")
         raw.send(0, b"never")
         await raw.wait_closed(30)

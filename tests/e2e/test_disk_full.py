@@ -55,7 +55,7 @@ def test_full_disk_is_told_survived_and_left_behind(small_disk: Path) -> None:
 
         with pytest.raises(pulsar.PulsarException, match="ProducerBlockedQuotaExceeded"):
             client.create_producer("other")
-        assert [keeper.receive(5_000).data()[:4] for _ in acknowledged] == acknowledged
+        assert [keeper.receive(30_000).data()[:4] for _ in acknowledged] == acknowledged
 
         subprocess.run(["mount", "-o", "remount,size=400m", str(small_disk)], check=True)
         assert publish_again(client) == b"back"
@@ -65,14 +65,14 @@ def test_full_disk_is_told_survived_and_left_behind(small_disk: Path) -> None:
         broker.start()
         client = new_client(broker.service_url)
         reader = client.create_reader("full", pulsar.MessageId.earliest)
-        found = [reader.read_next(5_000).data()[:4] for _ in range(len(acknowledged) + 1)]
+        found = [reader.read_next(30_000).data()[:4] for _ in range(len(acknowledged) + 1)]
         assert found == [*acknowledged, b"back"]
         client.close()
         broker.stop()
 
 
 def publish_again(client: pulsar.Client) -> bytes:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while True:
         try:
             producer = client.create_producer("full", batching_enabled=False)

@@ -179,7 +179,7 @@ def test_properties_of_a_namespace(rest: Rest, namespace: str, broker: BrokerPro
     rest.expect("PUT", f"{base}/properties", {"b": "2"})
     rest.expect("PUT", f"{base}/property/c/3")
     assert rest.expect("GET", f"{base}/properties") == {"a": "1", "b": "2", "c": "3"}
-    with urllib.request.urlopen(f"{broker.http_url}{base}/property/c", timeout=5) as answer:
+    with urllib.request.urlopen(f"{broker.http_url}{base}/property/c", timeout=30) as answer:
         assert answer.read() == b"3"
     assert rest.call("DELETE", f"{base}/property/c") == (200, 3)
     assert rest.call("GET", f"{base}/property/c") == (200, None)
@@ -223,7 +223,7 @@ def test_bundles(rest: Rest, namespace: str, client: pulsar.Client, broker: Brok
     base, topic = f"{N}/{namespace}", f"persistent://{namespace}/t"
     producer = client.create_producer(topic)
     path = f"/lookup/v2/topic/persistent/{namespace}/t/bundle"
-    with urllib.request.urlopen(broker.http_url + path, timeout=5) as answer:
+    with urllib.request.urlopen(broker.http_url + path, timeout=30) as answer:
         bundle = answer.read().decode()
     assert rest.call("PUT", f"{base}/{bundle}/unload")[0] == 204
     producer.send(b"comes back")
@@ -269,7 +269,7 @@ def test_properties_of_topics(rest: Rest, namespace: str) -> None:
 
 def raw(broker: BrokerProcess, path: str) -> tuple[int, bytes, dict[str, str]]:
     try:
-        with urllib.request.urlopen(broker.http_url + path, timeout=5) as answer:
+        with urllib.request.urlopen(broker.http_url + path, timeout=30) as answer:
             return answer.status, answer.read(), dict(answer.headers)
     except urllib.error.HTTPError as error:
         return error.code, error.read(), dict(error.headers)

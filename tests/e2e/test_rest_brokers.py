@@ -25,7 +25,7 @@ def test_loaded_topics_by_bundle(broker: BrokerProcess, topic: str) -> None:
     rest.expect("PUT", f"/admin/v2/{path}")
     namespace = "/".join(path.split("/")[1:3])
     tree = rest.expect("GET", "/admin/v2/broker-stats/topics")[namespace]
-    [bundle] = [bundle for bundle, domains in tree.items() if topic in domains["persistent"]]
+    [bundle] = [bundle for bundle, domains in tree.items() if topic in domains.get("persistent", ())]
     owned = rest.expect("GET", f"{BROKERS}/standalone/{here}/ownedNamespaces")
     assert owned[f"{namespace}/{bundle}"]["is_active"]
     assert rest.call("GET", f"{BROKERS}/standalone/other:1/ownedNamespaces")[0] == 404

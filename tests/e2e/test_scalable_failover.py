@@ -48,10 +48,11 @@ def started(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def brokers(started: Brokers) -> Iterator[Brokers]:
-    yield started
+def brokers(started: Brokers) -> Brokers:
+    """Both serve, whatever the test before did to them."""
     started.die_at.unlink(missing_ok=True)
     started.processes.revive()
+    return started
 
 
 @pytest.mark.parametrize("step", SPLIT_STEPS)

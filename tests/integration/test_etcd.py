@@ -111,7 +111,7 @@ class TestThreeServers:
     @pytest.mark.slow
     async def test_everything_goes_on_when_the_leader_dies(self, three: Cluster, place: str) -> None:
         async with open_store(three.url + place, SystemClock()) as store:
-            session = await store.open_session(6_000)
+            session = await store.open_session(12_000)
             events: list[SessionEvent] = []
             session.listen(events.append)
             await store.put("/live", b"", expected=ABSENT, session=session)
@@ -153,7 +153,7 @@ class TestThreeServers:
     @pytest.mark.slow
     async def test_a_server_that_stands_still_is_left(self, three: Cluster, place: str) -> None:
         async with open_store(three.url + place, SystemClock()) as store:
-            session = await store.open_session(6_000)
+            session = await store.open_session(12_000)
             await store.put("/a", b"1", expected=ABSENT, session=session)
             watch = store.watch("/a")
             three.nodes[0].pause()
@@ -344,7 +344,7 @@ class TestCuts:
 
     async def test_a_short_cut_keeps_the_session(self, proxy: FaultProxy, place: str) -> None:
         async with through(proxy, place) as store:
-            session = await store.open_session(4_000)
+            session = await store.open_session(9_000)
             events: list[SessionEvent] = []
             session.listen(events.append)
             await store.put("/live", b"", expected=ABSENT, session=session)

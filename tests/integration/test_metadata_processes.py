@@ -23,7 +23,7 @@ from tests.services import oxia
 pytestmark = pytest.mark.slow
 SHARED = params(["sqlite", "zk", "etcd", "oxia"])
 SERVED = params(["zk", "etcd", "oxia"])
-SLACK_S = 5.0
+SLACK_S = 15.0
 """A busy machine may look late; a session with the wrong lifetime is later than that."""
 
 
@@ -61,7 +61,7 @@ async def test_keys_of_a_killed_process_go_in_time(
 ) -> None:
     clock = SystemClock()
     store = await world.open()
-    mine = await store.open_session(1000)
+    mine = await store.open_session(20_000)  # more than a busy machine takes for all this
     await store.put("/live/mine", b"", expected=ABSENT, session=mine)
     async with child(world, "live", "theirs", "1000") as process:
         ttl_ms = int((await hear(process, "ready"))[0])

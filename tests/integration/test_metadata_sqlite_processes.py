@@ -122,7 +122,7 @@ async def test_a_stopped_process_loses_its_session_and_knows_it_the_moment_it_go
 
 
 async def test_a_stopped_process_that_nobody_reaped_goes_on(forks: Forks) -> None:
-    pid = forks.start("hold", "h")
+    pid = forks.start("hold-alone", "h")
     await forks.wait_said("h", "put", 5)
     forks.kill(pid, signal.SIGSTOP)
     await asyncio.sleep(0.8)  # longer than its ttl of 500 ms, and no other process is there

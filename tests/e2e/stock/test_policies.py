@@ -295,7 +295,7 @@ def test_longest_delay(client: pulsar.Client, namespace: Namespace) -> None:
     namespace.set("delayedDelivery", {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 5_000})
     topic = namespace.topic()
     consumer = client.subscribe(topic, "s", consumer_type=SHARED, initial_position=EARLIEST)
-    producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=1_000)
+    producer = client.create_producer(topic, batching_enabled=False, send_timeout_millis=5_000)
     producer.send(b"soon", deliver_at=int(time.time() * 1000) + 100)
     refused(
         lambda: producer.send(b"too late", deliver_at=int(time.time() * 1000) + 60_000),

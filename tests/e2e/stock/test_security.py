@@ -23,7 +23,7 @@ from tests.e2e.stock.client_helpers import EARLIEST, eventually, receive_data, t
 from tests.security_world import PASSWORDS, SECRET, Authority, KeyFiles, token_of, write_htpasswd, write_secret
 from tests.stock_client import new_client
 
-SHORT_S = 1
+SHORT_S = 1  # for what is to be refused: the client tries that long
 NEVER = b"another secret of enough bytes!!"
 
 
@@ -164,7 +164,7 @@ def test_a_supplier_refreshes_an_expiring_token(guarded: Guarded, connect: NewCl
     asked: list[str] = []
 
     def supplier() -> str:
-        asked.append(token_of("app", seconds=1.0))
+        asked.append(token_of("app", seconds=2.5))  # long enough for a busy machine to show it while it is good
         return asked[-1]
 
     client = connect(guarded.process.service_url, pulsar.AuthenticationToken(supplier))
@@ -174,7 +174,7 @@ def test_a_supplier_refreshes_an_expiring_token(guarded: Guarded, connect: NewCl
     producer.send(b"before")
     address = one_producer(guarded, f"persistent://{topic}")["address"]
     first = len(asked)
-    eventually(lambda: len(asked) >= first + 2, within_s=10, what="two refreshes")
+    eventually(lambda: len(asked) >= first + 2, within_s=40, what="two refreshes")
     producer.send(b"after")
     assert receive_data(consumer, 2) == [b"before", b"after"]
     assert one_producer(guarded, f"persistent://{topic}")["address"] == address, "it had to reconnect"
@@ -187,15 +187,15 @@ def one_producer(guarded: Guarded, topic: str) -> Any:
 
 def test_a_token_that_expires_for_good_ends_the_session(guarded: Guarded, connect: NewClient) -> None:
     namespace = guarded.namespace(app=["produce"])
-    client = connect(guarded.process.service_url, token("app", seconds=1.5), operation_timeout_seconds=SHORT_S)
+    client = connect(guarded.process.service_url, token("app", seconds=4), operation_timeout_seconds=4)
     topic = f"persistent://{namespace}/t"
-    producer = client.create_producer(topic, send_timeout_millis=1_500)
+    producer = client.create_producer(topic, send_timeout_millis=4_000)
     producer.send(b"in time")
 
     def is_gone() -> bool:
         return bool(guarded.admin("GET", f"{topic_path(topic)}/stats")[1]["publishers"] == [])
 
-    eventually(is_gone, within_s=10, what="the session's end")
+    eventually(is_gone, within_s=30, what="the session's end")
     with pytest.raises(pulsar.PulsarException):
         producer.send(b"too late")
 
@@ -293,7 +293,7 @@ def test_consume_needs_consume(guarded: Guarded, connect: NewClient) -> None:
 
 def test_lookup_needs_either(guarded: Guarded, connect: NewClient) -> None:
     namespace = guarded.namespace(other=["produce"])
-    client = connect(guarded.process.service_url, token("app"), operation_timeout_seconds=SHORT_S)
+    client = connect(guarded.process.service_url, token("app"))
     with pytest.raises(pulsar.AuthorizationError):
         client.get_topic_partitions(f"{namespace}/t")
     guarded.grant(namespace, "app", "consume")
@@ -325,7 +325,7 @@ def test_a_pattern_finds_only_where_it_may_look(guarded: Guarded, connect: NewCl
     import re
 
     namespace = guarded.namespace(app=["produce", "consume"])
-    client = connect(guarded.process.service_url, token("app"), operation_timeout_seconds=SHORT_S)
+    client = connect(guarded.process.service_url, token("app"))
     client.create_producer(f"{namespace}/a-1").send(b"x")
     consumer = client.subscribe(re.compile(f"persistent://{namespace}/a-.*"), "s", initial_position=EARLIEST)
     assert receive_data(consumer, 1) == [b"x"]
@@ -336,8 +336,8 @@ def test_a_pattern_finds_only_where_it_may_look(guarded: Guarded, connect: NewCl
 
 def test_a_grant_taken_away_stops_a_running_producer(guarded: Guarded, connect: NewClient) -> None:
     namespace = guarded.namespace(app=["produce"])
-    client = connect(guarded.process.service_url, token("app"), operation_timeout_seconds=SHORT_S)
-    producer = client.create_producer(f"{namespace}/t", send_timeout_millis=1_500)
+    client = connect(guarded.process.service_url, token("app"))
+    producer = client.create_producer(f"{namespace}/t", send_timeout_millis=4_000)
     producer.send(b"allowed")
     assert guarded.admin("DELETE", f"/admin/v2/namespaces/{namespace}/permissions/app")[0] == 204
     with pytest.raises(pulsar.PulsarException):
