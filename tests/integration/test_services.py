@@ -17,8 +17,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests import services
+from tests.broker_process import free_port
 from tests.services import available, cache, oxia, zookeeper
-from tests.services.process import Cluster, Node
+from tests.services.process import Cluster, Node, ServerFailed
 
 pytestmark = pytest.mark.slow
 ALL = [pytest.param(kind, marks=pytest.mark.xdist_group(kind)) for kind in services.KINDS]
@@ -182,3 +183,32 @@ def test_cache_entry_is_built_once_and_whole(tmp_path: Path, monkeypatch: pytest
 def test_readiness_is_not_the_first_answer() -> None:
     node = services.shared("zk").nodes[0]
     assert "Mode: standalone" in zookeeper.ask(node.port, "srvr")
+
+
+def test_a_shared_server_that_died_is_started_again() -> None:
+    cluster = services.shared("etcd")
+    first = cluster.nodes[0].pid
+    cluster.nodes[0].kill9()
+    assert services.shared("etcd") is cluster
+    assert cluster.nodes[0].is_alive and cluster.nodes[0].pid != first
+
+
+def test_a_server_that_does_not_start_is_not_waited_for_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[str] = []
+
+    def probe() -> bool:
+        starts.append("asked")
+        return False
+
+    node = Node("broken", tmp_path, ["false"], port=free_port(), probe=probe)
+    monkeypatch.setitem(available._shared, "broken", Cluster("broken", [node], leads=lambda _: True))
+    monkeypatch.setattr(available, "_false_starts", {})
+    for _ in range(available.FALSE_STARTS_MAX):
+        with pytest.raises(ServerFailed, match="ended while starting"):
+            services.shared("broken")
+    starts.clear()
+    with pytest.raises(ServerFailed, match="ended while starting"):
+        services.shared("broken")
+    assert starts == []

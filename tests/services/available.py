@@ -14,14 +14,17 @@ import pytest
 
 from tests.services import chromium, etcd, oxia, pulsar_broker, zookeeper
 from tests.services.cache import Unavailable
-from tests.services.process import Cluster
+from tests.services.process import Cluster, ServerFailed
 from tests.services.pulsar_admin import PulsarAdmin
 from tests.services.pulsar_broker import PulsarNode
 from tests.services.pulsar_v5 import V5Client
 
 KINDS: dict[str, ModuleType] = {"zk": zookeeper, "etcd": etcd, "oxia": oxia}
 REQUIRE = "ANABRANCH_REQUIRE_SERVICES"
+FALSE_STARTS_MAX = 2
+"""A server that did not come up so often will not do better: hundreds of tests would wait a minute each for it."""
 _shared: dict[str, Cluster | Unavailable] = {}
+_false_starts: dict[str, list[ServerFailed]] = {}
 
 
 def is_required() -> bool:
@@ -37,21 +40,38 @@ def cluster(kind: str, folder: Path, size: int = 1) -> Cluster:
 
 
 def shared(kind: str) -> Cluster:
-    """The running single server of this kind; tests share it and keep apart by path, prefix or namespace."""
+    """The running single server of this kind; tests share it and keep apart by path, prefix or namespace.
+
+    One that died under a test is started again for the next one.
+    """
     if kind not in _shared:
         folder = Path(tempfile.mkdtemp(prefix=f"anabranch-{kind}-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         try:
-            started = _make(kind, folder, 1).start()
+            made = _make(kind, folder, 1)
         except Unavailable as error:
             _shared[kind] = error
         else:
-            _shared[kind] = started
-            atexit.register(started.stop)  # runs before the directory is removed
+            _shared[kind] = made
+            atexit.register(made.stop)  # runs before the directory is removed
     found = _shared[kind]
     if isinstance(found, Unavailable):
         _give_up(kind, found)
+    if not all(node.is_alive for node in found.nodes):
+        _start(kind, found)
     return found
+
+
+def _start(kind: str, found: Cluster) -> None:
+    failures = _false_starts.setdefault(kind, [])
+    if len(failures) >= FALSE_STARTS_MAX:
+        raise failures[-1]
+    found.kill9()
+    try:
+        found.start()
+    except ServerFailed as error:
+        failures.append(error)
+        raise
 
 
 def _make(kind: str, folder: Path, size: int) -> Cluster:
