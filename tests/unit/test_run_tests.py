@@ -1,7 +1,8 @@
-"""Which failures of `make test` get a second chance, and that a test that fails twice fails."""
+"""Which failures of `make test` get a second chance; what fails twice fails; what hangs fails, too."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,5 +47,32 @@ def test_what_fails_twice_fails(tmp_path: Path, body: str, expected: int) -> Non
     case = tmp_path / "test_case.py"
     case.write_text(f"import pathlib\ndef test_it():\n    {bodies[body]}\n")
     command = [sys.executable, "-m", "scripts.run_tests", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
-    done = subprocess.run([*command, str(case)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, str(case)], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (done.returncode, "UNSTEADY" in done.stdout) == (expected, body == "unsteady"), done.stdout
+
+
+HUNG = {
+    "loop": "async def test_loop(): await asyncio.Event().wait()",
+    "process": "def test_process(): subprocess.run(['sleep', '1000'])",
+    "fixture": "def test_fixture(never): pass",
+}
+
+
+def test_tests_that_hang_fail_and_the_others_go_on(tmp_path: Path) -> None:
+    case = tmp_path / "test_case.py"
+    fixture = "@pytest.fixture\ndef never(): threading.Event().wait()"
+    tests = [f"{text}\ndef test_after_{name}(): pass" for name, text in HUNG.items()]
+    case.write_text("\n".join(["import asyncio, pytest, subprocess, threading", fixture, *tests, ""]))
+    command = [sys.executable, "-m", "pytest", "-v", "-n", "1", "--dist", "loadfile", "-p", "tests.watchdog"]
+    done = subprocess.run(
+        [*command, "-p", "no:cacheprovider", "--asyncio-mode", "auto", "--rootdir", str(tmp_path), str(case)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "ANABRANCH_TEST_SECONDS_MAX": "2"},
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "2 failed, 3 passed, 1 error" in done.stdout
+    assert sorted(test.rpartition("::test_")[2] for test in failed_tests(done.stdout)) == sorted(HUNG)
+    assert "in test_process" in done.stderr, "the stack says where it hung"
