@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from tests.standstill import is_stopped, stop_outside
+
 HOST = "127.0.0.1"
 _WORKERS = 16
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
@@ -151,8 +153,7 @@ class BrokerProcess:
 
     def freeze(self) -> None:
         """SIGSTOP: it keeps its sockets and files and does nothing. Returns once it stands still."""
-        self._running().send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        stop_outside(self.pid, self.data / "metadata")
 
     def wait_frozen(self, within_s: float = 30.0) -> None:
         """Until it stands still by its own doing."""
@@ -164,7 +165,7 @@ class BrokerProcess:
 
     @property
     def is_frozen(self) -> bool:
-        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        return is_stopped(self.pid)
 
     def thaw(self) -> None:
         self._running().send_signal(signal.SIGCONT)

@@ -27,6 +27,7 @@ from anabranch.metadata.sqlite import SqliteStore
 from anabranch.runtime.clock import SystemClock
 from tests.fault_clients import Client, Record
 from tests.linearizability import Answer, Found, Kind, Operation, Wrote
+from tests.standstill import stop_outside
 
 
 class SpokenRecord(Record):
@@ -91,6 +92,7 @@ class Child:
 
     def __init__(self, folder: Path, name: str, options: Mapping[str, Any]) -> None:
         self.name = name
+        self._folder = folder
         self._log = folder.with_name(f"{folder.name}-{name}.log")
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -114,7 +116,12 @@ class Child:
         self.process.wait()
 
     def pause(self) -> None:
+        """At any moment, also in the middle of a commit."""
         self.process.send_signal(signal.SIGSTOP)
+
+    def pause_outside(self) -> None:
+        """Between commits: the others can go on."""
+        stop_outside(self.process.pid, self._folder)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)

@@ -17,6 +17,7 @@ import pytest
 
 from anabranch.node.supervisor import Pause
 from tests.broker_process import free_port
+from tests.standstill import stop_outside
 
 READY_SECONDS = 60.0
 
@@ -121,7 +122,7 @@ def test_a_broker_that_was_frozen_for_too_long_is_started_again(tmp_path: Path) 
             for producer in producers:
                 producer.send(b"before")
             frozen = before[0]
-            os.kill(frozen, signal.SIGSTOP)
+            stop_outside(frozen, tmp_path / "data" / "metadata")
             try:
                 brokers.wait("taken over", lambda: "log recovered" in brokers.log.read_text())
             finally:

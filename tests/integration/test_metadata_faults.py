@@ -10,13 +10,14 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 
-from anabranch.metadata.port import ABSENT, ANY, MetadataStore, SessionEvent, SessionLost, StoreUnavailable
+from anabranch.metadata.port import ANY, SessionEvent, SessionLost, StoreUnavailable
 from tests import services
-from tests.fault_clients import SLACK_S, Trial, eventually, fresh, insist, now
+from tests.fault_clients import SLACK_S, Trial, eventually, fresh, insist, now, opened
 from tests.fault_proxy import Flow, Lane
 from tests.fault_world import BEYOND_S, DEADLINE_S, FaultWorld, make_store
 from tests.services import Cluster
@@ -197,8 +198,8 @@ async def side_by_side(work: Mapping[str, Coroutine[Any, Any, None]]) -> None:
 
 async def try_out(cluster: Cluster, scenario: Scenario, seed: int, pace_s: float) -> None:
     async with FaultWorld(cluster, seed) as world, AsyncExitStack() as stack:
-        stores: list[MetadataStore] = [await stack.enter_async_context(world.make_store()) for _ in range(CLIENTS)]
-        witness = await stack.enter_async_context(world.make_witness())
+        stores = [await stack.enter_async_context(opened(world.make_store())) for _ in range(CLIENTS)]
+        witness = await stack.enter_async_context(opened(world.make_witness()))
         trial = Trial(stores, witness, tree="/reg", deadline_s=DEADLINE_S, seed=seed, pace_s=pace_s, lanes=3)
         record = await trial.run(lambda: scenario(world))
     if scenario in UNANSWERED:
@@ -207,11 +208,15 @@ async def try_out(cluster: Cluster, scenario: Scenario, seed: int, pace_s: float
 
 async def a_session_expires_while_its_owner_is_cut_off(cluster: Cluster) -> None:
     """Its keys go, not before it may think them safe; it hears of the loss; a compare with it is refused."""
-    async with FaultWorld(cluster) as world, world.make_store() as store, world.make_witness() as witness:
-        session = await store.open_session(TTL_MS)
+    async with (
+        FaultWorld(cluster) as world,
+        opened(world.make_store()) as store,
+        opened(world.make_witness()) as witness,
+    ):
+        session = await insist(lambda: store.open_session(TTL_MS))
         events: list[SessionEvent] = []
         session.listen(events.append)
-        version = await store.put("/held", b"1", expected=ABSENT, session=session)
+        version = await insist(lambda: store.put("/held", b"1", expected=ANY, session=session))
         world.refuse()
 
         async def is_gone() -> bool:
@@ -231,13 +236,17 @@ async def a_session_expires_while_its_owner_is_cut_off(cluster: Cluster) -> None
 
 
 async def a_session_lives_on_over_a_short_cut(cluster: Cluster) -> None:
-    async with FaultWorld(cluster) as world, world.make_store() as store, world.make_witness() as witness:
-        session = await store.open_session(2 * TTL_MS)
+    async with (
+        FaultWorld(cluster) as world,
+        opened(world.make_store()) as store,
+        opened(world.make_witness()) as witness,
+    ):
+        session = await insist(lambda: store.open_session(3 * TTL_MS))
         events: list[SessionEvent] = []
         session.listen(events.append)
-        version = await store.put("/held", b"1", expected=ABSENT, session=session)
+        version = await insist(lambda: store.put("/held", b"1", expected=ANY, session=session))
         began = now()
-        while now() < began + 1.5 * session.ttl_ms / 1000:
+        while now() < began + 1.3 * session.ttl_ms / 1000:
             world.cut()
             await asyncio.sleep(0.5)
         found = await fresh(witness, "/held")
@@ -257,16 +266,16 @@ async def open_fails_in_time_and_works_when_the_server_is_there(cluster: Cluster
             await world.heal()
             async with asyncio.timeout(20):
                 await insist(store.open)
-            await store.put("/opened", b"", expected=ANY)
+            await insist(partial(store.put, "/opened", b"", expected=ANY))
             await store.close()
 
 
 async def close_does_not_wait_for_a_dead_server(cluster: Cluster) -> None:
     async with FaultWorld(cluster) as world:
         store = world.make_store()
-        await store.open()
-        session = await store.open_session(TTL_MS)
-        await store.put("/held", b"", expected=ANY, session=session)
+        await insist(store.open)
+        session = await insist(lambda: store.open_session(TTL_MS))
+        await insist(lambda: store.put("/held", b"", expected=ANY, session=session))
         watch = store.watch("/")
         world.black_hole()
         async with asyncio.timeout(2 * DEADLINE_S + SLACK_S):

@@ -16,6 +16,7 @@ from anabranch.metadata.port import Change, ChangeKind
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.runtime.clock import SystemClock
 from tests.sqlite_forks import Forks
+from tests.standstill import stop_outside
 
 KILLS = 45
 
@@ -103,7 +104,7 @@ async def test_a_stopped_process_loses_its_session_and_knows_it_the_moment_it_go
         pid = forks.start("hold", "h")
         await forks.wait_said("h", "put", 20)
         watch = store.watch("/live")
-        forks.kill(pid, signal.SIGSTOP)
+        await asyncio.to_thread(stop_outside, pid, forks.folder)
         async with asyncio.timeout(30):
             while (await anext(watch)).kind is not ChangeKind.DELETED:
                 pass
