@@ -24,13 +24,13 @@ from anabranch.controller.group import (
     AskDrained,
     Event,
     Group,
-    GroupRecord,
     GroupSaved,
     GroupSeen,
     LayoutTold,
     Push,
     SaveGroup,
 )
+from anabranch.controller.group_record import GroupRecord
 from anabranch.controller.sessions import Disconnected, LeftCleanly, Registered
 from tests.keyed_topic import KEYS, KeyedTopic
 

@@ -17,6 +17,7 @@ import pytest
 from anabranch.controller import assignment as assigning
 from anabranch.controller import drain as draining
 from anabranch.controller import host
+from anabranch.controller import subscriptions as registering
 from anabranch.controller.assignment import AwaitRelease
 from anabranch.controller.fence import ReaderFence
 from anabranch.controller.group import (
@@ -25,16 +26,20 @@ from anabranch.controller.group import (
     ConsumerClosed,
     Group,
     GroupDoubtful,
-    GroupRecord,
     GroupSaved,
     GroupSeen,
     GroupUnread,
+    Halt,
+    Halted,
     LayoutTold,
     Push,
     ReadGroup,
     ReleaseOverdue,
+    Resume,
+    Resumed,
     SaveGroup,
 )
+from anabranch.controller.group_record import GroupRecord
 from anabranch.controller.host import Mandate, SegmentRef, Start, Status
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.registry import SubscriptionState
@@ -207,6 +212,15 @@ class Consumer:
         return found
 
 
+def resume(effect: registering.Resume) -> Resume:
+    """As the shell says it."""
+    found = [
+        (draining.Drained if one.is_drained else draining.Refilled)(segment_id, one.rewinds)
+        for segment_id, one in effect.moved.items()
+    ]
+    return Resume(effect.operation_id, tuple(found))
+
+
 class GroupLeader(Leader):
     """Leads the groups of the ordered subscriptions too."""
 
@@ -219,6 +233,9 @@ class GroupLeader(Leader):
 
     def deliver(self, machine: Any, event: Any) -> None:
         super().deliver(machine, event)
+        self.found_groups()
+
+    def found_groups(self) -> None:
         registry = self.subs.registry
         if self.is_dead or self.is_frozen or registry is None or registry.leader_term != self.term:
             return
@@ -254,7 +271,25 @@ class GroupLeader(Leader):
                 self.deliver(group, LayoutTold(effect.record.layout))
 
     def do_more(self, machine: Any, effect: Any) -> None:
-        life, name = self.life, next(name for name, group in self.groups.items() if group is machine)
+        life = self.life
+        match effect:
+            case registering.Halt(name, operation_id) | registering.Resume(name, operation_id):
+                self.found_groups()
+                if name not in self.groups:  # while its first layout is on its way
+                    life.at(5, lambda: self.perform(machine, [effect]))
+                elif isinstance(effect, registering.Halt):
+                    self.deliver(self.groups[name], Halt(operation_id))
+                else:
+                    self.deliver(self.groups[name], resume(effect))
+                return
+            case Halted(operation_id, generation):
+                self.say(f"halted for {operation_id} at {generation}")
+                self.deliver(self.subs, registering.Halted(operation_id, generation))
+                return
+            case Resumed(operation_id):
+                self.deliver(self.subs, registering.Resumed(operation_id))
+                return
+        name = next(name for name, group in self.groups.items() if group is machine)
         key = f"{RECORD}/groups/{name}"
         match effect:
             case ReadGroup():

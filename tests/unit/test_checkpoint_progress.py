@@ -9,7 +9,6 @@ from anabranch.controller.group import (
     PROGRESS_MS,
     Event,
     Group,
-    GroupRecord,
     GroupSaved,
     GroupSeen,
     LayoutTold,
@@ -19,6 +18,7 @@ from anabranch.controller.group import (
     SaveGroup,
     SaveProgressAt,
 )
+from anabranch.controller.group_record import GroupRecord
 from anabranch.controller.holds import wanted
 from anabranch.controller.progress import Progress, Report
 from anabranch.controller.sessions import Disconnected, Registered, Ticked

@@ -133,6 +133,16 @@ def test_a_cumulative_ack_covers_every_lane_up_to_its_message() -> None:
     assert log.covered(numbers[5], ids[5].lane, ids[5]) == {0: ids[4], 1: ids[5]}
 
 
+def test_what_a_lane_handed_out_before_it_was_another_one_covers_nothing() -> None:
+    log = DeliveryLog[str]()
+    before = MessageId("t", 1, 5, lane=0)
+    number = log.handed_out("old", before)
+    log.forget("old")
+    assert log.covered(number, "new", before) == {}
+    again = log.handed_out("new", before)
+    assert log.covered(again, "new", before) == {"new": before}
+
+
 def test_a_long_log_is_thinned_and_never_covers_too_much() -> None:
     log = DeliveryLog[int]()
     ids = [MessageId("t", 1, n, lane=n % 2) for n in range(KEPT_MAX * 5)]

@@ -8,22 +8,25 @@ from anabranch.controller import drain as draining
 from anabranch.controller.assignment import AwaitRelease, Holding
 from anabranch.controller.group import (
     AskDrained,
-    BadGroup,
     CloseConsumer,
     ConsumerClosed,
     Effect,
     Event,
     Group,
     GroupDoubtful,
-    GroupRecord,
     GroupSaved,
     GroupSeen,
+    Halt,
+    Halted,
     LayoutTold,
     Push,
     ReadGroup,
     ReleaseOverdue,
+    Resume,
+    Resumed,
     SaveGroup,
 )
+from anabranch.controller.group_record import BadGroup, GroupRecord
 from anabranch.controller.sessions import Disconnected, LeftCleanly, Registered, Ticked, Welcome
 from anabranch.controller.steps import StepDown
 from anabranch.model.layout import NO_LIMITS, Layout
@@ -178,6 +181,69 @@ def test_children_wait_for_their_parent() -> None:
     bench.tell(LayoutTold(layout))
     assert set(bench.group.assignment.assigned("a").segment_ids) == {0, 1}
     assert set(pushes(bench.tell(draining.Drained(0)))["a"]) == {1, 2, 3}
+
+
+class TestSeek:
+    """A parent that is read again closes its children before anything of them is."""
+
+    def read_on(self) -> Bench:
+        bench = Bench()
+        bench.lead(split(two()))
+        bench.tell(Registered("a", 7), Registered("b", 8), draining.Drained(0))
+        bench.tell(Holding("a", bench.group.assignment.generation, frozenset()))
+        bench.tell(Holding("b", bench.group.assignment.generation, frozenset()))
+        owned = bench.group.assignment.record().owned
+        assert sorted(one for ids in owned.values() for one in ids) == [1, 2, 3]
+        return bench
+
+    def test_everything_is_taken_back_before_a_cursor_moves(self) -> None:
+        bench = self.read_on()
+        (save,) = bench.group.handle(Halt("seek"), 0)
+        assert isinstance(save, SaveGroup), "nothing is told before it is durable"
+        assert save.record.assignment.owned == {"a": (), "b": ()}
+        told = bench.group.handle(GroupSaved((bench.stamp or 0) + 1), 0)
+        assert pushes(told) == {"a": (), "b": ()}
+        assert Halted("seek", save.record.assignment.generation) in told
+        assert bench.group.void_below == save.record.assignment.generation
+
+    def test_nothing_is_given_out_meanwhile(self) -> None:
+        bench = self.read_on()
+        bench.tell(Halt("seek"))
+        told = bench.tell(
+            draining.Refilled(0, rewinds=1), draining.Drained(0, rewinds=1), Registered("c", 9), LeftCleanly("a", 7)
+        )
+        assert set(pushes(told).values()) <= {()}
+
+    def test_afterwards_the_parent_comes_first(self) -> None:
+        bench = self.read_on()
+        bench.tell(Halt("seek"))
+        found = draining.Refilled(0, rewinds=1), draining.Refilled(1), draining.Refilled(2), draining.Refilled(3)
+        told = bench.tell(Resume("seek", found))
+        assert sorted(one for ids in pushes(told).values() for one in ids) == [0, 1]
+        assert all(e.generation > bench.group.void_below for e in told if isinstance(e, Push))
+        assert told[-1] == Resumed("seek")
+        assert not bench.tell(draining.Drained(0, rewinds=0)), "told before the seek, heard after it"
+        again = bench.tell(draining.Drained(0, rewinds=1))
+        assert {one for ids in pushes(again).values() for one in ids} >= {2, 3}
+
+    def test_a_seek_to_the_end_closes_nothing(self) -> None:
+        bench = self.read_on()
+        bench.tell(Halt("seek"))
+        told = bench.tell(Resume("seek", (draining.Drained(0), draining.Refilled(1))))
+        assert sorted(one for ids in pushes(told).values() for one in ids) == [1, 2, 3]
+
+    def test_a_successor_goes_on_where_it_was(self) -> None:
+        old = self.read_on()
+        (halted,) = [e for e in old.tell(Halt("seek")) if isinstance(e, Halted)]
+        heir = Bench(2, old.stored, old.stamp)
+        heir.lead(split(two()))
+        assert pushes(heir.tell(Registered("a", 17), Registered("b", 18))) == {"a": (), "b": ()}
+        assert heir.tell(Halt("seek")) == [halted]
+        told = heir.tell(Resume("seek", (draining.Refilled(0, rewinds=1),)))
+        assert sorted(one for ids in pushes(told).values() for one in ids) == [0, 1]
+        last = Bench(3, heir.stored, heir.stamp)
+        last.lead(split(two()))
+        assert last.tell(Halt("seek")) == [Resumed("seek")], "done is not done twice"
 
 
 class TestSuccessor:

@@ -21,12 +21,16 @@ from anabranch.controller.subscriptions import (
     CursorRested,
     Effect,
     Event,
+    Halt,
+    Halted,
     LayoutKnown,
     MoveCall,
     ReadRegistry,
     RegistryDoubtful,
     RegistrySaved,
     RegistrySeen,
+    Resume,
+    Resumed,
     SaveRegistry,
     SubscribeCall,
     SubscriptionAsked,
@@ -153,10 +157,11 @@ def test_unsubscribe() -> None:
 
 def test_a_seek_is_finished_by_the_next_leader() -> None:
     bench = Bench(idle())
-    bench.answer_all(bench.subscribe())
+    bench.answer_all(bench.subscribe(kind=QUEUE))
     (ask,) = bench.tell(SubscriptionAsked(MoveCall("seek", "s", 77)))
     assert isinstance(ask, Ask)
     assert isinstance(ask.request, host.Seek)
+    assert ask.request.generation == 0, "the consumers of a queue just come again"
     (busy,) = bench.tell(SubscriptionAsked(MoveCall("clear", "s", None)))
     assert isinstance(busy, Reply)
     assert busy.error is not None
@@ -167,6 +172,57 @@ def test_a_seek_is_finished_by_the_next_leader() -> None:
     assert heir.stored is not None
     assert heir.stored.subscriptions["s"].move is None
     assert bench.tell(Answered(ask.request, Done())) == [Reply("seek", None, 0)]
+
+
+class TestASeekInOrder:
+    """Nobody reads anything from before the first cursor moves until after the last one has."""
+
+    def begun(self) -> Bench:
+        bench = Bench(committed(splitting(), "op", {0: Seal(3)}, now_ms=3))
+        bench.answer_all(bench.subscribe())
+        assert bench.tell(SubscriptionAsked(MoveCall("seek", "s", 77))) == [Halt("s", "seek")]
+        return bench
+
+    def test_no_cursor_moves_before_everything_is_taken_back(self) -> None:
+        bench = self.begun()
+        assert bench.tell(LayoutKnown(committed(splitting(), "op", {0: Seal(3)}, now_ms=3))) == []
+        asked = bench.tell(Halted("seek", 9))
+        assert {e.request.segment.segment_id for e in asked if isinstance(e, Ask)} == {0, 1, 2}
+        assert {e.request.generation for e in asked if isinstance(e, Ask) and isinstance(e.request, host.Seek)} == {9}
+
+    def test_nothing_is_given_out_before_all_cursors_have_moved(self) -> None:
+        bench = self.begun()
+        asked = [e.request for e in bench.tell(Halted("seek", 9)) if isinstance(e, Ask)]
+        moved = {0: host.Moved(False, 1), 1: host.Moved(False, 0), 2: host.Moved(False, 0)}
+        for request in asked[1:]:
+            assert bench.tell(Answered(request, moved[request.segment.segment_id])) == []
+        last = asked[0]
+        resume = bench.tell(Answered(last, moved[last.segment.segment_id]))
+        assert resume == [Resume("s", "seek", moved)]
+        assert bench.stored is not None
+        assert bench.stored.subscriptions["s"].move is not None, "a successor would go on with it"
+        assert bench.tell(LayoutKnown(committed(splitting(), "op", {0: Seal(3)}, now_ms=3))) == [], "asked once"
+        assert bench.tell(Resumed("seek")) == [Reply("seek", None, 1)]
+        assert bench.stored.subscriptions["s"].move is None
+
+    def test_a_successor_begins_with_the_same(self) -> None:
+        heir = Bench(committed(splitting(), "op", {0: Seal(3)}, now_ms=3), 2, self.begun().stored)
+        assert [effect for effect in heir.begun if not isinstance(effect, TellSubscriptions)] == [Halt("s", "seek")]
+        asked = [e.request for e in heir.tell(Halted("seek", 9)) if isinstance(e, Ask)]
+        assert len(asked) == 3
+
+    def test_a_successor_repeats_nothing_that_was_done(self) -> None:
+        heir = Bench(committed(splitting(), "op", {0: Seal(3)}, now_ms=3), 2, self.begun().stored)
+        assert heir.tell(Resumed("seek")) == []
+        assert heir.stored is not None
+        assert heir.stored.subscriptions["s"].move is None
+
+    def test_clearing_the_backlog_disturbs_nobody(self) -> None:
+        bench = Bench(idle())
+        bench.answer_all(bench.subscribe())
+        (ask,) = bench.tell(SubscriptionAsked(MoveCall("clear", "s", None)))
+        assert isinstance(ask, Ask)
+        assert isinstance(ask.request, host.ClearBacklog)
 
 
 def test_unknown() -> None:

@@ -81,6 +81,7 @@ def test_a_seek_closes_the_children_again() -> None:
     assert machine.handle(Drained(0, rewinds=0)) == [], "told before the seek, heard after it"
     assert opened(machine.handle(Drained(0, rewinds=1))) == [1, 2]
     assert machine.handle(Refilled(0, rewinds=0)) == []
+    assert machine.handle(Refilled(0, rewinds=1)) == [], "told again, and overtaken by its drain"
     assert machine.drained == {0}
 
 

@@ -118,6 +118,7 @@ class Member:
             incarnation=assigned.incarnation,
             extensions=self._connection.extensions,
             reached=assigned.reached,
+            void_below=assigned.void_below,
         )
 
     def ended(self, error: Error) -> None:

@@ -14,6 +14,7 @@ from anabranch.controller.host import (
     Drained,
     HostEvent,
     Mandate,
+    Moved,
     Rates,
     ReaderLeft,
     Refilled,
@@ -64,6 +65,7 @@ def request_json(mandate: Mandate, request: Request) -> Json:
             value["cursor"] = _spec_json(request.cursor)
         case host.Seek():
             value["subscription"], value["publishMs"] = request.subscription, request.publish_ms
+            value["generation"] = request.generation
         case host.DeleteCursor() | host.ClearBacklog():
             value["subscription"] = request.subscription
         case host.CloseReader() | host.GrantReader():
@@ -105,7 +107,8 @@ def _request(value: Mapping[str, Any]) -> Request:
         case "DeleteCursor":
             return host.DeleteCursor(operation, segment, str(value["subscription"]))
         case "Seek":
-            return host.Seek(operation, segment, str(value["subscription"]), int(value["publishMs"]))
+            to_ms, generation = int(value["publishMs"]), int(value.get("generation", 0))
+            return host.Seek(operation, segment, str(value["subscription"]), to_ms, generation)
         case "ClearBacklog":
             return host.ClearBacklog(operation, segment, str(value["subscription"]))
         case "CloseReader" | "GrantReader":
@@ -127,6 +130,8 @@ def answer_json(answer: Answer) -> Json:
     match answer:
         case Done():
             return {"kind": "Done"}
+        case Moved():
+            return {"kind": "Moved", "drained": answer.is_drained, "rewinds": answer.rewinds}
         case SealFacts():
             return {"kind": "SealFacts", **_seal_json(answer)}
         case Status():
@@ -147,6 +152,8 @@ def read_answer(value: Mapping[str, Any]) -> Answer:
         match value["kind"]:
             case "Done":
                 return Done()
+            case "Moved":
+                return Moved(bool(value["drained"]), int(value["rewinds"]))
             case "SealFacts":
                 return _seal(value)
             case "Status":

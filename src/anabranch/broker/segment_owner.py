@@ -229,10 +229,10 @@ class SegmentOwner:
                 await topic.flush_facts()
             case DeleteCursor(_, _, subscription):
                 await topic.drop_cursor(subscription)
-            case Seek(operation, _, subscription, publish_ms):
-                await topic.move_cursor(subscription, operation, publish_ms)
+            case Seek(operation, _, subscription, publish_ms, generation):
+                return await topic.seek_cursor(subscription, operation, publish_ms, generation)
             case ClearBacklog(operation, _, subscription):
-                await topic.move_cursor(subscription, operation, None)
+                await topic.clear_cursor(subscription, operation)
             case CloseReader(_, _, subscription, _, generation):
                 topic.close_readers(subscription, generation)
                 await topic.flush_facts()

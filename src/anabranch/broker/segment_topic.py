@@ -26,6 +26,7 @@ from anabranch.controller.host import (
     CursorSpec,
     Drained,
     HostEvent,
+    Moved,
     ReaderLeft,
     Refilled,
     SealFacts,
@@ -252,22 +253,40 @@ class SegmentTopic(Topic):
             self.save_facts()  # with the first ack of the newcomer, or before: until then nothing happened under it
             self._send_away(request.name, strangers=False)
 
-    async def move_cursor(self, name: str, operation: str, publish_ms: int | None) -> None:
-        """To the first entry published then or later, or (None) behind the last one; once per operation."""
+    # -- moves, each once per operation
+
+    async def clear_cursor(self, name: str, operation: str) -> None:
+        """Behind the last entry. Consumers stay."""
+        subscription = await self._movable(name)
+        if not self.facts.has_moved(name, operation):
+            subscription.pass_over(self.log.last_position)
+            self.facts.note_move(name, operation)
+            self._moved(subscription)
+        await self.flush_facts()
+
+    async def seek_cursor(self, name: str, operation: str, publish_ms: int, generation: int) -> Moved:
+        """To the first entry published then or later. Who reads is closed, and is let in again under this generation or
+        a higher one only: the fence is durable with the cursor."""
+        subscription = await self._movable(name)
+        position = await self.log.position_at_time(publish_ms)
+        if generation:
+            self.close_readers(name, generation)
+        if self.facts.has_moved(name, operation):
+            await self.flush_facts()
+        else:
+            await self._seek(subscription, operation, position)
+        facts = self.facts.of(name)
+        return Moved(facts.is_drained, facts.rewinds)
+
+    async def _movable(self, name: str) -> Subscription:
         subscription = self.subscriptions.get(name)
         if subscription is None or not subscription.is_durable:
             await self.flush_facts()
             raise CursorMissing(f"{self.facts.ref} has no cursor {name}")
-        if self.facts.has_moved(name, operation):
-            await self.flush_facts()
-            return
-        if publish_ms is None:
-            subscription.pass_over(self.log.last_position)
-            self.facts.note_move(name, operation)
-            self._moved(subscription)
-            await self.flush_facts()
-            return
-        position = await self.log.position_at_time(publish_ms)
+        return subscription
+
+    async def _seek(self, subscription: Subscription, operation: str, position: Position) -> None:
+        name = subscription.name
         self._moving[name] = operation
         subscription.on_moved = self._moved
         try:

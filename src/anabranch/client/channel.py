@@ -313,6 +313,11 @@ class Channel:
         """Hand out nothing more; acks still count."""
         self.intake.stop(self._outlet.dropped(self))
 
+    def void(self) -> None:
+        """The position was moved: nothing more is handed out, and what was acknowledged and not said is forgotten."""
+        self.stop()
+        self.intake.void()
+
     def hurry(self, is_hasty: bool) -> None:
         """Somebody waits for its last ack, or no longer does: so long acks are said at once."""
         self._is_hasty = is_hasty

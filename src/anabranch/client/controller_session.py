@@ -46,6 +46,7 @@ class Assigned:
     epoch: int
     incarnation: int
     marks: dict[int, Mark] = field(default_factory=dict)  # of a group: how far it was, as its members have reported
+    void_below: int = 0  # what was assigned under a lower generation was read before the subscription was moved
 
 
 class Moved(NotReady):
@@ -190,6 +191,7 @@ class ControllerSession:
                 body.layout_epoch,
                 body.incarnation,
                 {one.segment_id: self._mark(one) for one in body.segments if one.HasField("position")},
+                body.void_below,
             )
         )
 

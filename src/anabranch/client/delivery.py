@@ -25,6 +25,7 @@ class DeliveryLog(Generic[K]):
         self._last = 0
         self._acked = 0
         self._lanes: dict[K, deque[tuple[int, MessageId]]] = {}
+        self._first: dict[K, int] = {}  # what has a lower number did not come from the lane as it is now
 
     def handed_out(self, lane: K, one: MessageId) -> int:
         """The number of this message."""
@@ -32,6 +33,7 @@ class DeliveryLog(Generic[K]):
         log = self._lanes.get(lane)
         if log is None:
             log = self._lanes[lane] = deque()
+            self._first[lane] = self._last
         log.append((self._last, one))
         if len(log) > KEPT_MAX:
             newest = log[-1]
@@ -49,7 +51,8 @@ class DeliveryLog(Generic[K]):
                 found[known] = log.popleft()[1]
         if number > self._acked:
             self._acked = number
-            found[lane] = one  # exact, also where the log was thinned
+            if number >= self._first.get(lane, number + 1):
+                found[lane] = one  # exact, also where the log was thinned
         return found
 
     def vector(self, number: int) -> dict[K, MessageId]:
@@ -65,3 +68,4 @@ class DeliveryLog(Generic[K]):
     def forget(self, lane: K) -> None:
         """It is another's now."""
         self._lanes.pop(lane, None)
+        self._first.pop(lane, None)

@@ -5,6 +5,9 @@
 
 While it is leaving, nothing more is handed out, and acks still count. A segment that comes back while it leaves is let
 go all the same and attached afresh: what was waiting in it has been given up.
+
+When the subscription was moved by a seek, everything that is held is void, in any state: it is dropped, unsaid acks
+with it, and what is assigned is attached afresh.
 """
 
 from __future__ import annotations
@@ -34,6 +37,13 @@ class Detach:
 
 
 @dataclass(frozen=True, slots=True)
+class Void:
+    """Drop it at once: what waits in it, and what it has not said yet."""
+
+    segment_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Tell the controller that these are free."""
 
@@ -41,7 +51,7 @@ class Release:
     segment_ids: tuple[int, ...]
 
 
-Effect = Attach | Stop | Detach | Release
+Effect = Attach | Stop | Detach | Void | Release
 
 
 class _State(Enum):
@@ -81,15 +91,20 @@ class Holdings:
         free = tuple(sorted(set(known) - self._held.keys()))
         return [] if self._generation is None or not free else [Release(self._generation, free)]
 
-    def assigned(self, segment_ids: Iterable[int], *, generation: int | None, epoch: int) -> list[Effect] | None:
+    def assigned(
+        self, segment_ids: Iterable[int], *, generation: int | None, epoch: int, void_below: int = 0
+    ) -> list[Effect] | None:
         """The complete list. None: it is older than what we have, and changes nothing."""
+        effects: list[Effect] = []
         if generation is not None and self._generation is not None:
             if generation < self._generation:
                 return None
         elif epoch < self._epoch:
             return None
+        if self._generation is not None and self._generation < void_below:
+            effects += [Void(one) for one in sorted(self._held)]
+            self._held.clear()
         self._target, self._generation, self._epoch = frozenset(segment_ids), generation, epoch
-        effects: list[Effect] = []
         for one in sorted(self._held.keys() - self._target):
             if self._held[one] is _State.HELD:
                 self._held[one] = _State.LEAVING

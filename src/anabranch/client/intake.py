@@ -292,6 +292,14 @@ class Intake:
         self._chunks.clear()
         self._open_again(buffered)
 
+    def void(self) -> None:
+        """Acks of what was handed out count no longer: what the broker has not heard it never will."""
+        self._said.clear()
+        self._dirty.clear()
+        self._unconfirmed.clear()
+        self._unconfirmed_cumulative.clear()
+        self._cumulative = self._withheld = None
+
     def is_covered(self, one: MessageId) -> bool:
         """Is it acknowledged cumulatively?"""
         return self._covered is not None and one.place <= self._covered

@@ -19,7 +19,7 @@ from anabranch.client.consumer import Consumer, ConsumerOptions, TopicPart, id_o
 from anabranch.client.controller_session import Assigned, ControllerSession, SeatSpec
 from anabranch.client.delivery import DeliveryLog
 from anabranch.client.errors import ClientError, ConsumerFenced
-from anabranch.client.holdings import Attach, Detach, Effect, Holdings, Release, Stop
+from anabranch.client.holdings import Attach, Detach, Effect, Holdings, Release, Stop, Void
 from anabranch.client.message import Message, MessageId
 from anabranch.client.message_batch import MessageBatch, last_id
 from anabranch.client.stream_channel import StreamChannel
@@ -55,16 +55,22 @@ class StreamPart:
         if assignment.incarnation != self._incarnation:
             self._incarnation = assignment.incarnation
             self.holdings.restarted()
-        effects = self.holdings.assigned(assignment.segments, generation=assignment.generation, epoch=assignment.epoch)
+        effects = self.holdings.assigned(
+            assignment.segments,
+            generation=assignment.generation,
+            epoch=assignment.epoch,
+            void_below=assignment.void_below,
+        )
         if effects is None:
             return
         self.topics = assignment.segments
         if assignment.generation is not None:
             self.grant = Grant(assignment.incarnation, assignment.generation)
+        self._consumer.perform(self, effects)
+        if self.grant is not None:
             for segment_id, channel in self.part.channels.items():
                 if segment_id in assignment.segments:
-                    channel.grant = self.grant
-        self._consumer.perform(self, effects)
+                    channel.grant = self.grant  # what is void keeps its own, and is let in nowhere any more
 
     def holding(self) -> tuple[tuple[int, ...], int | None]:
         return self.holdings.held, self.holdings.generation
@@ -91,7 +97,7 @@ class StreamConsumer(Consumer):
     async def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
         """Everything this consumer handed out up to and including `message`, of all segments and topics. With a bare
         id it covers that id's segment, and what the id carries along (see `position`); so it does with one message of a
-        batch."""
+        batch. A message from before an operator's seek covers nothing: the subscription is elsewhere since."""
         if isinstance(message, MessageBatch):
             if not message:
                 return
@@ -212,6 +218,10 @@ class StreamConsumer(Consumer):
                     leaving = self._drop(part, part.channels[segment_id])
                     if leaving is not None:
                         leaving.add_done_callback(partial(self._closed, seat, segment_id))
+                case Void(segment_id):
+                    if (void := part.channels.get(segment_id)) is not None:
+                        void.void()
+                        self._drop(part, void)
                 case Release(generation, segment_ids):
                     if seat.session is not None:
                         seat.session.release(generation, segment_ids)

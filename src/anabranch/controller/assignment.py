@@ -50,6 +50,16 @@ class SegmentsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Nobody has anything any more, from a new generation on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vacated:
+    """The owners of all segments have confirmed that nobody reads: nobody's word is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Holding:
     """A consumer has applied the assignment of `generation` and now reads exactly these."""
 
@@ -75,7 +85,7 @@ class ReleaseTimedOut:
     generation: int
 
 
-Event = Joined | Renewed | Left | SegmentsChanged | Holding | Released | ReleaseTimedOut
+Event = Joined | Renewed | Left | SegmentsChanged | TakenBack | Vacated | Holding | Released | ReleaseTimedOut
 
 
 # effects --------------------------------------------------------------------------------------------------------------
@@ -202,6 +212,11 @@ class Assignment:
                 self._leave(consumer)
             case SegmentsChanged(segments, finished):
                 self._change(segments, finished)
+            case TakenBack():
+                self._change((), frozenset())
+                self._touched.add("")  # a generation passes, also where nobody had anything
+            case Vacated():
+                self._leaving.clear()
             case Holding(consumer, generation, held):
                 mine = [
                     one for one, it in self._leaving.items() if it.holder == consumer and it.generation <= generation

@@ -108,6 +108,12 @@ class DrainTracker:
         assert self._layout is not None
         return frozenset(s.segment_id for s in self._layout.sealed if s.segment_id not in self._drained)
 
+    @property
+    def open(self) -> tuple[Segment, ...]:
+        """In ring order."""
+        assert self._layout is not None
+        return tuple(sorted((self._layout[one] for one in self._open), key=lambda s: (s.hash_range, s.segment_id)))
+
     def record(self) -> DrainRecord:
         return DrainRecord(self._epoch, dict(sorted(self._drained.items())), dict(sorted(self._rewinds.items())))
 
@@ -125,8 +131,8 @@ class DrainTracker:
                 self._drained[segment_id] = rewinds
                 return self._reopened(self._step(segment_id, -1), {segment_id})
             case Refilled(segment_id, rewinds):
-                if not self._is_news(segment_id, rewinds):
-                    return []
+                if not self._is_news(segment_id, rewinds) or rewinds <= self._drained.get(segment_id, -1):
+                    return []  # it was read to its end after that
                 self._early.pop(segment_id, None)
                 was_drained = self._drained.pop(segment_id, None) is not None
                 self._rewinds[segment_id] = rewinds
@@ -181,8 +187,4 @@ class DrainTracker:
         return self._reopened(is_first or self._open != before, finished)
 
     def _reopened(self, is_changed: bool, finished: set[int]) -> list[Effect]:
-        assert self._layout is not None
-        if not is_changed:
-            return [SaveDrained()]
-        segments = sorted((self._layout[one] for one in self._open), key=lambda s: (s.hash_range, s.segment_id))
-        return [Open(tuple(segments), frozenset(finished)), SaveDrained()]
+        return [Open(self.open, frozenset(finished)), SaveDrained()] if is_changed else [SaveDrained()]

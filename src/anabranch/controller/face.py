@@ -67,6 +67,7 @@ class AssignedSegments:
     generation: int
     segments: tuple[Segment, ...]
     reached: Mapping[int, Reached] = field(default_factory=dict)  # of a checkpoint group: how far it was, by segment
+    void_below: int = 0  # what was given under a lower generation was read before the last seek
 
 
 class TopicExists(AlreadyExists):

@@ -8,79 +8,35 @@ A consumer that did not let go in time, or whose grace is over, may still read s
 (`CloseConsumer`), and only when they have is the segment another's. What they let in is a matter of generations
 (`fence.py`), so none may be told them that a successor of ours might not know: a fence is at most one above the
 generation that is durable, and every leader begins one above what it finds.
+
+A seek rewinds segments that were drained and those behind them. So that nothing of a child is read again before its
+parent, everything is taken back first (`Halt`), then the owners move the cursors and let in nobody from before, and
+only when all of them have is given out what is open then (`Resume`).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, assert_never
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import assert_never
 
 from anabranch.controller import assignment as assigning
 from anabranch.controller import drain as draining
 from anabranch.controller import sessions as seating
 from anabranch.controller.assignment import Assignment, AssignmentRecord, AwaitRelease
-from anabranch.controller.drain import DrainRecord, DrainTracker
+from anabranch.controller.drain import DrainTracker
+from anabranch.controller.group_record import GroupMove, GroupRecord
 from anabranch.controller.progress import Progress, Report
 from anabranch.controller.sessions import (
     Connection,
     Fence,
     Refuse,
     Sessions,
-    SessionsRecord,
     WakeAt,
     Welcome,
 )
 from anabranch.controller.steps import Deposed, Stamp, StepDown
-from anabranch.model.errors import Error
 from anabranch.model.layout import Layout
-from anabranch.model.reached import Reached
-
-
-class BadGroup(Error):
-    """A group record that this version cannot read."""
-
-    code = "bad-group"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
-    """`life` names the subscription's life (the call that made it): a group of another life counts for nothing."""
-
-    life: str
-    leader_term: int = 0
-    sessions: SessionsRecord = field(default_factory=SessionsRecord)
-    drain: DrainRecord = field(default_factory=DrainRecord)
-    assignment: AssignmentRecord = field(default_factory=AssignmentRecord)
-    reached: Mapping[int, Reached] = field(default_factory=dict)  # of checkpoint groups, by segment
-
-    def encode(self) -> bytes:
-        value: dict[str, Any] = {
-            "life": self.life,
-            "leaderTerm": self.leader_term,
-            "sessions": self.sessions.to_json(),
-            "drain": self.drain.to_json(),
-            "assignment": self.assignment.to_json(),
-        }
-        if self.reached:
-            value["reached"] = {str(one): it.to_json() for one, it in self.reached.items()}
-        return json.dumps(value, separators=(",", ":")).encode()
-
-    @classmethod
-    def decode(cls, data: bytes) -> GroupRecord:
-        try:
-            value = json.loads(data)
-            return cls(
-                str(value["life"]),
-                int(value["leaderTerm"]),
-                SessionsRecord.from_json(value["sessions"]),
-                DrainRecord.from_json(value["drain"]),
-                AssignmentRecord.from_json(value["assignment"]),
-                {int(one): Reached.from_json(it) for one, it in value.get("reached", {}).items()},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadGroup(f"not a group record: {type(error).__name__}: {error}") from error
 
 
 # events (beside those of sessions, Holding, Released, Deposed) --------------------------------------------------------
@@ -108,6 +64,21 @@ class GroupUnread:
 @dataclass(frozen=True, slots=True)
 class LayoutTold:
     layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """The subscription is to be moved: everything is taken back first. Answered by Halted; by Resumed if it was."""
+
+    operation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """It was moved on all segments, whose owners let nobody in from before. Answered by Resumed."""
+
+    operation_id: str
+    found: tuple[draining.Drained | draining.Refilled, ...]  # what each of them is now
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +115,8 @@ Event = (
     | GroupDoubtful
     | GroupUnread
     | LayoutTold
+    | Halt
+    | Resume
     | Progressed
     | ProgressDue
     | ReleaseOverdue
@@ -208,7 +181,22 @@ class CloseConsumer:
     generation: int
 
 
-Told = Push | Welcome | Fence | Refuse | AwaitRelease | CloseConsumer
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """Nobody is to read anything, durably. Who was let in under a lower generation is to be closed."""
+
+    operation_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What is open after the move is assigned, durably."""
+
+    operation_id: str
+
+
+Told = Halted | Resumed | Push | Welcome | Fence | Refuse | AwaitRelease | CloseConsumer
 Effect = ReadGroup | SaveGroup | SaveProgressAt | AskDrained | WakeAt | StepDown | Told
 
 PROGRESS_MS = 200
@@ -237,6 +225,7 @@ class Group:
         self.drain = DrainTracker()
         self.assignment = Assignment()
         self.progress = Progress()
+        self._move: GroupMove | None = None
         self._has_news = False  # progress that waits to be written
         self._is_progress_due = False  # somebody will say when
         self._progress_saved_ms = -PROGRESS_MS
@@ -254,6 +243,15 @@ class Group:
         return self._layout is not None
 
     @property
+    def is_halted(self) -> bool:
+        return self._move is not None and not self._move.is_over
+
+    @property
+    def void_below(self) -> int:
+        """What was read under a lower generation was read before the last seek: acks of it count for nothing."""
+        return 0 if self._move is None else self._move.generation
+
+    @property
     def saves_due(self) -> int:
         """Once ready: so many saves from now everything that has happened is durable."""
         return (self._saving is not None) + (self._is_dirty or self._has_news)
@@ -266,6 +264,7 @@ class Group:
             self.drain.record(),
             self.assignment.record(),
             dict(self.progress.reached),
+            self._move,
         )
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
@@ -306,7 +305,7 @@ class Group:
             record = replace(record, assignment=replace(found, generation=found.generation + 1))
         self.sessions = Sessions(record=record.sessions, now_ms=self._now_ms, grace_ms=self._grace_ms)
         self.drain, self.assignment = DrainTracker(record.drain), Assignment(record.assignment)
-        self.progress = Progress(record.reached)
+        self.progress, self._move = Progress(record.reached), record.move
         self._saving = replace(record, leader_term=self._term)
         return [SaveGroup(self._saving, stamp)]
 
@@ -358,6 +357,12 @@ class Group:
                     self.progress.forget(one)
                 undrained = tuple(sorted(self.drain.undrained)) if is_first else ()
                 return [AskDrained(undrained)] if undrained else []
+            case Halt(operation_id):
+                self._halt(operation_id)
+                return []
+            case Resume(operation_id, found):
+                self._resume(operation_id, found)
+                return []
             case Progressed(consumer, report):
                 return self._progressed(consumer, report)
             case ProgressDue():
@@ -389,6 +394,28 @@ class Group:
                 raise AssertionError(event)
             case _:
                 assert_never(event)
+
+    # moves ------------------------------------------------------------------------------------------------------------
+    def _halt(self, operation_id: str) -> None:
+        move = self._move
+        if move is None or move.operation_id != operation_id:
+            self._assigned(self.assignment.handle(assigning.TakenBack()))
+            move = self._move = GroupMove(operation_id, self.assignment.generation)
+            self._is_dirty = True
+        self._outbox.append(Resumed(operation_id) if move.is_over else Halted(operation_id, move.generation))
+
+    def _resume(self, operation_id: str, found: Iterable[draining.Drained | draining.Refilled]) -> None:
+        move = self._move
+        if move is None or move.operation_id != operation_id:
+            return
+        if not move.is_over:
+            self._move = replace(move, is_over=True)
+            self._is_dirty = True
+            for event in found:
+                self.drain.handle(event)
+            self._assigned(self.assignment.handle(assigning.Vacated()))
+            self._assigned(self.assignment.handle(assigning.SegmentsChanged(self.drain.open, self.drain.drained)))
+        self._outbox.append(Resumed(operation_id))
 
     def _progressed(self, consumer: str, report: Report) -> list[Effect]:
         if self._layout is None or report.segment_id not in self._layout:
@@ -448,6 +475,8 @@ class Group:
     def _drained(self, effects: list[draining.Effect]) -> None:
         for effect in effects:
             match effect:
+                case draining.Open() if self.is_halted:
+                    pass  # what is open then, `_resume` finds
                 case draining.Open(segments, finished):
                     self._assigned(self.assignment.handle(assigning.SegmentsChanged(segments, finished)))
                 case draining.SaveDrained():

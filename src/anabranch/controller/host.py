@@ -184,12 +184,15 @@ class DeleteCursor:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """The cursor goes to the first entry published at or after `publish_ms`; done once per operation id."""
+    """The cursor goes to the first entry published at or after `publish_ms`; done once per operation id. Of an ordered
+    subscription, assignments below `generation` are over with it (see CloseReader). Answered by Moved.
+    """
 
     operation: str
     segment: SegmentRef
     subscription: str
     publish_ms: int
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +264,14 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """The cursor is where it was asked to go, or was there and has gone on since."""
+
+    is_drained: bool  # sealed, and nothing is left
+    rewinds: int  # as in Drained and Refilled
+
+
+@dataclass(frozen=True, slots=True)
 class SealFacts:
     """How a sealed segment ended. `last_position` is EARLIEST when nothing was ever published."""
 
@@ -280,7 +291,7 @@ class Status:
     drained: frozenset[tuple[str, int]] = frozenset()  # subscriptions that are through, with their rewinds
 
 
-Answer = Done | SealFacts | Status
+Answer = Done | Moved | SealFacts | Status
 
 
 @dataclass(frozen=True, slots=True)

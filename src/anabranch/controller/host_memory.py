@@ -32,6 +32,7 @@ from anabranch.controller.host import (
     HostCapabilities,
     HostEvent,
     Mandate,
+    Moved,
     OtherIncarnation,
     Overtaken,
     Rates,
@@ -147,11 +148,15 @@ class Shelf:
                     found.cursors.pop(subscription, None)
                     found.holds.pop(subscription, None)
                 return Done()
-            case Seek(operation, _, subscription, publish_ms):
+            case Seek(operation, _, subscription, publish_ms, generation):
                 segment = self._must(found, ref)
                 target = bisect_left(segment.entries, publish_ms, key=lambda entry: entry.publish_ms)
+                cursor = self._cursor(segment, subscription)
+                if cursor.fence.raise_to(generation):
+                    for tell in tuple(self._closers):
+                        tell(ref, subscription, "")
                 self._move(segment, subscription, operation, target)
-                return Done()
+                return Moved(cursor.is_drained, cursor.rewinds)
             case ClearBacklog(operation, _, subscription):
                 segment = self._must(found, ref)
                 self._move(segment, subscription, operation, len(segment.entries))

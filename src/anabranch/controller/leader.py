@@ -291,6 +291,12 @@ class Leader:
                 if not self._is_restored:
                     self._is_restored = True
                     self.spawn(self._restore(), "restore groups")
+            case registering.Halt(name, operation_id):
+                if (found := self.ordered(name)) is not None:
+                    self.members_of(found).halt(operation_id)
+            case registering.Resume(name, operation_id, moved):
+                if (members := self.members.get(name)) is not None:
+                    members.resume(operation_id, moved)
             case steps.Reply(operation_id, error, epoch):
                 self._reply(operation_id, error, epoch)
             case steps.StepDown(reason):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, assert_never
 
@@ -17,6 +17,7 @@ from anabranch.controller import drain as draining
 from anabranch.controller import group as grouping
 from anabranch.controller import host
 from anabranch.controller import sessions as seating
+from anabranch.controller import subscriptions as registering
 from anabranch.controller.assignment import AwaitRelease
 from anabranch.controller.face import AssignedSegments, ConsumerLink
 from anabranch.controller.group import Group
@@ -205,6 +206,16 @@ class Members:
         kind = draining.Drained if isinstance(event, host.Drained) else draining.Refilled
         self._deliver(kind(event.segment.segment_id, event.rewinds))
 
+    def halt(self, operation_id: str) -> None:
+        self._deliver(grouping.Halt(operation_id))
+
+    def resume(self, operation_id: str, moved: Mapping[int, host.Moved]) -> None:
+        found = [
+            (draining.Drained if one.is_drained else draining.Refilled)(segment_id, one.rewinds)
+            for segment_id, one in sorted(moved.items())
+        ]
+        self._deliver(grouping.Resume(operation_id, tuple(found)))
+
     def _reader_left(self, segment_id: int, reader: str) -> None:
         """Clients of Pulsar have no word for leaving: one that has closed its readers of all its segments is gone."""
         member = reader.removesuffix(f"-seg-{segment_id}")
@@ -250,6 +261,10 @@ class Members:
                     leader.spawn(self._close_if_kept(holder, segment_id, generation), "close consumer")
                 else:
                     self._later(leader.settings.drain_seconds, grouping.ReleaseOverdue(segment_id, generation))
+            case grouping.Halted(operation_id, generation):
+                leader.deliver(leader.subs, registering.Halted(operation_id, generation))
+            case grouping.Resumed(operation_id):
+                leader.deliver(leader.subs, registering.Resumed(operation_id))
             case grouping.SaveProgressAt(at_ms):
                 self._later(max(0, at_ms - leader.clock.now_ms()) / 1000, grouping.ProgressDue())
             case grouping.CloseConsumer():
@@ -399,7 +414,15 @@ class Members:
         segments = tuple(segment for segment in found if segment is not None)
         known = self.group.progress.reached
         reached = {one.segment_id: known[one.segment_id] for one in segments if one.segment_id in known}
-        return AssignedSegments(self._leader.topic, self._incarnation, self.record.epoch, generation, segments, reached)
+        return AssignedSegments(
+            self._leader.topic,
+            self._incarnation,
+            self.record.epoch,
+            generation,
+            segments,
+            reached,
+            self.group.void_below,
+        )
 
     def _push(self, number: int, assigned: AssignedSegments) -> None:
         joining, link, before = self._joining.get(number), self._links.get(number), self._pushed.get(number)

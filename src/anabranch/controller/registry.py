@@ -61,6 +61,11 @@ class Subscription:
     lives_before: int = 0  # subscriptions of the topic that were deleted before this one was made
 
     @property
+    def is_sought_in_order(self) -> bool:
+        """A seek is on its way, and children must not be read again before their parents."""
+        return self.kind is SubscriptionKind.STREAM and self.move is not None and self.move.publish_ms is not None
+
+    @property
     def first_generation(self) -> int:
         """Of its assignments: above those of all former lives of the name, which segments may still remember."""
         return self.lives_before << 32

@@ -5,13 +5,15 @@
 From CREATING on, the workflow (`operation.py`) makes new segments with the cursor: it is told `TellSubscriptions` once
 the registry is durable. A segment that was planned before that is in the record that this machine is given
 (`LayoutKnown`), so no segment is missed either way. Seek and clear-backlog are intents in the registry as well: begun
-means finished, on all segments, by whoever leads.
+means finished, on all segments, by whoever leads. Of an ordered subscription nobody reads anything while it is sought:
+
+    seek ──▶ registry: move ──▶ Halt ──▶ every cursor moved, readers fenced ──▶ Resume ──▶ registry: no move ──▶ answer
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from anabranch.controller import host
@@ -104,6 +106,21 @@ class CursorRested:
 
 
 @dataclass(frozen=True, slots=True)
+class Halted:
+    """The answer to Halt: nobody is to read, durably; who was let in under a lower generation is to be closed."""
+
+    operation_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The answer to Resume, or to a Halt for what a predecessor has finished."""
+
+    operation_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionAsked:
     call: SubscriptionCall
 
@@ -115,6 +132,8 @@ Event = (
     | RegistryDoubtful
     | LayoutKnown
     | CursorRested
+    | Halted
+    | Resumed
     | SubscriptionAsked
     | Answered
     | Failed
@@ -152,7 +171,24 @@ class TellSubscriptions:
     subscriptions: frozenset[str]
 
 
-Effect = ReadRegistry | SaveRegistry | CursorRest | TellSubscriptions | Ask | Reply | StepDown
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """For the group of an ordered subscription: take everything back. Answered by Halted or Resumed."""
+
+    subscription: str
+    operation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """For the same: all cursors are moved; what they found, by segment. Answered by Resumed."""
+
+    subscription: str
+    operation_id: str
+    moved: Mapping[int, host.Moved]
+
+
+Effect = ReadRegistry | SaveRegistry | CursorRest | TellSubscriptions | Halt | Resume | Ask | Reply | StepDown
 
 _Todo = tuple[str, int]
 """An intent and a segment that it is done on."""
@@ -162,6 +198,16 @@ CALLS_MAX = 4_096
 
 FINISHED = -1
 """In place of a segment: done on all of them."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """How far the seek of an ordered subscription is."""
+
+    generation: int | None = None  # from Halted on
+    moved: dict[int, host.Moved] = field(default_factory=dict)
+    is_resuming: bool = False
+    is_over: bool = False
 
 
 class Subscriptions:
@@ -177,6 +223,7 @@ class Subscriptions:
         self._calls: dict[str, SubscriptionCall] = {}
         self._done: set[_Todo] = set()
         self._busy: dict[Request | ReadRegistry, int] = {}  # asked or resting, with its failures
+        self._pauses: dict[str, _Pause] = {}  # by operation
         self._told: frozenset[str] | None = None
         self._is_over = False
 
@@ -201,6 +248,7 @@ class Subscriptions:
                 self.registry, self._stamp, self._saving = self._saving, stamp, None
                 intents = {intent for one in self.registry.subscriptions.values() for intent in _intents(one)}
                 self._done = {todo for todo in self._done if todo[0] in intents or todo[1] == FINISHED}
+                self._pauses = {one: pause for one, pause in self._pauses.items() if one in intents}
             case RegistryDoubtful():
                 self._saving = self.registry = None
                 return [ReadRegistry()]
@@ -215,9 +263,17 @@ class Subscriptions:
                     error = SubscriptionBusy(f"{CALLS_MAX} changes of subscriptions of {self._topic} wait")
                     return [Reply(call.operation_id, error, -1)]
                 self._calls.setdefault(call.operation_id, call)
-            case Answered(request, _):
+            case Answered(request, answer):
                 if self._busy.pop(request, None) is not None:
                     self._done.add((request.operation, request.segment.segment_id))
+                    if request.operation in self._pauses and isinstance(answer, host.Moved):
+                        self._pauses[request.operation].moved[request.segment.segment_id] = answer
+            case Halted(operation_id, generation):
+                if operation_id in self._pauses:
+                    self._pauses[operation_id].generation = generation
+            case Resumed(operation_id):
+                if operation_id in self._pauses:
+                    self._pauses[operation_id].is_resuming = self._pauses[operation_id].is_over = True
             case Failed(request, error):
                 if isinstance(error, host.StaleTerm):
                     return self._step_down(str(error))
@@ -262,6 +318,8 @@ class Subscriptions:
             requests = list(self._requests(subscription, record))
             if requests:
                 effects += self._ask(requests)
+            elif (paused := self._paused(subscription)) is not None:
+                effects += paused
             else:
                 changed = _finished(changed, subscription)
                 if subscription.move is not None:
@@ -271,6 +329,23 @@ class Subscriptions:
             effects += replies
         return effects if changed is registry else effects + self._save(changed, "subscriptions")
 
+    def _paused(self, subscription: Subscription) -> list[Effect] | None:
+        """Nothing is to be asked of segments for this subscription: what is, of its consumers? None: nothing (more)."""
+        if not subscription.is_sought_in_order:
+            return None
+        assert subscription.move is not None
+        operation_id = subscription.move.operation_id
+        pause = self._pauses.get(operation_id)
+        if pause is None:
+            self._pauses[operation_id] = _Pause()
+            return [Halt(subscription.name, operation_id)]
+        if pause.is_over:
+            return None
+        if pause.generation is None or pause.is_resuming:
+            return []
+        pause.is_resuming = True
+        return [Resume(subscription.name, operation_id, dict(pause.moved))]
+
     def _requests(self, subscription: Subscription, record: TopicRecord) -> Iterable[Request]:
         """What is still to be done on segments for this subscription."""
         name, state, move = subscription.name, subscription.state, subscription.move
@@ -278,6 +353,12 @@ class Subscriptions:
             return
         if not subscription.kind.has_cursors and state is not SubscriptionState.DELETING:
             return  # but what segments hold for it goes with it
+        generation = 0
+        if move is not None and subscription.is_sought_in_order:
+            pause = self._pauses.get(move.operation_id)
+            if pause is None or pause.generation is None or pause.is_resuming:
+                return
+            generation = pause.generation
         for segment in (*record.segments.values(), *record.planned_children):
             ref = SegmentRef(backing_topic(self._topic, segment), record.incarnation, segment.segment_id)
             if state is SubscriptionState.CREATING and (request := self._creation(subscription, segment, ref)):
@@ -290,7 +371,7 @@ class Subscriptions:
                 if move.publish_ms is None:
                     yield host.ClearBacklog(move.operation_id, ref, name)
                 else:
-                    yield host.Seek(move.operation_id, ref, name, move.publish_ms)
+                    yield host.Seek(move.operation_id, ref, name, move.publish_ms, generation)
 
     def _creation(self, subscription: Subscription, segment: Segment, ref: SegmentRef) -> Request | None:
         intent = f"create {subscription.operation_id}"

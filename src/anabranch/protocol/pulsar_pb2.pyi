@@ -1414,16 +1414,18 @@ class ScalableAssignedSegment(_message.Message):
     def __init__(self, segment_id: _Optional[int] = ..., hash_start: _Optional[int] = ..., hash_end: _Optional[int] = ..., segment_topic: _Optional[str] = ..., bucket_ranges: _Optional[_Iterable[_Union[IntRange, _Mapping]]] = ..., position: _Optional[_Union[MessageIdData, _Mapping]] = ..., since: _Optional[_Union[MessageIdData, _Mapping]] = ...) -> None: ...
 
 class ScalableConsumerAssignment(_message.Message):
-    __slots__ = ("layout_epoch", "segments", "generation", "incarnation")
+    __slots__ = ("layout_epoch", "segments", "generation", "incarnation", "void_below")
     LAYOUT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    VOID_BELOW_FIELD_NUMBER: _ClassVar[int]
     layout_epoch: int
     segments: _containers.RepeatedCompositeFieldContainer[ScalableAssignedSegment]
     generation: int
     incarnation: int
-    def __init__(self, layout_epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ScalableAssignedSegment, _Mapping]]] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    void_below: int
+    def __init__(self, layout_epoch: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[ScalableAssignedSegment, _Mapping]]] = ..., generation: _Optional[int] = ..., incarnation: _Optional[int] = ..., void_below: _Optional[int] = ...) -> None: ...
 
 class CommandScalableTopicSubscribe(_message.Message):
     __slots__ = ("request_id", "topic", "subscription", "consumer_name", "consumer_id", "consumer_type", "initial_position", "held_segments", "generation")

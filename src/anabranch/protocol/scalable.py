@@ -135,8 +135,10 @@ def assignment(
     incarnation: int,
     extensions: bool,
     reached: Mapping[int, Reached] = MappingProxyType({}),
+    void_below: int = 0,
 ) -> pb.ScalableConsumerAssignment:
-    """`reached`: of a checkpoint group, where whoever gets a segment goes on."""
+    """`reached`: of a checkpoint group, where whoever gets a segment goes on. `void_below`: what was read under a lower
+    generation was read before the last seek."""
     made = pb.ScalableConsumerAssignment(
         layout_epoch=epoch,
         segments=[
@@ -151,6 +153,8 @@ def assignment(
     )
     if extensions:
         made.generation, made.incarnation = generation, incarnation
+        if void_below:
+            made.void_below = void_below
         for one in made.segments:
             if (known := reached.get(one.segment_id)) is not None:
                 one.position.CopyFrom(_place(known.position))

@@ -1,0 +1,80 @@
+"""What is stored of the consumers of one ordered subscription: one value, one compare-and-set unit. Decides nothing.
+
+Sessions, drain gate and assignment are in one record, so that a grant is never durable without the drain that allowed
+it, nor a seek without the end of what was granted before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from anabranch.controller.assignment import AssignmentRecord
+from anabranch.controller.drain import DrainRecord
+from anabranch.controller.sessions import SessionsRecord
+from anabranch.model.errors import Error
+from anabranch.model.reached import Reached
+
+
+class BadGroup(Error):
+    """A group record that this version cannot read."""
+
+    code = "bad-group"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMove:
+    """A seek of the subscription. From `generation` on nobody has anything, until it is over."""
+
+    operation_id: str
+    generation: int
+    is_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """`life` names the subscription's life (the call that made it): a group of another life counts for nothing."""
+
+    life: str
+    leader_term: int = 0
+    sessions: SessionsRecord = field(default_factory=SessionsRecord)
+    drain: DrainRecord = field(default_factory=DrainRecord)
+    assignment: AssignmentRecord = field(default_factory=AssignmentRecord)
+    reached: Mapping[int, Reached] = field(default_factory=dict)  # of checkpoint groups, by segment
+    move: GroupMove | None = None  # the last one
+
+    def encode(self) -> bytes:
+        value: dict[str, Any] = {
+            "life": self.life,
+            "leaderTerm": self.leader_term,
+            "sessions": self.sessions.to_json(),
+            "drain": self.drain.to_json(),
+            "assignment": self.assignment.to_json(),
+        }
+        if self.move is not None:
+            value["move"] = {"id": self.move.operation_id, "at": self.move.generation, "isOver": self.move.is_over}
+        if self.reached:
+            value["reached"] = {str(one): it.to_json() for one, it in self.reached.items()}
+        return json.dumps(value, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> GroupRecord:
+        try:
+            value = json.loads(data)
+            return cls(
+                str(value["life"]),
+                int(value["leaderTerm"]),
+                SessionsRecord.from_json(value["sessions"]),
+                DrainRecord.from_json(value["drain"]),
+                AssignmentRecord.from_json(value["assignment"]),
+                {int(one): Reached.from_json(it) for one, it in value.get("reached", {}).items()},
+                _move(value.get("move")),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadGroup(f"not a group record: {type(error).__name__}: {error}") from error
+
+
+def _move(value: Mapping[str, Any] | None) -> GroupMove | None:
+    return None if value is None else GroupMove(str(value["id"]), int(value["at"]), bool(value["isOver"]))
