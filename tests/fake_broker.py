@@ -61,9 +61,13 @@ class FakeBroker:
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        """All connections that there are; a client that leaves has nobody to wait for then."""
         for line in self._lines:
             line.cut()
-        await self._server.wait_closed()
 
     @property
     def url(self) -> str:

@@ -38,6 +38,7 @@ class Stage:
         self.stored: dict[str, list[str]] = {}
         self.layout = FIRST
         self.troubles: list[pb.ServerError] = []  # errors that children are refused with, last one first
+        self.is_slow = False  # whoever asks for PRODUCER answers it
 
     async def next(self, *wanted: int) -> Heard:
         """The next command of these kinds; lookups of the layout and producers are answered on the way."""
@@ -52,12 +53,12 @@ class Stage:
             if heard.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP:
                 self.watch = heard
                 told(heard, self.layout, TOPIC)
-            elif heard.kind == BaseCommand.PRODUCER:
-                self._producer(heard)
+            elif heard.kind == BaseCommand.PRODUCER and not (self.is_slow and heard.kind in wanted):
+                self.open(heard)
             if heard.kind in wanted:
                 return heard
 
-    def _producer(self, heard: Heard) -> None:
+    def open(self, heard: Heard) -> None:
         topic = heard.body.topic
         if topic != PARENT and self.troubles:
             heard.answer(BaseCommand.ERROR, error=self.troubles.pop(), message="not now")
@@ -76,6 +77,19 @@ class Stage:
 
     def say(self, heard: Heard, kind: int, **fields: Any) -> None:
         heard.line.say(kind, producer_id=heard.body.producer_id, **fields)
+
+    def refuse(self, heard: Heard) -> None:
+        sequence_id = heard.body.sequence_id
+        self.say(
+            heard, BaseCommand.SEND_ERROR, sequence_id=sequence_id, error=pb.TopicTerminatedError, message="sealed"
+        )
+
+    def is_in_order(self, rounds: int) -> None:
+        """Along the lineage everything is stored once, and every key in its order."""
+        lineage = sorted(self.stored, key=lambda name: int(name.rpartition("-")[2]))
+        along = [text for topic in lineage for text in self.stored[topic]]
+        for key in KEYS:
+            assert [text for text in along if text.startswith(f"{key} ")] == [f"{key} {n}" for n in range(rounds)]
 
     def push(self) -> None:
         self.layout = SECOND
@@ -102,10 +116,72 @@ async def broker() -> AsyncIterator[FakeBroker]:
 async def sdk(broker: FakeBroker) -> AsyncIterator[Client]:
     async with anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client:
         yield client
+        broker.cut()
 
 
 def send_all(producer: Producer, rounds: range) -> list[asyncio.Future[MessageId]]:
     return [producer.send_nowait(f"{key} {n}".encode(), key=key) for n in rounds for key in KEYS]
+
+
+@pytest.mark.parametrize("followed_by", ["refusal of the producer", "layout", "farewell"])
+@pytest.mark.parametrize("answered", range(1, 5))
+async def test_receipts_that_come_after_the_broker_closed_the_producer_count(
+    broker: FakeBroker, sdk: Client, followed_by: str, answered: int
+) -> None:
+    """Pulsar 5.0.0-M1 under load: it seals, closes the producer, refuses what came later - and only then says which of
+    the earlier ones it has stored. Whoever does not listen any more stores them twice."""
+    stage = Stage(broker)
+    opening = asyncio.ensure_future(_opened(sdk))
+    await stage.next(BaseCommand.PRODUCER)
+    producer = await opening
+    futures = send_all(producer, range(1))
+    sends = [await stage.next(BaseCommand.SEND) for _ in range(6)]
+    stage.is_sealed = stage.is_slow = True
+    if followed_by == "farewell":
+        stage.push()
+        farewell = await stage.next(BaseCommand.CLOSE_PRODUCER)
+    stage.say(sends[0], BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
+    attempt = None if followed_by == "farewell" else await stage.next(BaseCommand.PRODUCER)  # it has understood
+    stage.refuse(sends[5])
+    for heard in sends[:answered]:
+        stage.receipt(heard)
+    stage.is_slow = False
+    if attempt is None:
+        farewell.answer(BaseCommand.SUCCESS)
+    elif followed_by == "layout":
+        stage.push()
+    else:
+        stage.open(attempt)
+        stage.push()
+    futures += send_all(producer, range(1, 2))
+    await stage.serve_children(12)
+    await producer.flush(timeout=PATIENCE)
+    assert [future.exception() for future in futures] == [None] * 12
+    stage.is_in_order(2)
+
+
+@pytest.mark.parametrize("answered", range(5))
+async def test_receipts_that_come_while_a_topic_moves_count(broker: FakeBroker, sdk: Client, answered: int) -> None:
+    """A topic that is unloaded: brokers close its producers first and finish what they were writing then."""
+    stage = Stage(broker)
+    opening = asyncio.ensure_future(_opened(sdk, "persistent://public/default/x"))
+    await stage.next(BaseCommand.PRODUCER)
+    producer = await opening
+    futures = [producer.send_nowait(b"%d" % n) for n in range(4)]
+    sends = [await stage.next(BaseCommand.SEND) for _ in range(4)]
+    stage.is_slow = True
+    stage.say(sends[0], BaseCommand.CLOSE_PRODUCER, request_id=(1 << 64) - 1)
+    for trouble in (pb.ServiceNotReady, None):  # also when it takes more than one attempt
+        attempt = await stage.next(BaseCommand.PRODUCER)
+        if trouble is not None:
+            attempt.answer(BaseCommand.ERROR, error=trouble, message="moving")
+    for heard in sends[:answered]:
+        stage.receipt(heard)
+    stage.open(attempt)
+    await stage.serve_children(4)
+    await producer.flush(timeout=PATIENCE)
+    assert [future.exception() for future in futures] == [None] * 4
+    assert list(stage.stored.values()) == [["0", "1", "2", "3"]]
 
 
 @pytest.mark.parametrize("told_by", ["refusal", "closing", "layout"])
@@ -121,13 +197,7 @@ async def test_scenarios_26_30_a_seal_without_our_additions(broker: FakeBroker, 
     stage.is_sealed = True
     if told_by == "refusal":
         for heard in sends[4:]:
-            stage.say(
-                heard,
-                BaseCommand.SEND_ERROR,
-                sequence_id=heard.body.sequence_id,
-                error=pb.TopicTerminatedError,
-                message="sealed",
-            )
+            stage.refuse(heard)
         (await stage.next(BaseCommand.CLOSE_PRODUCER)).answer(BaseCommand.SUCCESS)
         stage.push()
     elif told_by == "closing":
@@ -145,10 +215,7 @@ async def test_scenarios_26_30_a_seal_without_our_additions(broker: FakeBroker, 
     await producer.flush(timeout=PATIENCE)
     assert [future.exception() for future in futures] == [None] * 18
     assert len(stage.stored) == 3
-    lineage = sorted(stage.stored, key=lambda name: int(name.rpartition("-")[2]))
-    along = [text for topic in lineage for text in stage.stored[topic]]
-    for key in KEYS:
-        assert [text for text in along if text.startswith(f"{key} ")] == [f"{key} {n}" for n in range(3)]
+    stage.is_in_order(3)
 
 
 async def test_scenarios_37_38_children_that_cannot_be_opened_at_first(broker: FakeBroker, sdk: Client) -> None:
@@ -167,8 +234,8 @@ async def test_scenarios_37_38_children_that_cannot_be_opened_at_first(broker: F
     assert not stage.troubles and PARENT not in stage.stored
 
 
-async def _opened(sdk: Client) -> Producer:
-    return await sdk.producer(TOPIC, batching=None)
+async def _opened(sdk: Client, topic: str = TOPIC) -> Producer:
+    return await sdk.producer(topic, batching=None)
 
 
 async def test_deadlines_and_close_hold_while_the_layout_is_missing(broker: FakeBroker, sdk: Client) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from anabranch.client.draft import sealed
 from anabranch.client.errors import Closed, MessageTooLarge, TimedOut, refusal
-from anabranch.client.lane import Arm, Failed, Lane, Reconnect, Stored, Transmit
+from anabranch.client.lane import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
 from anabranch.client.policies import Batching
 from anabranch.client.record import Entry, Record, Style
 from anabranch.protocol import pulsar_pb2 as pb
@@ -203,3 +205,22 @@ def test_a_loss_empties_the_window() -> None:
     assert 1 < len(before) < 4
     lane.lost()
     assert sent(lane.opened()) == before
+
+
+def test_receipts_of_a_producer_that_the_broker_closed_count_until_there_is_a_new_one() -> None:
+    lane = opened()
+    for n in range(4):
+        lane.append(record(n))
+    lane.lost()
+    lane.append(record(4))
+    assert list(lane.late_receipt(1, 7, 1)) == [], "receipts come in order"
+    assert [(one.records[0].sequence_id, one.position) for one in stored(lane.late_receipt(0, 7, 0))] == [(0, 0)]
+    assert [(one.records[0].sequence_id, one.position) for one in stored(lane.late_receipt(1, 7, 1))] == [(1, 1)]
+    assert list(lane.late_receipt(1, 7, 1)) == [], "it has its outcome"
+    assert list(lane.late_receipt(4, 7, 4)) == [], "it was never sent"
+    assert sent(lane.opened()) == [[2], [3], [4]]
+    assert list(lane.late_receipt(2, 7, 2)) == [], "it is under way again"
+
+
+def stored(effects: Sequence[Effect]) -> list[Stored]:
+    return [one for one in effects if isinstance(one, Stored)]

@@ -202,6 +202,16 @@ class Lane:
             return self._transmit([])
         return self._transmit([Stored(entry.records, ledger, position)])
 
+    def late_receipt(self, sequence_id: int, ledger: int, position: int) -> Sequence[Effect]:
+        """From a producer that was lost while its connection lives: the broker had stored this before it closed it."""
+        if self._is_open or not self._waiting:
+            return NOTHING
+        entry = self._waiting[0]
+        if not entry.was_sent or entry.first != sequence_id:
+            return NOTHING
+        self._waiting.popleft()
+        return (Stored(entry.records, ledger, position),) if entry.records else NOTHING
+
     def refused(self, sequence_id: int, error: Refused) -> Sequence[Effect]:
         """SEND_ERROR: about one entry, about the topic, or about the moment."""
         if error.retryable:

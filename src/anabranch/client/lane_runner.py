@@ -73,6 +73,29 @@ class Home(Protocol):
         """It can never be attached: rights, options, a regular topic that was terminated."""
 
 
+class Echo:
+    """Listens for the receipts of a producer that the broker has closed. Brokers close the producers of a topic that
+    they seal or give away, and say afterwards what they had stored until then; sent again, it would be stored twice."""
+
+    def __init__(self, connection: Connection, producer_id: int, runner: LaneRunner) -> None:
+        self._connection = connection
+        self._id = producer_id
+        self._runner = runner
+        connection.listen_producer(producer_id, self)
+
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+        if kind == BaseCommand.SEND_RECEIPT:
+            identity = body.message_id
+            lane = self._runner.lane
+            self._runner.do(lane.late_receipt(body.sequence_id, signed(identity.ledgerId), signed(identity.entryId)))
+
+    def detached(self, error: ClientError) -> None:
+        """Then nothing more comes."""
+
+    def close(self) -> None:
+        self._connection.unlisten(self._id)
+
+
 class LaneRunner:
     def __init__(
         self,
@@ -102,6 +125,7 @@ class LaneRunner:
         self._attachment: Attachment | None = None
         self._connection: Connection | None = None
         self._id = 0
+        self._echo: Echo | None = None  # of the producer before, until there is a new one
         self._epoch = 0
         self._topic_epoch: int | None = None  # of exclusive producers: whoever came later has a higher one
         self._delay_s = seconds(options.batching.max_delay)
@@ -167,6 +191,7 @@ class LaneRunner:
             self._topic_epoch = answer.topic_epoch
         if self._options.schema is not None:
             self._home.style.schema_version = answer.schema_version
+        self._forget_echo()
         credits = Credits(answer.credit_bytes, answer.credit_messages) if answer.HasField("credit_bytes") else None
         self._home.perform(self._lanes.opened(self.track, connection.message_bytes_max, credits, ancestry))
         self._home.opened(self)
@@ -193,7 +218,10 @@ class LaneRunner:
         return self._options.operation_timeout_s if is_waiting else self._ground.pool.answer_timeout_s
 
     def lost(self) -> None:
+        connection, producer_id = self._connection, self._id
         self._unlisten()
+        if connection is not None and connection.is_usable and self.track.is_attached:
+            self._echo = Echo(connection, producer_id, self)
         self._home.perform(self._lanes.lost(self.track))
 
     def ended(self, error: ClientError) -> None:
@@ -219,7 +247,7 @@ class LaneRunner:
             self._home.heard_of(read_brokers(body.child_brokers))
             self._end()
             self._home.perform(self._lanes.sealed(self.track, children, body.last_sequence_id))
-        elif kind == BaseCommand.CLOSE_PRODUCER:
+        elif kind == BaseCommand.CLOSE_PRODUCER and not self.track.is_closing:  # or the farewell's answer is to come
             self._lose(NotReady("the broker closed the producer"), is_urgent=True)
 
     def detached(self, error: ClientError) -> None:
@@ -292,9 +320,15 @@ class LaneRunner:
             self._connection.unlisten(self._id)
             self._connection = None
 
+    def _forget_echo(self) -> None:
+        if self._echo is not None:
+            self._echo.close()
+            self._echo = None
+
     def _end(self) -> None:
         """The producer is closed over there and is not opened again."""
         self._is_over = True
+        self._forget_echo()
         if self._task is not None:
             self._task.cancel()
         self._unlisten()
