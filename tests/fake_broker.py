@@ -53,6 +53,7 @@ class FakeBroker:
         self._lines: list[Line] = []
         self._server: asyncio.Server | None = None
         self.partitions: Mapping[str, int] = {}
+        self.troubles: dict[int, list[pb.ServerError]] = {}  # by command: what it is refused with first
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -103,6 +104,8 @@ class FakeBroker:
             )
         elif heard.kind == BaseCommand.PING:
             heard.line.say(BaseCommand.PONG)
+        elif trouble := self.troubles.get(heard.kind):
+            self._refuse(heard, trouble.pop(0))
         elif heard.kind == BaseCommand.LOOKUP:
             heard.answer(BaseCommand.LOOKUP_RESPONSE, response=pb.CommandLookupTopicResponse.Connect)
         elif heard.kind == BaseCommand.PARTITIONED_METADATA:
@@ -110,6 +113,16 @@ class FakeBroker:
             heard.answer(BaseCommand.PARTITIONED_METADATA_RESPONSE, partitions=count, response=0)
         else:
             self._inbox.put_nowait(heard)
+
+    def _refuse(self, heard: Heard, error: pb.ServerError) -> None:
+        if heard.kind == BaseCommand.LOOKUP:
+            refused = pb.CommandLookupTopicResponse.Failed
+            heard.answer(BaseCommand.LOOKUP_RESPONSE, response=refused, error=error, message="")
+        elif heard.kind == BaseCommand.PARTITIONED_METADATA:
+            failed = pb.CommandPartitionedTopicMetadataResponse.Failed
+            heard.answer(BaseCommand.PARTITIONED_METADATA_RESPONSE, response=failed, error=error, message="")
+        else:
+            heard.answer(BaseCommand.ERROR, error=error, message="")
 
 
 def told(heard: Heard, layout: Layout, topic: str, **extras: Any) -> None:

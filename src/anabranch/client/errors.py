@@ -84,6 +84,13 @@ class Refused(ClientError):
     server_error: int = int(ServerError.UnknownError)
 
 
+class Unexplained(Refused):
+    """The broker refused without a reason: mostly a fault of its own, or a moment in which the topic moves."""
+
+    code = "unexplained"
+    retryable = True
+
+
 class NotReady(Refused):
     """The broker starts, stops, or gives the topic away."""
 
@@ -180,6 +187,7 @@ class NotSupported(Refused):
 
 
 _BY_NUMBER: dict[int, type[Refused]] = {
+    ServerError.UnknownError: Unexplained,
     ServerError.MetadataError: NotReady,
     ServerError.PersistenceError: NotReady,
     ServerError.ServiceNotReady: NotReady,
@@ -211,7 +219,7 @@ def refusal(number: int, text: str) -> Refused:
 
 def plain(error: Refused) -> Refused:
     """The same refusal, without a meaning that it does not have here."""
-    made = Refused(error.reason)
+    made = Unexplained(error.reason)
     made.server_error = error.server_error
     return made
 
