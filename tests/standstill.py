@@ -18,18 +18,27 @@ _HELD_S = 1.0
 """A lock that nobody lets go of for so long is held by the one that stands still."""
 
 
-def stop_outside(pid: int, store: Path, within_s: float = 60.0) -> None:
+def stop_outside(pid: int, store: Path) -> None:
     """Returns once the process stands still and does not hold the lock of the store in this folder, if there is one."""
+    _stop(pid, store / WRITER_LOCK, with_lock=False)
+
+
+def stop_inside(pid: int, store: Path) -> None:
+    """Returns once it stands still and holds the lock."""
+    _stop(pid, store / WRITER_LOCK, with_lock=True)
+
+
+def _stop(pid: int, lock: Path, *, with_lock: bool, within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while True:
         os.kill(pid, signal.SIGSTOP)
         while not is_stopped(pid):
             assert time.monotonic() < deadline, f"{pid} does not stand still"
             time.sleep(0.001)
-        if not (store / WRITER_LOCK).exists() or _is_let_go(store / WRITER_LOCK):
+        if _is_held(lock) == with_lock:
             return
         os.kill(pid, signal.SIGCONT)
-        assert time.monotonic() < deadline, f"{pid} always holds the lock"
+        assert time.monotonic() < deadline, f"{pid} {'never' if with_lock else 'always'} holds the lock"
         time.sleep(0.003)
 
 
@@ -37,16 +46,19 @@ def is_stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def _is_let_go(path: Path) -> bool:
+def _is_held(path: Path) -> bool:
+    """By somebody who does not let go: the living hold it for moments."""
+    if not path.exists():
+        return False
     fd = os.open(path, os.O_RDWR)
     try:
         deadline = time.monotonic() + _HELD_S
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
+                return False
             except BlockingIOError:
                 time.sleep(0.001)
-        return False
+        return True
     finally:
         os.close(fd)

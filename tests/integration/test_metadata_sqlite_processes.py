@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.metadata.port import Change, ChangeKind
+from anabranch.metadata.port import ANY, Change, ChangeKind, StoreUnavailable
 from anabranch.metadata.sqlite import SqliteStore
 from anabranch.runtime.clock import SystemClock
 from tests.sqlite_forks import Forks
-from tests.standstill import stop_outside
+from tests.standstill import stop_inside, stop_outside
 
 KILLS = 45
 
@@ -120,6 +120,29 @@ async def test_a_stopped_process_loses_its_session_and_knows_it_the_moment_it_go
         assert lost.startswith("lost")
         # at most the one write that was on its way when it was stopped can be said after that
         assert sum(words[0] == "put" for words in after) <= 1
+
+
+async def test_a_process_that_is_stopped_with_the_writer_lock_holds_the_writers_up(
+    forks: Forks,
+) -> None:
+    """Nobody may take the lock from it: what it was about to write would follow what others wrote meanwhile."""
+    async with SqliteStore(forks.folder, SystemClock(), lock_wait_ms_max=200) as store:
+        pid = forks.start("write", "w")
+        await forks.wait_said("w", "/kept")
+        await asyncio.to_thread(stop_inside, pid, forks.folder)
+        assert set(forks.said("w")) <= {key async for key, _ in store.scan("/kept")}, "reading goes on"
+        with pytest.raises(StoreUnavailable):
+            await store.put("/mine", b"", expected=ANY)
+        forks.kill(pid, signal.SIGCONT)
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    await store.put("/mine", b"", expected=ANY)
+                    break
+                except StoreUnavailable:
+                    continue
+        await asyncio.to_thread(stop_outside, pid, forks.folder)
+        await store.put("/mine", b"", expected=ANY)
 
 
 async def test_a_stopped_process_that_nobody_reaped_goes_on(forks: Forks) -> None:
