@@ -32,7 +32,7 @@ TOPICS = (PLAIN, KEYED, ONCE, BATCH)
 KEYS = 50
 QUIET_S_MAX = 40.0  # no progress for this long is a failure
 WAIT_S_MAX = 120.0  # for any single step
-ACKS_S = 1.5  # later than this an acknowledgement is not forgotten by any crash
+ACKS_S = 2.5  # later than this an acknowledgement is not forgotten by any crash
 
 Admin = Callable[[str, str, object], object]
 """(method, path below /admin/v2/, body)"""
