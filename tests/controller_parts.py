@@ -162,6 +162,9 @@ class NoRules:
     async def check_name(self, topic: TopicName) -> None:
         return
 
+    async def clear_name(self, topic: TopicName) -> None:
+        return
+
     async def may_auto_create(self, namespace: str) -> bool:
         return True
 

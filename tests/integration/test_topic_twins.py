@@ -38,6 +38,9 @@ class CatalogRules(NoRules):
         if await self.catalog.is_regular(TWIN):
             raise AlreadyExists(f"{TWIN} is a regular topic")
 
+    async def clear_name(self, topic: TopicName) -> None:
+        await self.catalog.clear_name(TWIN)
+
     async def check_may_create(self, topic: TopicName) -> None:
         await self.check_name(topic)
 

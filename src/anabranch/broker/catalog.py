@@ -16,7 +16,7 @@ from anabranch.broker.authorization import Grants
 from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
 from anabranch.broker.policies import LOCAL_CLUSTER, Policies
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.twins import scalable_key, settle
+from anabranch.broker.twins import clear, scalable_key, settle
 from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
 from anabranch.model.errors import AlreadyExists, BadName, BadRequest, NotAllowed, NotFound
 from anabranch.model.names import Domain, TopicName, check_namespace, check_tenant, parse_namespace
@@ -248,15 +248,26 @@ class Catalog:
         await self._store.sync()
         return await self.exists(topic) or bool(await self.partitions(topic))
 
-    async def settle(self, topic: TopicName) -> None:
-        """A regular topic was just made: raises AlreadyExists when a scalable one has the name (`twins`)."""
+    async def settle(self, topic: TopicName, *, is_new: bool = True) -> None:
+        """A regular topic is there: raises AlreadyExists when a scalable one has the name (`twins`)."""
         if topic.domain in _REGULAR:
-            await settle(self._store, topic)
+            await settle(self._store, topic, sync=is_new)
+
+    async def clear_name(self, topic: TopicName) -> None:
+        """Of a scalable topic that is led: what the making of this regular one left behind goes (`twins`)."""
+        await clear(self._store, self.topic_key(topic), self._partitioned_key(topic))
 
     async def check_regular(self, topic: TopicName) -> None:
         """What clients of regular topics are told of a scalable one: as with Pulsar, that it is not there."""
-        if topic.domain in _REGULAR and await self.is_scalable(topic):
-            raise TopicNotFound(f"Topic {topic} not found: {topic.scalable} is a scalable topic")
+        if topic.domain not in _REGULAR or not await self.is_scalable(topic):
+            return
+        if await self.exists(topic) or await self.partitions(topic):  # somebody died while both were made
+            try:
+                await self.settle(topic)
+                return
+            except AlreadyExists:
+                pass  # as always, then
+        raise TopicNotFound(f"Topic {topic} not found: {topic.scalable} is a scalable topic")
 
     async def check_free(self, topic: TopicName) -> None:
         """Raises AlreadyExists when a regular topic is to be made and a scalable one has the name."""
@@ -371,10 +382,10 @@ class Catalog:
             return 0
         if topic.domain is Domain.TOPIC:
             raise TopicNotFound(f"Topic {topic} not found: it is no regular topic")
+        await self.check_regular(topic)
         count = await self.partitions(topic)
         if count or await self.exists(topic):
             return count
-        await self.check_regular(topic)
         if not topic.is_persistent:
             return 0
         if not (auto_create and holds.auto_create_topics):
@@ -391,16 +402,17 @@ class Catalog:
         """Raises TopicNotFound when the topic is missing and may not be created; answers whether it exists."""
         holds = await self.effective(topic.namespace_path)
         _check_local(holds, topic.namespace_path)
+        await self.check_regular(topic)
         if await self.exists(topic):
             return True
         index = topic.partition_index
         if index >= 0 and (count := await self.partitions(topic.base)) > 0:
+            await self.check_regular(topic.base)
             if index >= count:
                 raise TopicNotFound(f"{topic.base} has only {count} partitions")
             return False
         if not (create and holds.auto_create_topics):
             raise TopicNotFound(f"Topic {topic} not found")
-        await self.check_regular(topic)
         if index < 0 and await self.partitions(topic) > 0:
             raise NotAllowed(f"{topic} is partitioned: use one of its partitions")
         if topic.is_persistent:

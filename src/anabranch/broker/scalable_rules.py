@@ -30,6 +30,9 @@ class ScalableRules:
         if await catalog.is_regular(twin):
             raise AlreadyExists(f"{twin} is a regular topic: migrate it, or take another name")
 
+    async def clear_name(self, topic: TopicName) -> None:
+        await self._services().catalog.clear_name(regular_twin(topic))
+
     async def may_auto_create(self, namespace: str) -> bool:
         return (await self._services().catalog.effective(namespace)).auto_create_topics
 

@@ -5,6 +5,7 @@ Knows nothing of other topics, of who asks, or whether the topic is loaded alrea
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,7 +22,10 @@ from anabranch.model.errors import AlreadyExists, Error, NotAllowed
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.port import Fenced
 from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
 
 AnyTopic = Topic | MemoryTopic
 OpenLog = Callable[[TopicName], Awaitable[TopicLog]]
@@ -98,17 +102,16 @@ class TopicMaker:
         return topic
 
     async def _open_regular(self, name: TopicName) -> TopicLog:
-        """One that was just made may have been made beside a scalable one (`twins`)."""
+        """It may have been made beside a scalable one, just now or by somebody who died of it (`twins`)."""
         topic_log = await self._open_log(name)
-        if topic_log.epoch == 1:
-            try:
-                await self._catalog.settle(name)
-            except AlreadyExists as taken:
-                await topic_log.delete()
-                raise TopicNotFound(f"Topic {name} not found: {taken.reason}") from taken
-            except BaseException:
-                await topic_log.close()
-                raise
+        try:
+            await self._catalog.settle(name, is_new=topic_log.epoch == 1)
+        except AlreadyExists as taken:
+            await _withdraw(topic_log)
+            raise TopicNotFound(f"Topic {name} not found: {taken.reason}") from taken
+        except BaseException:
+            await topic_log.close()
+            raise
         return topic_log
 
     async def _open_segment(self, name: TopicName, birth: Birth | None) -> TopicLog:
@@ -134,3 +137,15 @@ class TopicMaker:
         if name.domain is not Domain.SEGMENT or self.segments is None:
             return policies
         return segment_policies(policies, self.segments.retention)
+
+
+async def _withdraw(topic_log: TopicLog) -> None:
+    """It has to give way. One that an older version let clients into is kept, closed."""
+    if topic_log.chain.messages_ever or topic_log.cursors:
+        log.error("regular topic beside a scalable one, kept and not served", extra={"topic": topic_log.name})
+        await topic_log.close()
+        return
+    try:
+        await topic_log.delete()
+    except Fenced:
+        log.info("regular topic was removed by the scalable one", extra={"topic": topic_log.name})

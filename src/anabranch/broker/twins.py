@@ -8,17 +8,28 @@
 | led: takes its own back                         | otherwise its leader writes its term into it                   |
 
 Taking the record away and writing the first term into it are compare-and-sets of one record: one of them fails. Both
-looks come after the own write, so one of the two sees the other. Knows the store, and of the scalable topic's record
-where it is and whether it was ever led.
+looks come after the own write, so one of the two sees the other.
+
+Whoever dies between its write and its look leaves both. Then the same rule is applied by the next one who looks: a
+regular name is looked at so whenever it is used (`Catalog.check_regular`, `TopicMaker`), and the leader of a scalable
+topic clears its name (`clear`) whenever it begins. A regular topic beside a scalable one that is led never passed its
+own look, so nobody was ever let in: nothing is in it, and it can go. (One that an older version let clients into all
+the same, which shows in its records, is kept and refused.)
+
+Knows the store, and of the scalable topic's record where it is and whether it was ever led.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 
-from anabranch.metadata.port import KeyMissing, MetadataStore, VersionMismatch
+from anabranch.metadata.port import KeyMissing, MetadataStore, Version, VersionMismatch
 from anabranch.model.errors import AlreadyExists
 from anabranch.model.names import TopicName
+from anabranch.storage.topicrecord import decode_record
+
+log = logging.getLogger(__name__)
 
 
 def scalable_key(topic: TopicName) -> str:
@@ -27,10 +38,12 @@ def scalable_key(topic: TopicName) -> str:
     return f"/topics/{twin.namespace_path}/{twin.encoded_local}"
 
 
-async def settle(store: MetadataStore, topic: TopicName) -> None:
-    """After the regular topic's record was written. Raises AlreadyExists when it has to go; StoreUnavailable."""
+async def settle(store: MetadataStore, topic: TopicName, *, sync: bool = True) -> None:
+    """The regular topic's record is there. Raises AlreadyExists when it has to go; StoreUnavailable. Without `sync` the
+    record must have been there for a while."""
     while True:
-        await store.sync()
+        if sync:
+            await store.sync()
         found = await store.get(scalable_key(topic))
         if found is None:
             return
@@ -40,3 +53,28 @@ async def settle(store: MetadataStore, topic: TopicName) -> None:
             await store.delete(scalable_key(topic), expected=found.version)
         except (VersionMismatch, KeyMissing):
             continue  # it was led, or gave way, at this moment
+
+
+async def clear(store: MetadataStore, record_key: str, partitioned_key: str) -> None:
+    """The scalable topic is led: what the making of a regular one left at these keys goes, if nobody ever came in."""
+    found = await store.get(record_key)
+    if found is not None and decode_record(found.value).epoch == 1:
+        await _remove(store, record_key, found.version)
+    found = await store.get(partitioned_key)
+    if found is not None and not await _has_partitions(store, record_key, int(json.loads(found.value)["partitions"])):
+        await _remove(store, partitioned_key, found.version)
+
+
+async def _has_partitions(store: MetadataStore, record_key: str, count: int) -> bool:
+    for number in range(count):
+        if await store.get(f"{record_key}-partition-{number}") is not None:
+            return True
+    return False
+
+
+async def _remove(store: MetadataStore, key: str, version: Version) -> None:
+    try:
+        await store.delete(key, expected=version)
+    except (VersionMismatch, KeyMissing):
+        return  # whoever made it has withdrawn it, or is about to: it looks after its write
+    log.info("regular topic beside a scalable one removed", extra={"key": key})

@@ -85,6 +85,7 @@ class Controllers(Leading):
         except TopicGone:
             await self._rules.check_name(topic)  # that is why, as a rule
             raise
+        await self.clear_name(topic)
 
     async def wake(self, topic: TopicName) -> None:
         async def work(leader: Leader) -> None:

@@ -168,6 +168,8 @@ class Leading:
             raise TopicGone(f"{topic} does not exist")
         if record.leader_term == 0:
             await self._settle_name(topic, record)
+        else:
+            await self.clear_name(topic)
         tenure = self._place.tenure(topic)
         limits = self.settings.limits(
             record.auto_scale_policy, await self._rules.auto_scale_policy(topic.namespace_path)
@@ -204,6 +206,13 @@ class Leading:
         except AlreadyExists:
             await self.records.give_way(topic, record)
             raise
+
+    async def clear_name(self, topic: TopicName) -> None:
+        """Nobody waits for it: a regular topic that was left beside it is refused as long as it is there."""
+        try:
+            await self._rules.clear_name(topic)
+        except Error as error:
+            log.warning("name not cleared", extra={"topic": str(topic), "reason": error.reason})
 
     def _leader_ended(self, topic: TopicName) -> None:
         """What it left unfinished goes on soon, if it is still ours: nobody may be there to ask for it."""

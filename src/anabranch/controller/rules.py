@@ -22,6 +22,9 @@ class Rules(Protocol):
     async def check_name(self, topic: TopicName) -> None:
         """Raises AlreadyExists when a regular topic has the name, with everything that was written before the call."""
 
+    async def clear_name(self, topic: TopicName) -> None:
+        """The scalable topic has the name: what somebody left who died while it made a regular one goes."""
+
     async def may_auto_create(self, namespace: str) -> bool: ...
 
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
