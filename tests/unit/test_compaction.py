@@ -82,7 +82,7 @@ async def test_a_crash_before_the_end_keeps_the_old_view() -> None:
     await topic.compactor.run()
     before = topic.log.compacted
     assert before is not None and before.row.entries == 1
-    writer = await topic.log.begin_compaction()  # and then the lights go out
+    writer = await topic.log.compacting.begin()  # and then the lights go out
     begun = writer.ledger_id
     await world.crash()
     topic = await world.topic()

@@ -269,14 +269,14 @@ class Compactor:
         if upto == EARLIEST or (view is not None and view.horizon >= upto):
             return 0
         survivors, totals = await self._mark(upto)
-        writer = await self._log.begin_compaction()
+        writer = await self._log.compacting.begin()
         try:
             row, seen, removed = await self._write(writer, upto, survivors)
             if seen != totals:
                 raise CompactionFailed("entries became unreadable or were trimmed meanwhile; the old view stays")
-            await self._log.finish_compaction(row)
+            await self._log.compacting.finish(row)
         except Error:
-            await self._log.abandon_compaction()
+            await self._log.compacting.abandon()
             raise
         cursor = self._log.cursors[CURSOR]
         cursor.ack_cumulative(upto)

@@ -2,7 +2,7 @@
 
 This module wires the parts and holds no rule of its own: `group` plans, `committer` confirms, `settler` writes behind
 and checkpoints, `reads` finds entries in memory or in files, `tailcache` bounds memory, `shortage` lives with a full
-device, `recovery` opens after a crash. It lives on the event loop.
+device, `loggedledgers` knows what the log holds, `recovery` opens after a crash. It lives on the event loop.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from anabranch.storage.gate import Gate, is_full, translated
 from anabranch.storage.group import GroupCommit, Plan
 from anabranch.storage.index import SparseIndex
 from anabranch.storage.ledgerfile import LedgerFiles
+from anabranch.storage.loggedledgers import LoggedLedgers
 from anabranch.storage.port import Fenced, LedgerWriter, Payload, StorageError
 from anabranch.storage.reader import LedgerReader
 from anabranch.storage.reads import LedgerReads
@@ -35,7 +36,7 @@ from anabranch.storage.reserve import Reserve
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.settler import Settler
 from anabranch.storage.shortage import Shortage
-from anabranch.storage.succession import recover_peer
+from anabranch.storage.succession import recover_peer, report, seize_log
 from anabranch.storage.tailcache import TailCache
 from anabranch.storage.writer import OpenLedger
 
@@ -58,6 +59,21 @@ def _always() -> bool:
 
 def _no_pause(_: str) -> None:
     """Steps are named for tests that stop a process there; otherwise nothing happens."""
+
+
+class _Told:
+    """What a worker tells when it is done, for one who waits (and may have gone)."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell(self, error: BaseException | None) -> None:
+        if self.told.done():
+            return
+        if error is None:
+            self.told.set_result(None)
+        else:
+            self.told.set_exception(translated(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +139,7 @@ class EmbeddedLedgers(LedgerReads):
             on_failed=self._failed,
         )
         self._is_fenced = False
-        self._in_log: dict[int, int] = {}  # ledger -> the last log file that holds records of it
-        self._let_go: set[int] = set()  # … those of which the log's list of released ones knows
+        self._logged = LoggedLedgers()
 
     # opening and closing ------------------------------------------------------------------------------------------
 
@@ -153,7 +168,7 @@ class EmbeddedLedgers(LedgerReads):
             fence=fence,
             on_written=self._written,
             on_settled=self._settled,
-            on_retired=self._retired,
+            on_retired=self._logged.retired,
             on_failed=self._failed,
             pause_at=self._pause_at,
         )
@@ -201,19 +216,8 @@ class EmbeddedLedgers(LedgerReads):
                 raise
         except OSError as error:
             raise translated(error) from error
-        self._report(self.recovery, self._settings.broker_id)
+        report(self.recovery, self._settings.broker_id)
         return lock, fence
-
-    def _report(self, recovery: Recovery, broker_id: str) -> None:
-        if recovery.records or recovery.damaged:
-            log.info(
-                "log recovered",
-                extra={"broker": broker_id, "records": recovery.records, "ledgers": len(recovery.ledgers)},
-            )
-        for path, place in recovery.torn:
-            log.warning("the log ends inside a group", extra={"path": path, "offset": place})
-        for path, place in recovery.damaged:
-            log.error("damaged place in the log", extra={"path": path, "offset": place})
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -267,29 +271,22 @@ class EmbeddedLedgers(LedgerReads):
             found = await self._blocking.run(recover_peer, self._disk, self._root, broker_id, incarnation)
         except OSError as error:
             raise translated(error) from error
-        self._report(found, broker_id)
+        report(found, broker_id)
         return found
 
     async def settle(self) -> None:
         """What is durable by now is in the ledger files when this returns: another broker may read all of it there, and
         delete what it does not need: no recovery of our log brings it back."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def tell(error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(translated(error))
-
-        self._settler.settle(tell)
-        await done
-        held = ((ledger_id, self._ledgers.get(ledger_id)) for ledger_id in self._in_log.keys() - self._let_go)
-        closed = [ledger_id for ledger_id, ledger in held if ledger is None or ledger.is_closed]
+        done = _Told()
+        self._settler.settle(done.tell)
+        await done.told
+        closed = self._logged.release(self._is_closed)
         if closed:
-            self._let_go.update(closed)
             await self._on_settle_thread(lambda: self._list_released(closed))
+
+    def _is_closed(self, ledger_id: int) -> bool:
+        ledger = self._ledgers.get(ledger_id)
+        return ledger is None or ledger.is_closed
 
     def _list_released(self, ledger_ids: list[int]) -> None:
         self._files.sync_names(ledger_ids)
@@ -317,13 +314,13 @@ class EmbeddedLedgers(LedgerReads):
 
     def _landed(self, plan: Plan) -> None:
         """A group is durable: its entries become readable and wait for their files."""
-        now = self._clock.monotonic()
+        now, last_log = self._clock.monotonic(), self._logged.last_log
         for batch in plan.logged:
             ledger = self._ledgers[batch.ledger_id]
             self._cache.add(ledger, batch.last_entry_id, len(batch.entries), batch.size)
             ledger.landed(batch)
             self._behind.add(batch, now)
-            self._in_log[batch.ledger_id] = plan.log_number
+            last_log[batch.ledger_id] = plan.log_number
         for direct in plan.direct:
             batch = direct.batch
             ledger = self._ledgers[batch.ledger_id]
@@ -353,10 +350,6 @@ class EmbeddedLedgers(LedgerReads):
         self._cache.trim()
         self._shortage.settled()
         self._committer.schedule()
-
-    def _retired(self, log_number: int) -> None:
-        self._in_log = {ledger: number for ledger, number in self._in_log.items() if number > log_number}
-        self._let_go &= self._in_log.keys()
 
     def _release(self, ledger: OpenLedger) -> None:
         """A sealed ledger that is in its file and out of the cache needs no object any more."""
@@ -407,8 +400,7 @@ class EmbeddedLedgers(LedgerReads):
             self._cache.written(ledger)
         self._settler.forget(ledger_id)
         self._reader.forget(ledger_id)
-        is_logged = self._in_log.pop(ledger_id, None) is not None and ledger_id not in self._let_go
-        self._let_go.discard(ledger_id)
+        is_logged = self._logged.forget(ledger_id)
         await self._on_settle_thread(lambda: self._drop(ledger_id, is_logged))
 
     def _drop(self, ledger_id: int, is_logged: bool) -> None:
@@ -422,39 +414,23 @@ class EmbeddedLedgers(LedgerReads):
         self._files.delete(ledger_id)
 
     async def _on_settle_thread(self, job: Callable[[], None]) -> None:
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def finish(_: None, error: BaseException | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(None)
-            else:
-                done.set_exception(translated(error))
-
-        self._settle_worker.submit(job, finish)
-        await done
+        done = _Told()
+        self._settle_worker.submit(job, lambda _, error: done.tell(error))
+        await done.told
 
     async def take_over(self, broker_id: str) -> Recovery:
         """Fence off another broker of this volume (dead or stopped) and bring its log into the ledger files."""
         if broker_id == self._settings.broker_id:
             raise StorageError(f"broker {broker_id!r} is this one")
-        recovery = await self._blocking.run(self._take_over, broker_id)
-        for ledger_id in recovery.ledgers:
-            self._reader.forget(ledger_id)
-        return recovery
-
-    def _take_over(self, broker_id: str) -> Recovery:
-        StorageSettings(dir=self._settings.dir, broker_id=broker_id)  # refuses a name that cannot be one
-        directory = volume.broker_dir(self._root, broker_id)
         try:
-            self._disk.make_dir(directory)
-            fence, recovery = take_over(self._disk, directory, self._files, self._pause_at)
-            fence.close()
-            self._disk.remove_dir(log_dir(directory, fence.generation))
+            recovery = await self._blocking.run(
+                seize_log, self._disk, self._settings.dir, broker_id, self._files, self._pause_at
+            )
         except OSError as error:
             raise translated(error) from error
-        self._report(recovery, broker_id)
+        report(recovery, broker_id)
+        for ledger_id in recovery.ledgers:
+            self._reader.forget(ledger_id)
         return recovery
 
     def stats(self) -> StorageStats:

@@ -6,11 +6,19 @@ lock file tells whether a process lives there, the fence whether it is the one t
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
 from anabranch.runtime.disk import Disk
 from anabranch.storage import volume
+from anabranch.storage.fence import log_dir
 from anabranch.storage.ledgerfile import LedgerFiles
 from anabranch.storage.port import StorageError
 from anabranch.storage.recovery import Recovery, take_over
+from anabranch.storage.settings import StorageSettings
+
+log = logging.getLogger(__name__)
 
 FILES_MAX = 256
 
@@ -39,6 +47,28 @@ def recover_peer(disk: Disk, root: str, broker_id: str, incarnation: int) -> Rec
     finally:
         if lock is not None:
             lock.release()
+
+
+def seize_log(disk: Disk, root: Path, broker_id: str, files: LedgerFiles, pause_at: Callable[[str], None]) -> Recovery:
+    """The same without asking who lives there, by an operator's word: whoever it is confirms nothing more. Blocks."""
+    StorageSettings(dir=root, broker_id=broker_id)  # refuses a name that cannot be one
+    directory = volume.broker_dir(str(root), broker_id)
+    disk.make_dir(directory)
+    fence, recovery = take_over(disk, directory, files, pause_at)
+    fence.close()
+    disk.remove_dir(log_dir(directory, fence.generation))
+    return recovery
+
+
+def report(recovery: Recovery, broker_id: str) -> None:
+    """Says in our log what was found in the broker's."""
+    if recovery.records or recovery.damaged:
+        extra = {"broker": broker_id, "records": recovery.records, "ledgers": len(recovery.ledgers)}
+        log.info("log recovered", extra=extra)
+    for path, place in recovery.torn:
+        log.warning("the log ends inside a group", extra={"path": path, "offset": place})
+    for path, place in recovery.damaged:
+        log.error("damaged place in the log", extra={"path": path, "offset": place})
 
 
 def _generation(disk: Disk, directory: str) -> int:

@@ -20,13 +20,15 @@ from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.compacted import CompactedRow, CompactedView
+from anabranch.storage.compacted import CompactedView
+from anabranch.storage.compacting import Compacting
 from anabranch.storage.ledgerids import LedgerIds
 from anabranch.storage.ownership import TopicOwnership
-from anabranch.storage.port import Fenced, LedgerStore, LedgerWriter, Payload, StorageError, StoredEntry
+from anabranch.storage.port import Fenced, LedgerStore, Payload, StorageError, StoredEntry
 from anabranch.storage.records import RecordStore
 from anabranch.storage.statelog import StateLog
 from anabranch.storage.tail import TopicSink, TopicTail
+from anabranch.storage.topicgarbage import TopicGarbage
 from anabranch.storage.topicopen import OpenedTopic, finish_deletion, open_topic
 from anabranch.storage.topicreader import TopicReader
 from anabranch.storage.topicrecord import TopicRecord, with_chain
@@ -74,9 +76,11 @@ class TopicLog(TopicState):
         self._settings = settings
         self._tasks = TaskOwner(f"topic {opened.name}")
         self._trim_lock = asyncio.Lock()
-        self._garbage = list(opened.record.garbage)
+        self._garbage = TopicGarbage(opened.record.garbage, ledgers, self._tasks)
+        self.compacting = Compacting(
+            owner, ledgers, ids, self._garbage, save=self._save, check_usable=self._check_usable
+        )
         self._reader = TopicReader(self.chain, ledgers, self._give_up)
-        self._view = None if opened.record.compacted is None else CompactedView(opened.record.compacted, ledgers)
         self.held_behind: Position | None = None  # kept for others than cursors: what comes behind this
         self._next_state_ledger: int | None = None
         self._state = StateLog(
@@ -90,7 +94,7 @@ class TopicLog(TopicState):
             cursors=self._cursors,
             blobs=self._blobs,
             replace=self._replace_state_ledger,
-            retire=self._discard,
+            retire=self._garbage.discard,
         )
         self._tail = TopicTail(
             self.chain,
@@ -143,7 +147,7 @@ class TopicLog(TopicState):
         else:
             topic._start_tail(opened.data_ledger)
         if topic._garbage:
-            topic._discard([])
+            topic._garbage.discard([])
         return topic
 
     def _start_tail(self, ledger: int) -> None:
@@ -239,42 +243,9 @@ class TopicLog(TopicState):
         """Messages of the entries after < position <= upto."""
         return max(await self.messages_upto(upto) - await self.messages_upto(after), 0)
 
-    # the compacted view
-
     @property
     def compacted(self) -> CompactedView | None:
-        return self._view
-
-    async def begin_compaction(self) -> LedgerWriter:
-        """A ledger for the next view; the record knows of it, so that a crash leaves no file behind."""
-        self._check_usable()
-        assert self._owner.record.compacting is None, "one compaction at a time"
-        ledger = await self._ids.allocate()
-        await self._save(lambda record: replace(record, compacting=ledger))
-        return self._ledgers.create(ledger)
-
-    async def finish_compaction(self, row: CompactedRow) -> None:
-        """The sealed ledger of `row` is the view from now on; the one before it goes. One write decides."""
-        self._check_usable()
-        before = self._owner.record.compacted
-        if before is not None:
-            self._garbage.append(before.ledger)
-        try:
-            await self._save(lambda record: replace(record, compacted=row, compacting=None))
-        except Error:
-            if before is not None:
-                self._garbage.remove(before.ledger)
-            raise
-        self._view = CompactedView(row, self._ledgers)
-        await self._delete_garbage()
-
-    async def abandon_compaction(self) -> None:
-        """The view that was begun is not wanted; the old one stays."""
-        ledger = self._owner.record.compacting
-        if ledger is not None:
-            self._garbage.append(ledger)
-            await self._save(lambda record: replace(record, compacting=None))
-            await self._delete_garbage()
+        return self.compacting.view
 
     # the life of the topic
 
@@ -342,14 +313,14 @@ class TopicLog(TopicState):
         )
         if count:
             dropped = self.chain.drop_head(count)
-            self._garbage.extend(info.id for info in dropped)
+            self._garbage.add(*(info.id for info in dropped))
             for cursor in self._cursors.values():
                 if not cursor.durable:
                     cursor.trimmed(dropped[-1].end)
             log.info("ledgers dropped", extra={"topic": self.name, "ledgers": [info.id for info in dropped]})
         if self._garbage:
             await self._save()
-            await self._delete_garbage()
+            await self._garbage.delete()
         return count
 
     async def close(self) -> None:
@@ -446,7 +417,7 @@ class TopicLog(TopicState):
             if self._next_state_ledger is not None:
                 state_ledgers = (*state_ledgers, self._next_state_ledger)
             record = with_chain(record, self.chain, next_ledger=next_ledger or self._tail.announced)
-            record = replace(record, state_ledgers=state_ledgers, garbage=tuple(self._garbage))
+            record = replace(record, state_ledgers=state_ledgers, garbage=self._garbage.listed)
             return record if change is None else change(record)
 
         await self._owner.save(current)
@@ -454,15 +425,3 @@ class TopicLog(TopicState):
     def _lost(self, fenced: Fenced) -> None:
         """Somebody else owns the topic: confirm nothing any more."""
         self._tail.abandon(fenced)
-
-    def _discard(self, ledgers: list[int]) -> None:
-        """Delete ledgers in the background; those that stay behind are known to the record's next version."""
-        self._garbage.extend(ledgers)
-        self._tasks.spawn(self._delete_garbage(), "garbage")
-
-    async def _delete_garbage(self) -> None:
-        """Files of ledgers the record no longer lists; the record forgets them with its next change."""
-        for ledger in list(self._garbage):
-            await self._ledgers.delete(ledger)
-            if ledger in self._garbage:
-                self._garbage.remove(ledger)
