@@ -1,7 +1,8 @@
-"""This broker as a part of the cluster: registered, watching the table, holding slots, directing when elected.
+"""This broker as a part of the cluster: registered, watching the table, holding slots.
 
-The shell around `holder` and `director`: it reads and writes the table, runs their effects one after the other, and
-asks its node (`Serving`) to close topics. Knows the metadata port and its recipes; must not know topics or connections.
+The shell around `holder`: it reads and writes the table, runs its effects one after the other, and asks its node
+(`Serving`) to close topics. What it knows of the cluster is in its `view`; directing, when elected, is done in its
+`office`. Knows the metadata port and its recipes; must not know topics or connections.
 """
 
 from __future__ import annotations
@@ -14,27 +15,18 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 
-from anabranch.cluster import director, holder
+from anabranch.cluster import holder
 from anabranch.cluster.card import BadCard, Card, decode_card, encode_card
-from anabranch.cluster.director import (
-    Director,
-    MembersSeen,
-    ReadTable,
-    Recovered,
-    RecoveryFailed,
-    SaveTable,
-    TableRaced,
-    TableSaved,
-    TableSeen,
-    Waited,
-)
+from anabranch.cluster.director import ReadTable, SaveTable, TableSaved, TableSeen
 from anabranch.cluster.holder import Close, Closed, CloseFailed, GiveUp, Holder, Serve
 from anabranch.cluster.load import LOOK_SECONDS, LoadReporter
 from anabranch.cluster.moves import plan_move
+from anabranch.cluster.office import Office
 from anabranch.cluster.slots import slot_of
 from anabranch.cluster.table import BadTable, Seat, Table
 from anabranch.cluster.tablestore import TableStore, seen
-from anabranch.metadata.election import Elected, Election
+from anabranch.cluster.view import ClusterView
+from anabranch.metadata.election import Election
 from anabranch.metadata.membership import Members, Registration
 from anabranch.metadata.mirror import Mirror
 from anabranch.metadata.port import MetadataStore
@@ -52,8 +44,6 @@ SLOTS_KEY = f"{ROOT}/slots"
 BROKERS = f"{ROOT}/brokers"
 DIRECTOR = f"{ROOT}/director"
 JOIN_SECONDS = 30.0
-RETRY_SECONDS = 0.5
-PATIENT_SECONDS = 3.0  # for others to register again when the store was away for all
 
 
 class ForeignVolume(Error):
@@ -96,7 +86,6 @@ class Cluster:
         self._store = store
         self._slots = TableStore(store, SLOTS_KEY, clock, chance)
         self._serving = serving
-        self._recover = recover
         self._clock = clock
         self._keeper = SessionKeeper(store, name=f"broker-{card.broker}", ttl_ms=session_ms, clock=clock, chance=chance)
         self._registration = Registration(self._keeper, BROKERS, card.broker, encode_card(card))
@@ -104,15 +93,14 @@ class Cluster:
         self._mirror = Mirror(store, SLOTS_KEY, clock=clock, chance=chance)
         self._election = Election(self._keeper, DIRECTOR, card.broker.encode())
         self._holder = Holder(card.seat)
-        self._director: Director | None = None
-        self._term = 0
-        self._table = Table()
-        self._cards: dict[str, Card] = {}
+        self._view = ClusterView()
         self._farewells: list[tuple[frozenset[int], Callable[[], None]]] = []
-        self._session_regained_at: float | None = None
         self._changes = Changes()
         self._gave_up = False
         self._tasks = TaskOwner("cluster")
+        self._office = Office(
+            self._election, self._slots, self._members, self, recover=recover, clock=clock, tasks=self._tasks
+        )
         self._stack = AsyncExitStack()
 
     # -- what the node asks
@@ -122,25 +110,21 @@ class Cluster:
 
     def card_of(self, topic: str) -> Card | None:
         """Of the broker that serves a topic, as far as we know; None: nobody does at the moment."""
-        seat = self._table.slots[slot_of(topic)].holder
-        card = None if seat is None else self._cards.get(seat.broker)
-        return card if card is not None and card.seat == seat and not self._table.is_lost(seat) else None
+        return self._view.card_of(topic)
 
     def tenure_of(self, topic: str) -> int | None:
         """The epoch in which we hold the topic's slot; None: we do not, as far as we know."""
-        slot = self._table.slots[slot_of(topic)]
-        return slot.epoch if slot.holder == self.card.seat else None
+        return self._view.tenure_of(topic, self.card.seat)
 
     def is_placed(self, topic: str) -> bool:
         """Does somebody serve it, as far as we know, and keeps it?"""
-        slot = self._table.slots[slot_of(topic)]
-        if slot.heir is not None:
+        if self._view.is_moving(topic):
             return False
-        return self.is_here(topic) if slot.holder == self.card.seat else self.card_of(topic) is not None
+        return self.is_here(topic) if self.tenure_of(topic) is not None else self.card_of(topic) is not None
 
     def era_of(self, topic: str) -> int:
         """Another number whenever the topic's slot has another holder, or the same one in another life."""
-        return self._table.slots[slot_of(topic)].epoch
+        return self._view.era_of(topic)
 
     @property
     def changes(self) -> int:
@@ -173,17 +157,17 @@ class Cluster:
 
     @property
     def table(self) -> Table:
-        return self._table
+        return self._view.table
 
     @property
     def cards(self) -> Mapping[str, Card]:
         """Everybody who is registered."""
-        return dict(self._cards)
+        return dict(self._view.cards)
 
     @property
     def directs(self) -> bool:
         """Is this broker the director, as far as it knows?"""
-        return self._director is not None
+        return self._office.is_taken
 
     # -- joining and leaving
 
@@ -195,7 +179,7 @@ class Cluster:
             await self._keeper.wait_lease(JOIN_SECONDS)
             await self._members.wait_ready(JOIN_SECONDS)
             await self._mirror.wait_ready(JOIN_SECONDS)
-            self._see_members()
+            self.see_members()
             self._check_volume()
             await stack.enter_async_context(self._registration)
             await self._registration.wait_registered(JOIN_SECONDS)
@@ -203,7 +187,7 @@ class Cluster:
             stack.push_async_callback(self._tasks.close)
             self._tasks.spawn(self._follow_table(), "table")
             self._tasks.spawn(self._follow_members(), "members")
-            self._tasks.spawn(self._follow_election(), "election")
+            self._tasks.spawn(self._office.follow_election(), "election")
             self._tasks.spawn(self._report_load(), "load")
             await stack.enter_async_context(self._election)
         except BaseException:
@@ -213,16 +197,16 @@ class Cluster:
         return self
 
     def _check_volume(self) -> None:
-        for other in self._cards.values():
-            if other.volume_id != self.card.volume_id:
-                raise ForeignVolume(
-                    f"broker {other.broker} works on volume {other.volume_id}, this one on {self.card.volume_id}"
-                )
+        other = self._view.stranger(self.card.volume_id)
+        if other is not None:
+            raise ForeignVolume(
+                f"broker {other.broker} works on volume {other.volume_id}, this one on {self.card.volume_id}"
+            )
 
     async def wait_serving(self, seconds: float) -> None:
         """Until we hold something, or everything has a holder; TimeoutError otherwise."""
         async with asyncio.timeout(seconds):
-            while not self._gave_up and not self._holder.serving and None in {s.holder for s in self._table.slots}:
+            while not self._gave_up and not self._holder.serving and self._view.has_free_slots:
                 await self._changes.wait(self._changes.count)
 
     async def drain(self, seconds: float) -> bool:
@@ -231,7 +215,7 @@ class Cluster:
         try:
             async with asyncio.timeout(seconds):
                 await self._registration.update(encode_card(self.card), seconds)
-                while not self._holder.is_empty and self._others_able() and not self._gave_up:
+                while not self._holder.is_empty and self._view.are_others_able(self.card.broker) and not self._gave_up:
                     await self._changes.wait(self._changes.count)
         except TimeoutError:
             return False
@@ -244,16 +228,16 @@ class Cluster:
 
     async def move(self, slots: Iterable[int], broker: str, seconds: float) -> bool:
         """A planned move of these slots to a broker that is registered; True once it holds them all."""
-        to, wanted = self._cards[broker].seat, frozenset(slots)
+        to, wanted = self._view.cards[broker].seat, frozenset(slots)
         try:
             async with asyncio.timeout(seconds):
                 while not await self._plan_move(wanted, to):
                     pass
-                while any(slot.heir == to for number, slot in enumerate(self._table.slots) if number in wanted):
+                while any(slot.heir == to for number, slot in enumerate(self.table.slots) if number in wanted):
                     await self._changes.wait(self._changes.count)
         except TimeoutError:
             return False
-        return wanted <= self._table.held_by(to)
+        return wanted <= self.table.held_by(to)
 
     async def _plan_move(self, slots: frozenset[int], to: Seat) -> bool:
         """False: somebody else wrote the table meanwhile."""
@@ -264,18 +248,15 @@ class Cluster:
         effect = SaveTable(replace(planned, serial=found.table.serial + 1), found.stamp, f"moved to {to}")
         outcome = await self._slots.save(effect)
         if isinstance(outcome, TableSaved):
-            self._table_seen(TableSeen(effect.table, outcome.stamp))
+            self.table_seen(TableSeen(effect.table, outcome.stamp))
         return isinstance(outcome, TableSaved)
-
-    def _others_able(self) -> bool:
-        return any(card.broker != self.card.broker and not card.is_draining for card in self._cards.values())
 
     async def _report_load(self) -> None:
         """For ever: what the topics of our slots carry, told when it is worth a write."""
         reporter = LoadReporter()
         while True:
             await self._clock.sleep(LOOK_SECONDS)
-            table = self._table
+            table = self._view.table
             held = table.held_by(self.card.seat)
             load = reporter.looked(self._clock.monotonic(), table.serial, held, self._serving.loads())
             if load is None:
@@ -307,77 +288,41 @@ class Cluster:
         if found is None:
             return
         try:
-            self._table_seen(seen(found))
+            self.table_seen(seen(found))
         except BadTable as error:  # of a later release, perhaps: what we hold is ours until our log is fenced
             log.error("slot table not understood", extra={"reason": error.reason})
 
-    def _table_seen(self, seen: TableSeen) -> None:
-        self._note_table(seen.table)
-        self._perform_holder(self._holder.handle(seen))
-        if self._director is not None:
-            self._perform_director(self._director.handle(seen))
+    def table_seen(self, seen: TableSeen) -> None:
+        self.note_table(seen.table)
+        self.holder_saw(seen)
+        self._office.table_seen(seen)
 
-    def _note_table(self, table: Table) -> None:
-        if table.serial >= self._table.serial:
-            self._table = table
+    def note_table(self, table: Table) -> None:
+        self._view.note_table(table)
         self._changes.happened()
+
+    def holder_saw(self, seen: TableSeen) -> None:
+        self._perform_holder(self._holder.handle(seen))
 
     async def _follow_members(self) -> None:
         async for _ in self._members.changes():
-            self._see_members()
-            await self._brief(self._director)
+            self.see_members()
+            await self._office.members_changed()
 
-    def _see_members(self) -> None:
+    def see_members(self) -> Mapping[str, Card]:
         cards: dict[str, Card] = {}
         for name, value in self._members.now.items():
             try:
                 cards[name] = decode_card(value)
             except BadCard as error:
                 log.warning("registration not understood", extra={"broker": name, "reason": error.reason})
-        self._cards = cards
+        self._view.cards = cards
         self._changes.happened()
-
-    async def _brief(self, by: Director | None) -> None:
-        """Tell the director who is there, once nothing is known to be missing: on an old list the living look dead."""
-        while by is not None and by is self._director:
-            try:
-                await self._members.wait_current(RETRY_SECONDS)
-            except TimeoutError:
-                continue
-            self._see_members()
-            members = {name: card.member for name, card in self._cards.items()}
-            self._perform_director(by.handle(MembersSeen(members)))
-            return
+        return cards
 
     def _hear_session(self, event: KeeperEvent) -> None:
         if isinstance(event, SessionUp):  # not the first: we heard nothing of that one
-            self._session_regained_at = self._clock.monotonic()
-
-    async def _follow_election(self) -> None:
-        async for event in self._election.events():
-            if isinstance(event, Elected):
-                self._term = event.leadership.term
-                regained_at = self._session_regained_at
-                is_patient = regained_at is not None and self._clock.monotonic() - regained_at < PATIENT_SECONDS
-                log.info("this broker directs the cluster", extra={"term": self._term, "patient": is_patient})
-                self._director = Director(self._term, is_patient)
-                self._tasks.spawn(self._take_office(self._director, is_patient), "take office")
-            else:
-                log.info("this broker directs no longer", extra={"reason": event.reason})
-                self._director = None
-
-    async def _take_office(self, by: Director, is_patient: bool) -> None:
-        """The list of members must not be older than the table: its holders have registered before it was written."""
-        table = await self._slots.read()
-        if by is not self._director:
-            return
-        self._members.refresh()
-        self._table_seen(table)
-        await self._brief(by)
-        if is_patient:
-            await self._clock.sleep(PATIENT_SECONDS)
-            if by is self._director:
-                self._perform_director(by.handle(Waited()))
+            self._office.session_regained()
 
     # -- effects
 
@@ -393,7 +338,7 @@ class Cluster:
                     log.error("this broker was replaced", extra={"reason": reason})
                     self._serving.give_up(reason)
                 case ReadTable():
-                    self._tasks.spawn(self._read(), "read table")
+                    self._tasks.spawn(self.read_table(), "read table")
                 case SaveTable():
                     self._tasks.spawn(self._hand_over(effect), "hand over")
         self._say_farewells()
@@ -402,17 +347,13 @@ class Cluster:
     async def _close(self, heirs: dict[int, Seat]) -> None:
         slots = frozenset(heirs)
         try:
-            say = await self._serving.close({number: self._card_at(seat) for number, seat in heirs.items()})
+            say = await self._serving.close({number: self._view.card_at(seat) for number, seat in heirs.items()})
         except Exception as error:  # whatever it was: what is not surely closed must never be served by another
             log.error("slots not closed", extra={"slots": len(slots)}, exc_info=error)
             self._perform_holder(self._holder.handle(CloseFailed("slots could not be closed")))
             return
         self._farewells.append((slots, say))
         self._perform_holder(self._holder.handle(Closed(slots)))
-
-    def _card_at(self, seat: Seat) -> Card | None:
-        card = self._cards.get(seat.broker)
-        return card if card is not None and card.seat == seat else None
 
     def _say_farewells(self) -> None:
         """To clients of slots that others hold now, or that are served here again because the heir has gone."""
@@ -427,50 +368,10 @@ class Cluster:
     async def _hand_over(self, effect: SaveTable) -> None:
         outcome = await self._slots.save(effect)
         if isinstance(outcome, TableSaved):
-            self._note_table(effect.table)
+            self.note_table(effect.table)
         self._perform_holder(self._holder.handle(outcome))
-        if isinstance(outcome, TableSaved) and self._director is not None:
-            self._perform_director(self._director.handle(TableSeen(effect.table, outcome.stamp)))
-
-    def _perform_director(self, effects: list[director.Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case ReadTable():
-                    self._tasks.spawn(self._read(), "read table")
-                case SaveTable(_, _, reason):
-                    log.info("slots change", extra={"term": self._term, "reason": reason})
-                    self._tasks.spawn(self._direct(effect, self._director), "direct")
-                case director.Recover(seat):
-                    self._tasks.spawn(self._recover_seat(seat, self._director), f"recover {seat}")
-                case director.StepDown(term):
-                    log.warning("a later director has written", extra={"term": term})
-                    self._director = None
-
-    async def _direct(self, effect: SaveTable, by: Director | None) -> None:
-        outcome: TableSaved | TableRaced = TableRaced()
-        leadership = self._election.leadership
-        if leadership is not None and leadership.is_valid and leadership.term == effect.table.term:
-            outcome = await self._slots.save(effect)
-        else:
-            await self._clock.sleep(RETRY_SECONDS)  # we are about to hear that it is over
         if isinstance(outcome, TableSaved):
-            self._note_table(effect.table)
-        if by is not None and by is self._director:
-            self._perform_director(by.handle(outcome))
-        if isinstance(outcome, TableSaved):
-            self._perform_holder(self._holder.handle(TableSeen(effect.table, outcome.stamp)))
+            self._office.table_seen(TableSeen(effect.table, outcome.stamp))
 
-    async def _recover_seat(self, seat: Seat, by: Director | None) -> None:
-        event: Recovered | RecoveryFailed = Recovered(seat)
-        try:
-            await self._recover(seat.broker, seat.incarnation)
-        except Exception as error:  # whatever it was: a recovery that fails must not be the last one that is tried
-            reason = error.reason if isinstance(error, Error) else repr(error)
-            log.warning("log not recovered yet", extra={"seat": str(seat), "reason": reason})
-            await self._clock.sleep(RETRY_SECONDS)
-            event = RecoveryFailed(seat)
-        if by is not None and by is self._director:
-            self._perform_director(by.handle(event))
-
-    async def _read(self) -> None:
-        self._table_seen(await self._slots.read())
+    async def read_table(self) -> None:
+        self.table_seen(await self._slots.read())

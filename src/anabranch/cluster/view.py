@@ -1,0 +1,57 @@
+"""What one broker knows of its cluster: the latest slot table it saw and the card of everybody who is registered.
+
+Answers where a topic is from these two alone. Pure: it is told, it never looks; what it says may be old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anabranch.cluster.card import Card
+from anabranch.cluster.slots import slot_of
+from anabranch.cluster.table import Seat, Table
+
+
+class ClusterView:
+    def __init__(self) -> None:
+        self.table = Table()
+        self.cards: Mapping[str, Card] = {}
+
+    def note_table(self, table: Table) -> None:
+        """An earlier one than we know comes too late."""
+        if table.serial >= self.table.serial:
+            self.table = table
+
+    def card_at(self, seat: Seat) -> Card | None:
+        """None: that life of the broker is not registered (any more)."""
+        card = self.cards.get(seat.broker)
+        return card if card is not None and card.seat == seat else None
+
+    def card_of(self, topic: str) -> Card | None:
+        """Of the broker that serves a topic; None: nobody does at the moment."""
+        seat = self.table.slots[slot_of(topic)].holder
+        return None if seat is None or self.table.is_lost(seat) else self.card_at(seat)
+
+    def tenure_of(self, topic: str, seat: Seat) -> int | None:
+        """The epoch in which this seat holds the topic's slot; None: it does not."""
+        slot = self.table.slots[slot_of(topic)]
+        return slot.epoch if slot.holder == seat else None
+
+    def era_of(self, topic: str) -> int:
+        """Another number whenever the topic's slot has another holder, or the same one in another life."""
+        return self.table.slots[slot_of(topic)].epoch
+
+    def is_moving(self, topic: str) -> bool:
+        return self.table.slots[slot_of(topic)].heir is not None
+
+    @property
+    def has_free_slots(self) -> bool:
+        return None in {slot.holder for slot in self.table.slots}
+
+    def are_others_able(self, broker: str) -> bool:
+        """Is there anybody else who takes slots?"""
+        return any(card.broker != broker and not card.is_draining for card in self.cards.values())
+
+    def stranger(self, volume_id: str) -> Card | None:
+        """One who works on another volume: brokers of one cluster share one."""
+        return next((card for card in self.cards.values() if card.volume_id != volume_id), None)
