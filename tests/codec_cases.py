@@ -88,6 +88,10 @@ class Cases:
         made = []
         for _ in range(count):
             value = chance.randbytes(chance.choice((0, 1, 127, 128, 300, 0x3FFF, 0x4000)))
+            if chance.random() < 0.1:
+                value = (
+                    chance.choice((b"\0\0\0\2\x18\0", b"\0\0\0\5\x12\1k\x18\0", b"\0" * 9)) * 3
+                )  # looks like records
             single = pb.SingleMessageMetadata(payload_size=len(value))
             if chance.random() < has[0]:
                 single.partition_key = chance.choice(("", "key", "kéy", "€", "a" * 127))

@@ -1,8 +1,11 @@
-"""Many records of the usual form at once, with numpy and Arrow: where the records begin is found one after the other,
-everything else of them by whole columns. Knows the usual form and nothing else; what has another one, or is damaged, is
-for `python`, which says what is wrong with it.
+"""Many records of the usual form at once, by whole columns, with numpy and Arrow. Knows the usual form and no other;
+everything else is for `python`, which says what is wrong with it.
 
     size 4 | [12 key] 18 payload size [28 event time] [40 sequence id] | payload          sizes and numbers: varints
+
+Each record says where the next one begins, so it takes a loop to find them all. But a record has a look: three zeros
+(its metadata is short), a size, a tag. Places that look so are taken for the beginnings, and reading them proves it:
+each record must end where the next one begins. Only where it does not come true does the loop run.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from anabranch.codec.columns import NO_SEQUENCE, Body, Columns, Texts
 from anabranch.protocol.entry import Bytes
 
 BYTES_MAX = 1 << 30  # of bodies at once: Arrow's offsets are 32 bits, and nobody takes as much
+GUESS_BYTES_MAX = 400  # of a record: following longer ones costs less than looking at each of their bytes
 
 Places: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
@@ -27,69 +31,77 @@ _KEY, _SIZE, _TIME, _SEQUENCE = 0x12, 0x18, 0x28, 0x40
 _MORE = 0x8080808080808080  # of each byte of a varint: another one follows
 
 
-def decode(bodies: Sequence[Body]) -> Columns | None:
+def decode(bodies: Sequence[Body], guess_bytes_max: int = GUESS_BYTES_MAX) -> Columns | None:
     """The messages of these bodies as columns; None: not all of them are of the usual form."""
     if sum(len(body) for body, _ in bodies) > BYTES_MAX:
         return None
     data = b"".join([*(body for body, _ in bodies), bytes(_WORD)])  # so that a word can be read at the last byte, too
-    starts = _starts(data, bodies)
-    if not starts:
-        return None
     words: Words = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))  # one begins at each byte
-    at: Places = np.array(starts, np.int64)
-    ends = np.append(at[1:], len(data) - _WORD)
+    rows = sum(max(count, 0) for _, count in bodies)
+    found = None
+    if len(data) <= guess_bytes_max * rows:
+        found = _read(data, words, bodies, _guessed(data, words))
+    return _read(data, words, bodies, _followed(data, rows)) if found is None else found
+
+
+def _guessed(data: bytes, words: Words) -> Places:
+    """Where something looks like the beginning of a record."""
+    at: Places = np.flatnonzero(np.frombuffer(data, np.uint8, len(data) - _WORD) == 0)
     heads = words[at]
-    if np.any(heads & 0x00FFFFFF):  # the size of the metadata, big-endian, is below 256
+    tags = _byte(heads, 4)
+    found: Places = at[(heads & 0x00FFFFFF == 0) & (_byte(heads, 3) != 0) & ((tags == _KEY) | (tags == _SIZE))]
+    return found
+
+
+def _followed(data: bytes, rows: int) -> Places:
+    """Where the records begin, if all are of the usual form."""
+    found: list[int] = []
+    add, start = found.append, 0
+    try:
+        for _ in range(rows):
+            at = start + 7 + data[start + 5] if data[start + 4] == _KEY else start + 5
+            size = data[at]
+            if size > 127:
+                size += (data[at + 1] << 7) - 128
+                if size > 0x3FFF:
+                    size += (data[at + 2] << 14) - 0x4000
+            add(start)
+            start += 4 + data[start + 3] + size
+    except IndexError:
+        pass  # they are not: there are too few now
+    return np.array(found, np.int64)
+
+
+def _read(data: bytes, words: Words, bodies: Sequence[Body], at: Places) -> Columns | None:
+    """The records that begin there; None: something else does, or they are not all."""
+    counts = [max(count, 0) for _, count in bodies]
+    if not len(at) == sum(counts) > 0 or at[-1] >= len(data) - _WORD:
         return None
+    borders = np.append(at, len(data) - _WORD)
+    if not np.array_equal(borders[np.cumsum([0, *counts])], np.cumsum([0, *(len(body) for body, _ in bodies)])):
+        return None
+    ends, heads = borders[1:], words[at]
     payloads = at + 4 + _byte(heads, 3)
     is_keyed = _byte(heads, 4) == _KEY
-    key_starts, key_ends = at + 4, at + 4
-    if is_keyed.any():
-        sizes = _byte(heads, 5)
-        if np.any(is_keyed & (sizes > 127)):
-            return None
-        key_starts, key_ends = at + 4 + 2 * is_keyed, at + 4 + is_keyed * (2 + sizes)
-    if np.any(key_ends >= payloads):
+    key_sizes = _byte(heads, 5)
+    keys = at + 4 + 2 * is_keyed
+    fields_at = keys + is_keyed * key_sizes
+    if np.any(heads & 0x00FFFFFF) or np.any(is_keyed & (key_sizes > 127)):
         return None
-    fields = _Fields(words, key_ends, payloads)
-    if not np.array_equal(fields.numbers(_SIZE, -1), ends - payloads):
+    if np.any(fields_at >= payloads) or np.any(payloads > ends):
         return None
-    times = fields.numbers(_TIME, 0)
+    fields = _Fields(words, fields_at, payloads)
+    sizes, times = fields.numbers(_SIZE, -1), fields.numbers(_TIME, 0)
     sequences = fields.numbers(_SEQUENCE, NO_SEQUENCE)
-    if not fields.are_read:
+    if not fields.are_read or not np.array_equal(payloads + sizes, ends):
         return None
-    key, value = _cut(data, key_starts, key_ends, payloads, ends)
+    key, value = _cut(data, keys, fields_at, payloads, ends)
     if not _is_text(key):
         return None
     if not is_keyed.all():
         key = Texts(key.offsets, key.data, np.packbits(is_keyed, bitorder="little").tobytes())
-    counts = [max(count, 0) for _, count in bodies]
     indexes = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
-    return Columns(len(starts), counts, _plain(indexes), key, None, value, _plain(times), _plain(sequences), None)
-
-
-def _starts(data: bytes, bodies: Sequence[Body]) -> list[int]:
-    """Where the records begin if all are of the usual form, and they fill their bodies; [] if they do not."""
-    found: list[int] = []
-    add = found.append
-    start = end = 0
-    try:
-        for body, count in bodies:
-            end += len(body)
-            for _ in range(count):
-                add(start)
-                at = start + 7 + data[start + 5] if data[start + 4] == _KEY else start + 5
-                size = data[at]
-                if size > 127:
-                    size += (data[at + 1] << 7) - 128
-                    if size > 0x3FFF:
-                        size += (data[at + 2] << 14) - 0x4000
-                start += 4 + data[start + 3] + size
-            if start != end:
-                return []
-    except IndexError:
-        return []
-    return found
+    return Columns(len(at), counts, _plain(indexes), key, None, value, _plain(times), _plain(sequences), None)
 
 
 class _Fields:
@@ -144,8 +156,9 @@ def _cut(data: bytes, *borders: Places) -> tuple[Texts, Texts]:
 
 
 def _taken(whole: Any, first: int) -> Texts:
-    _, offsets, data = whole.take(pa.array(np.arange(first, len(whole), 4, dtype=np.int32))).buffers()
     rows = len(whole) // 4
+    wanted = pa.py_buffer(np.arange(first, len(whole), 4, dtype=np.int32))  # pa.array would load pandas
+    _, offsets, data = whole.take(pa.Array.from_buffers(pa.int32(), rows, [None, wanted])).buffers()
     starts = memoryview(offsets)[: 4 * (rows + 1)]
     return Texts(starts, memoryview(b"" if data is None else data)[: starts.cast("i")[rows]])
 

@@ -237,7 +237,7 @@ class SourceOptions:
             fetch_backoff_ms=given.number("fetchRetryBackoffMs", 200),
             prefetch_bytes=given.number("prefetchBytes", 16 << 20, 1),
             batch_rows=given.number("arrowBatchRows", 10_000, 1),
-            batch_bytes=given.number("arrowBatchBytes", 4 << 20, 1),
+            batch_bytes=given.number("arrowBatchBytes", 2 << 20, 1),
         )
 
 
