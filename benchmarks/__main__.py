@@ -34,7 +34,7 @@ MEASURES: dict[str, Run] = {
     "metrics": operating.metrics,
 }
 
-MICROS = ("micro_codec", "micro_append", "micro_cursor", "micro_metrics", "micro_controller")
+MICROS = ("micro_codec", "micro_columns", "micro_append", "micro_cursor", "micro_metrics", "micro_controller")
 """Parts on their own: each prints its own table, or JSON."""
 
 
