@@ -67,11 +67,12 @@ class BrokerProcess:
         self.port = free_port()
         self.http_port = free_port()
         self.log_path = data.with_name(f"{data.name}.log" if name is None else f"{data.name}-{name}.log")
-        self.started_in_s = 0.0  # how long the last start took until both ports answered
+        self.started_in_s = 0.0  # how long the last start took until it was ready
         self._arguments = tuple(arguments)
         self._program = program
         self._environment = dict(environment or {})
         self._began = 0.0
+        self._lives_before = 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -89,6 +90,8 @@ class BrokerProcess:
     @property
     def lives(self) -> int:
         """How often it has become ready so far, by its own word; a broker that was replaced starts over."""
+        if not self.log_path.exists():
+            return 0
         return self.log_path.read_text(errors="replace").count(" is ready after ")
 
     @property
@@ -96,17 +99,22 @@ class BrokerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, *, ready_within_s: float = 60.0) -> BrokerProcess:
-        """Start it and return once both ports accept connections."""
+        """Start it and return once it serves."""
         self.launch()
         self.wait_ready(ready_within_s)
         return self
 
     def wait_ready(self, within_s: float = 60.0) -> None:
-        """Until both ports of a process that was launched, or starts over by itself, accept connections."""
+        """Until a process that was launched says that it is ready, or one that starts over accepts connections.
+
+        The ports accept them a moment earlier; who asks over HTTP then is told that the broker is starting.
+        """
         deadline = time.monotonic() + within_s
         try:
             for port in (self.port, self.http_port):
                 self._wait_listening(port, deadline)
+            while self.lives <= self._lives_before:
+                self._wait_more(deadline, "it does not say that it is ready")
         except BaseException:
             self.kill9()
             raise
@@ -116,6 +124,7 @@ class BrokerProcess:
         """Start it without waiting for anything."""
         assert self._process is None, "already started"
         self._began = time.monotonic()
+        self._lives_before = self.lives
         command = [sys.executable, "-m", self._program, "standalone", "--data", str(self.data), "--host", HOST]
         command += ["--port", str(self.port), "--http-port", str(self.http_port), *self._arguments]
         with self.log_path.open("ab") as log:
@@ -223,13 +232,17 @@ class BrokerProcess:
 
     def _wait_listening(self, port: int, deadline: float) -> None:
         while True:
-            code = self._running().poll()
-            if code is not None:
-                raise BrokerFailed(f"broker ended with exit code {code} while starting\n{self.log_tail()}")
+            self._wait_more(deadline, f"nothing listens on port {port}")
             try:
                 socket.create_connection((HOST, port), timeout=1.0).close()
                 return
             except OSError:
-                if time.monotonic() > deadline:
-                    raise BrokerFailed(f"nothing listens on port {port} in time\n{self.log_tail()}") from None
-                time.sleep(0.01)  # a poll of the outside world, bounded by the deadline
+                continue
+
+    def _wait_more(self, deadline: float, complaint: str) -> None:
+        code = self._running().poll()
+        if code is not None:
+            raise BrokerFailed(f"broker ended with exit code {code} while starting\n{self.log_tail()}")
+        if time.monotonic() > deadline:
+            raise BrokerFailed(f"{complaint} in time\n{self.log_tail()}")
+        time.sleep(0.01)  # a poll of the outside world, bounded by the deadline
