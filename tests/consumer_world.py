@@ -131,6 +131,7 @@ class ConsumerWorld:
         self.lines: list[Line] = []
         self.watches: dict[tuple[Line, int], None] = {}
         self.seats: dict[tuple[Line, int], str] = {}
+        self.producers: dict[tuple[Line, int], int] = {}  # and the segment of each
         self.generation = 1
         self.heard = 0  # commands
         self.events: dict[int, list[Callable[[], None]]] = {}  # what happens before which command is looked at
@@ -226,6 +227,7 @@ class ConsumerWorld:
         self.attached = [one for one in self.attached if one.line is not line]
         self.watches = {key: None for key in self.watches if key[0] is not line}
         self.seats = {key: value for key, value in self.seats.items() if key[0] is not line}
+        self.producers = {key: value for key, value in self.producers.items() if key[0] is not line}
 
     # -- the wire
 
@@ -288,6 +290,24 @@ class ConsumerWorld:
         line.say(BaseCommand.SUCCESS, request_id=body.request_id)
         self._announce_ends()
 
+    def _producer(self, line: Line, body: Any) -> None:
+        self.producers[line, body.producer_id] = int(body.topic.rpartition("-")[2])
+        line.say(
+            BaseCommand.PRODUCER_SUCCESS,
+            request_id=body.request_id,
+            producer_name=body.producer_name,
+            last_sequence_id=-1,
+        )
+
+    def _send(self, line: Line, body: Any) -> None:
+        """Its receipt is all that counts here."""
+        place = pb.MessageIdData(ledgerId=self.producers[line, body.producer_id], entryId=body.sequence_id)
+        line.say(BaseCommand.SEND_RECEIPT, producer_id=body.producer_id, sequence_id=body.sequence_id, message_id=place)
+
+    def _close_producer(self, line: Line, body: Any) -> None:
+        self.producers.pop((line, body.producer_id), None)
+        line.say(BaseCommand.SUCCESS, request_id=body.request_id)
+
     def _close_consumer(self, line: Line, body: Any) -> None:
         self.attached = [one for one in self.attached if not (one.line is line and one.consumer_id == body.consumer_id)]
         line.say(BaseCommand.SUCCESS, request_id=body.request_id)
@@ -308,9 +328,9 @@ class ConsumerWorld:
                 left = one.store.left(one.subscription, index)
                 if left:
                     one.permits -= left.bit_count()
-                    self._send(one, index, left)
+                    self._bring(one, index, left)
 
-    def _send(self, one: Attached, index: int, left: int) -> None:
+    def _bring(self, one: Attached, index: int, left: int) -> None:
         made = BaseCommand(type=BaseCommand.MESSAGE)
         made.message.consumer_id = one.consumer_id
         made.message.message_id.ledgerId, made.message.message_id.entryId = one.store.segment_id, index
@@ -370,6 +390,14 @@ class WiredLoop(SimulatedLoop):
     """Whoever dials, reaches the world."""
 
     world: ConsumerWorld
+    turns = 0
+    at_turn: Callable[[int], None] | None = None  # called before each turn, with its number
+
+    def _run_once(self) -> None:
+        if self.at_turn is not None:
+            self.turns += 1
+            self.at_turn(self.turns)
+        super()._run_once()  # type: ignore[misc]  # where every step of every task is taken
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Nobody would hear of it otherwise."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import anabranch
-from anabranch import Backoff, Client, ConnectionPolicy, MessageId, Producer
+from anabranch import Backoff, Batching, Client, ConnectionPolicy, MessageId, Producer
 from anabranch.client.errors import Closed, TimedOut
 from anabranch.model.layout import Layout
 from anabranch.protocol import pulsar_pb2 as pb
@@ -18,6 +18,7 @@ from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import split_batch
 from tests.fake_broker import PATIENCE, FakeBroker, Heard, told
 from tests.layout_world import split
+from tests.segment_world import until
 
 TOPIC = "topic://public/default/x"
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.001, maximum=0.01))
@@ -160,6 +161,58 @@ async def test_receipts_that_come_after_the_broker_closed_the_producer_count(
     stage.is_in_order(2)
 
 
+@pytest.mark.parametrize("is_too_late", [False, True])
+@pytest.mark.parametrize("batching", [None, Batching(max_messages=3)])
+@pytest.mark.parametrize("told_by", ["closing", "farewell"])
+async def test_receipts_count_until_it_is_sent_again_and_then_it_is_told(
+    broker: FakeBroker,
+    sdk: Client,
+    told_by: str,
+    batching: Batching | None,
+    is_too_late: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The layout may be there before the receipts are. Whoever is slower than the children stores twice; the log says
+    what."""
+    stage = Stage(broker)
+    opening = asyncio.ensure_future(_opened(sdk, batching=batching))
+    await stage.next(BaseCommand.PRODUCER)
+    producer = await opening
+    futures = send_all(producer, range(1))
+    sends = [await stage.next(BaseCommand.SEND) for _ in range(6 if batching is None else 2)]
+    stage.is_sealed = stage.is_slow = True
+    if told_by == "farewell":
+        stage.refuse(sends[-1])
+        (await stage.next(BaseCommand.CLOSE_PRODUCER)).answer(BaseCommand.SUCCESS)
+        stage.push()
+    else:
+        stage.push()
+        farewell = await stage.next(BaseCommand.CLOSE_PRODUCER)
+        farewell.answer(BaseCommand.SUCCESS)
+    children = [await stage.next(BaseCommand.PRODUCER) for _ in range(2)]
+    early = sends[: len(sends) // 2]
+    if not is_too_late:
+        for heard in early:
+            stage.receipt(heard)
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.wait(futures[:3])
+    stage.is_slow = False
+    for heard in children:
+        stage.open(heard)
+    await stage.serve_children(6)
+    if is_too_late:
+        for heard in early:
+            stage.receipt(heard)
+        await until(lambda: bool(caplog.records))
+        assert [one.__dict__["sequence_ids"] for one in caplog.records] == [[0, 1, 2]]
+        assert sum(map(len, stage.stored.values())) == 9
+    else:
+        assert not caplog.records
+        stage.is_in_order(1)
+    await producer.flush(timeout=PATIENCE)
+    assert [future.exception() for future in futures] == [None] * 6
+
+
 @pytest.mark.parametrize("answered", range(5))
 async def test_receipts_that_come_while_a_topic_moves_count(broker: FakeBroker, sdk: Client, answered: int) -> None:
     """A topic that is unloaded: brokers close its producers first and finish what they were writing then."""
@@ -234,8 +287,8 @@ async def test_scenarios_37_38_children_that_cannot_be_opened_at_first(broker: F
     assert not stage.troubles and PARENT not in stage.stored
 
 
-async def _opened(sdk: Client, topic: str = TOPIC) -> Producer:
-    return await sdk.producer(topic, batching=None)
+async def _opened(sdk: Client, topic: str = TOPIC, *, batching: Batching | None = None) -> Producer:
+    return await sdk.producer(topic, batching=batching)
 
 
 async def test_deadlines_and_close_hold_while_the_layout_is_missing(broker: FakeBroker, sdk: Client) -> None:

@@ -100,8 +100,8 @@ async def test_a_failed_opening_is_not_remembered() -> None:
         async def send(self, value: object, **more: object) -> None:
             assert value == b"x"
 
-        async def close(self) -> None:
-            opened.append("closed")
+        async def close(self, timeout: float | None = None) -> None:
+            opened.append(f"closed within {timeout}")
 
     async def opener(topic: str) -> Sent:
         opened.append(topic)
@@ -113,8 +113,8 @@ async def test_a_failed_opening_is_not_remembered() -> None:
     assert [graves.takes(message(count)) for count in (0, 2, 3)] == [False, False, True]
     assert not await graves.bury(message(3))
     assert await graves.bury(message(3)) and await graves.bury(message(3))
-    await graves.close()
-    assert opened == ["topic://a/b/c-DLQ", "topic://a/b/c-DLQ", "closed"]
+    await graves.close(0.5)
+    assert opened == ["topic://a/b/c-DLQ", "topic://a/b/c-DLQ", "closed within 0.5"]
 
 
 def test_policies_that_cannot_be() -> None:

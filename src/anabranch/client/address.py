@@ -18,7 +18,10 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as cause:
+            raise BadServiceUrl(f"{url!a} cannot be read: {cause}") from cause
         if parts.scheme in ("http", "https"):
             raise BadServiceUrl(f"{url!r} is the address of the REST API; clients connect to pulsar://host:6650")
         try:
@@ -27,6 +30,12 @@ class Address:
             raise BadServiceUrl(f"{url!r} has a port that cannot be") from cause
         if parts.scheme not in ("pulsar", "pulsar+ssl") or not host:
             raise BadServiceUrl(f"{url!r} is not a service URL like pulsar://localhost:6650")
+        try:
+            host.encode("idna")  # as it is looked up
+        except UnicodeError as cause:
+            raise BadServiceUrl(f"{url!a} names no host that can be") from cause
+        if not host.isprintable() or " " in host:
+            raise BadServiceUrl(f"{url!a} names no host that can be")
         is_tls = parts.scheme == "pulsar+ssl"
         return cls(host, port or (6651 if is_tls else 6650), is_tls)
 

@@ -14,7 +14,7 @@ from anabranch.client.compression import Compression, packed
 from anabranch.client.errors import ClientError, MessageTooLarge
 from anabranch.client.message import MessageId
 from anabranch.client.policies import Batching
-from anabranch.client.record import Entry, Record, Style
+from anabranch.client.record import Entry, Record, Style, check
 from anabranch.client.ring import Ring
 from anabranch.client.track import Track
 from anabranch.codec import BadColumn, Packed, route, write
@@ -179,11 +179,13 @@ class Bulk:
         values, keys, properties, times = self._lists()
         value, key = values[row], None if keys is None else keys[row]
         pairs = None if properties is None else properties[row]
+        pairs = dict(pairs) if pairs else None
+        check(key, pairs, None)
         return Record(
             first + row,
             value,
             key,
-            dict(pairs) if pairs else None,
+            pairs,
             0 if times is None else times[row],
             publish_time,
             0,

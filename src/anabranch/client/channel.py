@@ -104,6 +104,7 @@ class Channel:
         self.attachment: Attachment | None = None
         self.task: asyncio.Task[Any] | None = None  # of the attachment
         self.is_at_end = False
+        self.turn = 0  # how often it was detached: what arrived before counts no more
         self._is_hasty = False
         self.grant: Grant | None = None  # what the controller gave it with, last; said to brokers that know the word
         self._hint = spec.hint
@@ -187,6 +188,7 @@ class Channel:
         if self._chunk_timer is not None:
             self._chunk_timer.cancel()
             self._chunk_timer = None
+        self.turn += 1
         self.intake.lost(self._outlet.dropped(self))
 
     def ended(self, error: ClientError) -> None:

@@ -294,8 +294,10 @@ class Client:
         try:
             outcomes = await asyncio.gather(*(one.close(timeout) for one in opened), return_exceptions=True)
         finally:
-            await self._watches.close()
-            await self._pool.close()
+            try:
+                await self._watches.close()
+            finally:
+                await self._pool.close()
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -288,14 +288,16 @@ class Connection:
         self._perform(self._link.lost(reason))
 
     async def close(self) -> None:
-        """What was written is handed to the kernel first. Returns when the socket is closed."""
+        """What was written is handed to the kernel first. Returns when the socket is closed; cancelled, it is closed
+        all the same, at once."""
         self._send()
-        if self._stream is not None and self._failure is None:
-            self._stream.close()
-            try:
+        try:
+            if self._stream is not None and self._failure is None:
+                self._stream.close()
                 async with asyncio.timeout(1.0):
                     await asyncio.shield(self._gone)
-            except TimeoutError:
-                pass  # the peer does not read; abort drops the rest
-        self.abort("closed")
-        await self._gone
+        except TimeoutError:
+            pass  # the peer does not read; abort drops the rest
+        finally:
+            self.abort("closed")
+        await asyncio.shield(self._gone)

@@ -186,11 +186,13 @@ class Consumer:
             await asyncio.gather(*(channel.close(timeout_s) for channel in channels))
             await self._depart(timeout_s)
         finally:
-            await self._tasks.close()
+            self._tasks.cancel()
             for channel in channels:
                 channel.lost()
-            for watch in self._watches:
-                await self._ground.watches.let_go(watch, self)
+            try:
+                await self._tasks.close()
+            finally:
+                await asyncio.gather(*(self._ground.watches.let_go(watch, self) for watch in self._watches))
 
     # -- for the channels
 

@@ -35,7 +35,7 @@ class Sender(Protocol):
         event_time: int | None = None,
     ) -> object: ...
 
-    async def close(self) -> None: ...
+    async def close(self, timeout: float | None = None) -> None: ...
 
 
 OpenSender = Callable[[str], Awaitable[Sender]]
@@ -94,6 +94,5 @@ class DeadLetters:
                 self._senders[topic] = await self._opener(topic)
             return self._senders[topic]
 
-    async def close(self) -> None:
-        for sender in self._senders.values():
-            await sender.close()
+    async def close(self, timeout_s: float) -> None:
+        await asyncio.gather(*(sender.close(timeout_s) for sender in self._senders.values()))

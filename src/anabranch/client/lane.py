@@ -12,8 +12,9 @@ to be put into others (`take_unsent`, `take_all`, `put`). A lane that is held ta
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from anabranch.client.chunking import entries_of
@@ -155,6 +156,11 @@ class Lane:
         return self._message_bytes_max
 
     @property
+    def unanswered(self) -> list[Entry]:
+        """What a broker has got and given no receipt for, in order."""
+        return [*self._in_flight, *(entry for entry in self._waiting if entry.was_sent)]
+
+    @property
     def dead(self) -> ClientError | None:
         """Why nothing can be appended any more."""
         return self._dead
@@ -291,6 +297,17 @@ class Lane:
         unsent = [entry for entry in self._waiting if not entry.was_sent]
         self._waiting = deque(entry for entry in self._waiting if entry.was_sent)
         return [record for entry in unsent for record in entry.records] + self._new_batch()
+
+    def withdraw(self, orders: Collection[int]) -> Sequence[Effect]:
+        """Of what was not sent from here: these are stored elsewhere, as it turned out."""
+        unsent = (record for entry in self._waiting if not entry.was_sent for record in entry.records)
+        if not any(record.order in orders for record in chain(unsent, self._batch or ())):
+            return NOTHING
+        found: list[Record] = []
+        left: list[Record] = []
+        for record in self.take_unsent():
+            (found if record.order in orders else left).append(record)
+        return [Stored(found, -1, -1), *self.put(left)]
 
     def take_all(self) -> list[Record]:
         """Everything without an outcome, in order; the lane is empty then."""

@@ -16,6 +16,7 @@ from anabranch.client.attachment import Attachment
 from anabranch.client.channel import MANAGED, Ground
 from anabranch.client.connection import Connection
 from anabranch.client.credits import Credits
+from anabranch.client.echo import Echo, Echoes, Late
 from anabranch.client.errors import (
     ClientError,
     NotReady,
@@ -57,6 +58,7 @@ class Home(Protocol):
     """Whom the lane works for. Called on the event loop; must not raise."""
 
     style: Style
+    echoes: Echoes  # of lanes that are over: their messages may still be on their way to others
 
     def perform(self, effects: Sequence[LanesEffect]) -> None: ...
 
@@ -67,33 +69,13 @@ class Home(Protocol):
     def heard_of(self, brokers: Mapping[int, Served]) -> None:
         """Who serves these segments."""
 
+    def heard_late(self, track: Track, late: Sequence[Late]) -> None:
+        """Receipts of a producer that is closed."""
+
     def opened(self, runner: LaneRunner) -> None: ...
 
     def ended(self, runner: LaneRunner, error: ClientError) -> None:
         """It can never be attached: rights, options, a regular topic that was terminated."""
-
-
-class Echo:
-    """Listens for the receipts of a producer that the broker has closed. Brokers close the producers of a topic that
-    they seal or give away, and say afterwards what they had stored until then; sent again, it would be stored twice."""
-
-    def __init__(self, connection: Connection, producer_id: int, runner: LaneRunner) -> None:
-        self._connection = connection
-        self._id = producer_id
-        self._runner = runner
-        connection.listen_producer(producer_id, self)
-
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
-        if kind == BaseCommand.SEND_RECEIPT:
-            identity = body.message_id
-            lane = self._runner.lane
-            self._runner.do(lane.late_receipt(body.sequence_id, signed(identity.ledgerId), signed(identity.entryId)))
-
-    def detached(self, error: ClientError) -> None:
-        """Then nothing more comes."""
-
-    def close(self) -> None:
-        self._connection.unlisten(self._id)
 
 
 class LaneRunner:
@@ -218,10 +200,7 @@ class LaneRunner:
         return self._options.operation_timeout_s if is_waiting else self._ground.pool.answer_timeout_s
 
     def lost(self) -> None:
-        connection, producer_id = self._connection, self._id
-        self._unlisten()
-        if connection is not None and connection.is_usable and self.track.is_attached:
-            self._echo = Echo(connection, producer_id, self)
+        self._leave_echo()
         self._home.perform(self._lanes.lost(self.track))
 
     def ended(self, error: ClientError) -> None:
@@ -302,6 +281,7 @@ class LaneRunner:
         if answer.cancelled() or self._is_over or (connection, producer_id) != (self._connection, self._id):
             return
         if error is None:
+            self._leave_echo()
             self._end()
             self._home.perform(self._lanes.farewell_said(self.track))
         elif isinstance(error, ClientError):
@@ -320,6 +300,14 @@ class LaneRunner:
             self._connection.unlisten(self._id)
             self._connection = None
 
+    def _leave_echo(self) -> None:
+        """The producer is closed, or about to be; what it has no receipt for may still get one."""
+        connection, entries = self._connection, self.lane.unanswered
+        self._unlisten()
+        if connection is not None and connection.is_usable and self.track.is_attached and entries:
+            self._forget_echo()
+            self._echo = Echo(connection, self._id, entries, partial(self._home.heard_late, self.track))
+
     def _forget_echo(self) -> None:
         if self._echo is not None:
             self._echo.close()
@@ -328,7 +316,9 @@ class LaneRunner:
     def _end(self) -> None:
         """The producer is closed over there and is not opened again."""
         self._is_over = True
-        self._forget_echo()
+        if self._echo is not None:
+            self._home.echoes.keep(self._echo)
+            self._echo = None
         if self._task is not None:
             self._task.cancel()
         self._unlisten()

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.client.credits import Credits
+from anabranch.client.echo import Late
 from anabranch.client.errors import ClientError, TimedOut
 from anabranch.client.lane import Effect, Failed, Lane, Stored
 from anabranch.client.lineage import Ancestor, Ancestry, successors
@@ -336,6 +337,23 @@ class Lanes:
     def refused(self, track: Track) -> list[LanesEffect]:
         """A SEND was refused because the segment is sealed. Others may still be answered: the farewell waits for it."""
         return self._say_farewell(track) if track in self.tracks else []
+
+    def heard_late(self, track: Track, late: Sequence[Late]) -> tuple[list[LanesEffect], list[Record]]:
+        """Receipts of a producer that is closed. What is still here, or waits to be sent elsewhere, is stored; with it
+        come those that were sent again already."""
+        effects: list[LanesEffect] = []
+        moved: dict[int, Record] = {}
+        for one in late:
+            if done := track.lane.late_receipt(one.entry.first, one.ledger, one.position):
+                effects.append(On(track, done))
+            else:
+                moved |= {record.order: record for record in one.entry.records}
+        for other in self.tracks if moved else ():
+            if done := other.lane.withdraw(moved):
+                effects.append(On(other, done))
+                for record in [record for each in done if isinstance(each, Stored) for record in each.records]:
+                    moved.pop(record.order, None)
+        return effects, list(moved.values())
 
     def _ended(self, track: Track) -> list[LanesEffect]:
         if track not in self.tracks:

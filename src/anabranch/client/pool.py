@@ -132,9 +132,15 @@ class Pool:
         raise NotReady(f"brokers send us round in circles for {topic}")
 
     async def close(self) -> None:
-        """Safe to repeat; returns when every socket is closed."""
+        """Safe to repeat; returns when every socket is closed. Cancelled, they are closed all the same."""
         self._is_closed = True
-        await self._tasks.close()
-        connections = list(self._connections.values())
-        self._connections.clear()
-        await asyncio.gather(*(connection.close() for connection in connections))
+        try:
+            await self._tasks.close()
+        finally:
+            connections = list(self._connections.values())
+            self._connections.clear()
+            try:
+                await asyncio.gather(*(connection.close() for connection in connections))
+            finally:
+                for connection in connections:  # some may not even have begun
+                    connection.abort("closed")

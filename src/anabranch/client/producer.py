@@ -7,20 +7,22 @@ Knows asyncio. Which lane a message takes, and what becomes of it when segments 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.client.bulk import Bulk, Sent, Shipment
 from anabranch.client.channel import Ground
 from anabranch.client.draft import Draft
-from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
+from anabranch.client.echo import Echoes, Late
+from anabranch.client.errors import ClientError, Closed, TimedOut
 from anabranch.client.lane import Lane
 from anabranch.client.lane_runner import FAREWELL_SECONDS, LaneRunner
 from anabranch.client.lanes import Lanes
 from anabranch.client.message import MessageId
 from anabranch.client.policies import Seconds, seconds
 from anabranch.client.producer_options import ProducerOptions
-from anabranch.client.record import RECORD_OVERHEAD_BYTES, Record
+from anabranch.client.record import RECORD_OVERHEAD_BYTES, Record, check
 from anabranch.client.room import Room
 from anabranch.client.schema import encoder_of
 from anabranch.client.times import Moment, delivery_ms, milliseconds
@@ -31,6 +33,8 @@ from anabranch.model.names import TopicName
 from anabranch.protocol.keyhash import murmur3_32
 from anabranch.runtime.clock import Timer
 from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
 
 
 class Producer:
@@ -58,6 +62,7 @@ class Producer:
         self._next_order = 0
         self._last_stored = -1
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+        self.echoes = Echoes(ground.clock)
         self._deadline_timer: Timer | None = None
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None  # from `open` on
@@ -210,13 +215,17 @@ class Producer:
         """Until every message sent before this call has its outcome."""
         self.perform(self._lanes.flush())
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._flushes.append((self._next_order - 1, done))
+        waiting = (self._next_order - 1, done)
+        self._flushes.append(waiting)
         self._settle_flushes()
         try:
             async with asyncio.timeout(None if timeout is None else seconds(timeout)):
                 await done
         except TimeoutError as error:
             raise TimedOut("not everything has its receipt yet") from error
+        finally:
+            if waiting in self._flushes:
+                self._flushes.remove(waiting)
 
     async def close(self, timeout: Seconds | None = None) -> None:
         """Waits for what is pending, as long as `timeout` says; what is left then fails with Closed. Safe to repeat."""
@@ -237,14 +246,17 @@ class Producer:
             self._unfollow()
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
+        self.echoes.close()
         self.perform(self._lanes.close(Closed("the producer is closed")))
         try:
             await asyncio.gather(*(runner.close(timeout_s) for runner in self._runners.values()))
         finally:
             self._room.close()
-            await self._tasks.close()
-            if self._watch is not None:
-                await self._watches.let_go(self._watch, self)
+            try:
+                await self._tasks.close()
+            finally:
+                if self._watch is not None:
+                    await self._watches.let_go(self._watch, self)
 
     # -- sending
 
@@ -283,8 +295,7 @@ class Producer:
     ) -> Record:
         if self._is_closed:
             raise Closed("the producer is closed")
-        if sequence_id is not None and sequence_id < 0:
-            raise BadOption("sequence_id must not be negative")
+        check(key, properties, sequence_id)
         now_ms = self._clock.now_ms()
         timeout_s = self._options.send_timeout_s
         return Record(
@@ -329,8 +340,8 @@ class Producer:
         if ring is not None:
             loads = bulk.loads(ring, self.style, self._options.batching, first, order, now_ms, deadline)
         if loads is None:  # they may be stored already, or must be cut into chunks, or wait for new lanes
-            for row in range(bulk.rows):
-                record = bulk.record(row, first, order, now_ms, deadline)
+            # All are made before the first one is taken: one that cannot be is the call's error.
+            for record in [bulk.record(row, first, order, now_ms, deadline) for row in range(bulk.rows)]:
                 try:
                     self._enqueue(record)
                 except ClientError as error:
@@ -412,6 +423,16 @@ class Producer:
             hint,
         )
         runner.start(is_patient=self._ready is None)
+
+    def heard_late(self, track: Track, late: Sequence[Late]) -> None:
+        effects, doubled = self._lanes.heard_late(track, late)
+        self.perform(effects)
+        if doubled:
+            sequence_ids = sorted(record.sequence_id for record in doubled)
+            log.warning(
+                "stored twice: the receipts came when it was sent again already",
+                extra={"topic": self._topic, "producer": self.name, "sequence_ids": sequence_ids},
+            )
 
     def heard_of(self, brokers: Mapping[int, Served]) -> None:
         self._hints = dict(brokers)

@@ -151,8 +151,10 @@ class QueueConsumer(Consumer):
 
     async def _bury(self, graves: DeadLetters, channel: Channel, message: Message) -> None:
         """Takes part in the prefetch until it is stored elsewhere; only then the original is acknowledged."""
+        turn = channel.turn
         is_stored = await graves.bury(message)
-        channel.taken()
+        if channel.turn == turn:  # or it was detached meanwhile, and counts anew
+            channel.taken()
         if is_stored:
             channel.ack(message.id)
         else:
@@ -163,7 +165,7 @@ class QueueConsumer(Consumer):
             self._timer.cancel()
         if self._dead_letters is not None:
             await self._tasks.close()  # what is not stored yet stays unacknowledged
-            await self._dead_letters.close()
+            await self._dead_letters.close(timeout_s)
 
     # -- where messages come from
 

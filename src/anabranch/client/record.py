@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client.compression import Compression
+from anabranch.client.errors import BadOption
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_before
 
@@ -69,6 +70,34 @@ class Record:
         if properties:
             size += sum(len(name) + len(text) + 8 for name, text in properties.items())
         self.size_bytes = size
+
+
+SEQUENCE_MAX = (1 << 63) - 1
+
+
+def check(key: Any, properties: Any, sequence_id: Any) -> None:
+    """Raises BadOption for what cannot be written. Found only when its batch is, it would take others down with it."""
+    if key is not None and not isinstance(key, bytes) and not _is_text(key):
+        raise BadOption(f"a key is text or bytes, not {key!r}")
+    if sequence_id is not None and not (isinstance(sequence_id, int) and 0 <= sequence_id <= SEQUENCE_MAX):
+        raise BadOption(f"sequence_id is a number that is not negative, not {sequence_id!r}")
+    if properties is None:
+        return
+    if not isinstance(properties, Mapping):
+        raise BadOption(f"properties are a mapping, not {type(properties).__name__}")
+    for name, text in properties.items():
+        if not (_is_text(name) and _is_text(text)):
+            raise BadOption(f"names and values of properties are text: {name!r}: {text!r}")
+
+
+def _is_text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.isascii() or value.encode()
+    except UnicodeEncodeError:  # half a character
+        return False
+    return True
 
 
 @dataclass(slots=True, eq=False)

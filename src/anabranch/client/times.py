@@ -8,6 +8,7 @@ from anabranch.client.errors import BadOption
 from anabranch.client.policies import Seconds, seconds
 
 Moment = int | datetime
+LATEST_MS = (1 << 63) - 1  # what the wire and every reader of it can say
 
 
 def milliseconds(moment: Moment, what: str) -> int:
@@ -15,9 +16,11 @@ def milliseconds(moment: Moment, what: str) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise BadOption(f"{what} has no time zone")
-        return round(moment.timestamp() * 1000)
-    if moment < 0:
-        raise BadOption(f"{what} must not be before 1970")
+        moment = round(moment.timestamp() * 1000)
+    if not isinstance(moment, int):
+        raise BadOption(f"{what} is milliseconds since 1970 or a datetime, not {moment!r}")
+    if not 0 <= moment <= LATEST_MS:
+        raise BadOption(f"{what} must not be before 1970, nor later than {LATEST_MS}")
     return moment
 
 
@@ -27,6 +30,7 @@ def delivery_ms(now_ms: int, after: Seconds | None, at: Moment | None) -> int:
         return 0 if at is None else milliseconds(at, "deliver_at")
     if at is not None:
         raise BadOption("give either deliver_after or deliver_at")
-    if seconds(after) < 0:
-        raise BadOption("deliver_after must not be negative")
-    return now_ms + int(seconds(after) * 1000)
+    delay_ms = seconds(after) * 1000
+    if not 0 <= delay_ms <= LATEST_MS - now_ms:  # neither is what is no number at all
+        raise BadOption(f"deliver_after must not be negative, nor beyond all times: {after!r}")
+    return now_ms + int(delay_ms)

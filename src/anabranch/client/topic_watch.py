@@ -268,4 +268,6 @@ class TopicWatches:
     async def close(self) -> None:
         watches, self._watches = list(self._watches.values()), {}
         for _, _, tasks in watches:
+            tasks.cancel()
+        for _, _, tasks in watches:
             await tasks.close()
