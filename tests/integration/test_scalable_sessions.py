@@ -226,6 +226,35 @@ async def test_a_foreign_consumer_on_a_shared_connection_leaves_by_closing_its_r
             told = await shared.assignment(2)
 
 
+async def test_a_seek_leads_a_foreign_consumer_to_the_parent_and_lets_it_in_nowhere_else(tmp_path: Path) -> None:
+    """It knows no generations: it is told an empty list, then the parent, which it alone may attach to."""
+    async with Node(plain_settings(tmp_path)) as node, layout_client(node, extensions=False) as client:
+        admin, exclusive = admin_of(node), {"subType": pb.CommandSubscribe.Exclusive}
+        await admin.create(TOPIC, 1, {})
+        answer = await client.register(TOPIC, "s", "a", initial_position=pb.CommandSubscribe.Earliest)
+        assert ids(answer.assignment) == [0]
+        await client.raw.producer(answer.assignment.segments[0].segment_topic, producer_name="p")
+        client.raw.send(0)
+        await client.raw.receipt()
+        await admin.split(TOPIC, 0, 2, None, None)
+        await admin.clear_backlog(TOPIC, "s")
+        told = await client.assignment()
+        while ids(told) != [1, 2]:
+            told = await client.assignment()
+        child = next(one for one in told.segments if one.segment_id == 1).segment_topic
+        opened = await client.raw.subscribe(child, "s", 11, consumer_name="a-seg-1", **exclusive)
+        assert opened.kind == BaseCommand.SUCCESS, opened
+        await admin.seek(TOPIC, "s", 0)
+        assert ids(await client.assignment()) == []
+        told = await client.assignment()
+        assert ids(told) == [0]
+        refused = await client.raw.subscribe(child, "s", 12, consumer_name="a-seg-1", **exclusive)
+        assert refused.body.error == ServerError.ConsumerBusy, refused
+        parent = told.segments[0].segment_topic
+        opened = await client.raw.subscribe(parent, "s", 13, consumer_name="a-seg-0", **exclusive)
+        assert opened.kind == BaseCommand.SUCCESS, opened
+
+
 # -- names
 
 

@@ -117,7 +117,7 @@ def run_life(seed: int) -> RewindLife:
     return life
 
 
-@pytest.mark.parametrize("part", seeds(max(1, SEEDS // 10), 5))
+@pytest.mark.parametrize("part", seeds(max(1, SEEDS // 20), 5))
 def test_rewinds_show_every_key_in_order(part: range) -> None:
     for seed in part:
         run_life(seed)
