@@ -5,8 +5,8 @@ Kafka source and sink on a Kafka broker of this machine; and the fixed cost of a
 source. All in one run, sides in turns, each session warm and in a process of its own.
 
 Expected before measuring: Parquet 3-5 M rows/s on two cores; ours is bound by the loopback, one copy per entry, the
-decoder (0.05 µs a message in C, about 1 µs in Python) and the JVM's way from Arrow to rows: 0.4-0.6 of Parquet with the
-C codec, 0.15-0.25 with its twin. Kafka's source makes an object of every record, 0.5-0.6 M rows/s: 3 × with the C
+decoder (0.05 µs a message in C, 0.25 in Python) and the JVM's way from Arrow to rows: 0.4-0.6 of Parquet with the C
+codec, 0.25-0.4 with its twin. Kafka's source makes an object of every record, 0.5-0.6 M rows/s: 3 × with the C
 codec. Its sink needs 3 µs a row and its broker, with batches of 16 KB, nearly as much: 1.5 ×. A micro-batch costs two
 Python calls more than rate's.
 
