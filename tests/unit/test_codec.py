@@ -100,6 +100,25 @@ class TestRoundTrip:
         assert found.arrow("key").to_pylist() == ["k", "text", None]
         assert found.arrow("key_bytes").to_pylist() == [b"k", b"text", b"\xff"]
 
+    @pytest.mark.parametrize("has_all", [True, False])
+    def test_many_rows(self, has_all: bool) -> None:
+        """As many as are decoded by whole columns; every form they can be taken in."""
+        rows = range(core.VECTOR_ROWS_MIN + 9)
+        values = [b"%d" % row * (row % 50) for row in rows]
+        keys = [f"ké{row}" if has_all or row % 3 else None for row in rows]
+        times = [1_700_000_000_000 + row if has_all or row % 2 else None for row in rows]
+        found = codec.read(packed(values, keys, event_times=times, first=100, messages_max=100))
+        assert (found.values(), found.keys()) == (values, keys)
+        assert found.event_times() == [time or 0 for time in times]
+        assert found.message_sequence_ids() == [100 + row for row in rows]
+        assert found.batch_indexes() == [row % 100 for row in rows]
+        assert found.entries().tolist() == [row // 100 for row in rows]
+        batch = found.to_arrow()
+        batch.validate(full=True)
+        table = batch.to_pydict()
+        assert (table["key"], table["value"], table["sequence_id"]) == (keys, values, [100 + row for row in rows])
+        assert [time.timestamp() * 1000 if time else None for time in table["event_time"]] == times
+
     def test_no_rows(self) -> None:
         assert packed([]) == []
         found = codec.read([])
