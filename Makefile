@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml setup.py constraints.txt scripts/setup.sh src/anabranch
 	@VENV=$(VENV) scripts/setup.sh
 
 test: $(STAMP)  ## all tests but the soaks
-	$(PY) -m scripts.run_tests -q -n $(WORKERS) --dist loadfile -m "not soak" tests
+	ANABRANCH_TEST_SECONDS_MAX=$${ANABRANCH_TEST_SECONDS_MAX:-400} $(PY) -m scripts.run_tests -q -n $(WORKERS) --dist loadfile -m "not soak" tests
 
 test-fast: $(STAMP)  ## unit and property tests only
 	$(PY) -m pytest -q -n $(WORKERS) -m "not slow and not soak" tests/unit tests/property
