@@ -1,4 +1,4 @@
-"""The Spark pipeline: `make bench-spark` or `python -m benchmarks.spark [--rows 2000000] [--quick] …`.
+"""The Spark pipeline: `make bench-spark` or `python -m benchmarks.spark [--rows 2000000] [--rounds 4] [--quick] …`.
 
 Batch reads and writes of keyed messages of 100 bytes (16-byte keys) against Spark's own Parquet and against Spark's own
 Kafka source and sink on a Kafka broker of this machine; and the fixed cost of a micro-batch against the built-in rate
@@ -85,9 +85,9 @@ def compared(name: str, title: str, ours: Store, others: list[tuple[Store, Goal 
     ]
 
 
-def batch(scene: Scene, rows: int = ROWS) -> list[Outcome]:
+def batch(scene: Scene, rows: int = ROWS, rounds: int = ROUNDS) -> list[Outcome]:
     """Reading and writing, with the C codec and its twin, against Parquet."""
-    count, rounds = scene.size(rows, 2_000), scene.size(ROUNDS, 1)
+    count, rounds = scene.size(rows, 2_000), scene.size(rounds, 1)
     place = scene.place("batch")
     report.say(f"  {count} rows; our broker and a Spark session for each codec are starting")
     with ExitStack() as stack:
@@ -105,14 +105,14 @@ def batch(scene: Scene, rows: int = ROWS) -> list[Outcome]:
         return found + compared("write", "write, effectively once", ours, [(parquet, None)], rounds)
 
 
-def against_kafka(scene: Scene, rows: int = ROWS) -> list[Outcome]:
+def against_kafka(scene: Scene, rows: int = ROWS, rounds: int = ROUNDS) -> list[Outcome]:
     """The same work by Spark's own Kafka source and sink, as they come, and with batches and polls as large as ours."""
     try:
         kafka.obtain(), spark_kafka.obtain()
     except Unavailable as error:
         report.say(f"  left out, no Kafka here: {error}")
         return []
-    count, rounds = scene.size(rows, 2_000), scene.size(ROUNDS, 1)
+    count, rounds = scene.size(rows, 2_000), scene.size(rounds, 1)
     place = scene.place("kafka")
     report.say(f"  {count} rows; our broker, Kafka {kafka.version()} and a Spark session for each are starting")
     with ExitStack() as stack:
@@ -130,15 +130,15 @@ def against_kafka(scene: Scene, rows: int = ROWS) -> list[Outcome]:
         return found + compared("write", "write, effectively once", ours, others, rounds)
 
 
-def micro_batch(scene: Scene) -> list[Outcome]:
+def micro_batch(scene: Scene, rounds: int = ROUNDS) -> list[Outcome]:
     spark = open_session("local[2]", "bench")
     try:
-        return triggers(scene, spark)
+        return triggers(scene, spark, rounds)
     finally:
         spark.stop()
 
 
-def triggers(scene: Scene, spark: Any) -> list[Outcome]:
+def triggers(scene: Scene, spark: Any, rounds: int = ROUNDS) -> list[Outcome]:
     """Median time of a trigger with one task and few rows, after the first batches."""
     batches = scene.size(40, 3)
     with ExitStack() as stack:
@@ -170,7 +170,7 @@ def triggers(scene: Scene, spark: Any) -> list[Outcome]:
             df = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", "1").option("numPartitions", "1")
             return trigger_ms(df.load(), "rate")
 
-        mine, theirs = side_by_side(scene.size(ROUNDS, 1), ours, rate)
+        mine, theirs = side_by_side(scene.size(rounds, 1), ours, rate)
     return [
         Outcome(
             "micro-batch",
@@ -185,13 +185,16 @@ def triggers(scene: Scene, spark: Any) -> list[Outcome]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     own, rest = parser.parse_known_args(arguments)
+    if own.rows < 1 or own.rounds < 1:
+        parser.error("--rows and --rounds are at least 1")
     measures: dict[str, Run] = {
-        "batch": partial(batch, rows=own.rows),
-        "micro-batch": micro_batch,
-        "kafka": partial(against_kafka, rows=own.rows),
+        "batch": partial(batch, rows=own.rows, rounds=own.rounds),
+        "micro-batch": partial(micro_batch, rounds=own.rounds),
+        "kafka": partial(against_kafka, rows=own.rows, rounds=own.rounds),
     }
-    return report.run("benchmarks.spark [--rows N]", measures, (), rest, mark="-spark")
+    return report.run("benchmarks.spark [--rows N] [--rounds N]", measures, (), rest, mark="-spark")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -170,24 +170,31 @@ class Store(ABC):
 
     def write(self) -> float:
         self._copies += 1
-        self._prepare(f"rows-{self._copies}")
-        return self._measured("write", self._target(f"rows-{self._copies}"))
+        with self._explained():
+            self._prepare(f"rows-{self._copies}")
+            return self._measured("write", self._target(f"rows-{self._copies}"))
 
     def query(self, name: str) -> float:
         """`read` or `sum`."""
-        return self._measured(name, self._origin(f"rows-{self._copies}"))
+        with self._explained():
+            return self._measured(name, self._origin(f"rows-{self._copies}"))
 
     @property
     def cpu_us_median(self) -> float:
         return round(median(self.cpu_us), 2)
 
-    def _measured(self, work: str, told: Mapping[str, Any]) -> float:
-        before = self._side.cpu_seconds + self._server_cpu_seconds()
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """A failure says who failed, and what its session and its server had to say."""
         try:
-            seconds = self._side(work, rows=self.rows, partitions=PARTS, schema=self.schema, **told)
+            yield
         except SideFailed as error:
             logs = [*error.logs, *self._server_logs()]
             raise SideFailed("\n".join([f"{self.label}, {error}", *map(last_words, logs)]), logs) from error
+
+    def _measured(self, work: str, told: Mapping[str, Any]) -> float:
+        before = self._side.cpu_seconds + self._server_cpu_seconds()
+        seconds = self._side(work, rows=self.rows, partitions=PARTS, schema=self.schema, **told)
         used = self._side.cpu_seconds + self._server_cpu_seconds() - before
         self.cpu_us.append(used / self.rows * 1e6)
         return self.rows / seconds
