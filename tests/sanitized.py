@@ -3,12 +3,14 @@ the installed ones. Used by the soaks of the C code."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 
@@ -66,6 +68,20 @@ def run_child(module: str, parts: Sequence[str], directory: Path, arguments: Seq
     # Python itself leaks on purpose at its end, and its own allocator would hide what lies behind a buffer.
     quiet = {"LD_PRELOAD": _runtime(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
     return subprocess.run(command, cwd=ROOT, env={**os.environ, **quiet}, check=False).returncode
+
+
+def soak(module: str, parts: Sequence[str], child: Callable[[str, int, int], int], arguments: list[str] | None) -> int:
+    """The command line of such a soak. `child` is called in the child: where the parts were built, cases, seed."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--built", help=argparse.SUPPRESS)  # this is the child
+    options = parser.parse_args(arguments)
+    if options.built:
+        return child(options.built, options.cases, options.seed)
+    with tempfile.TemporaryDirectory(prefix="anabranch-fuzz-") as directory:
+        given = ["--cases", str(options.cases), "--seed", str(options.seed)]
+        return run_child(module, parts, Path(directory), given)
 
 
 def _runtime() -> str:

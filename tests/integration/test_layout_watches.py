@@ -7,7 +7,7 @@ meanwhile. Time is simulated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -127,6 +127,20 @@ class World:
         await asyncio.sleep(5)
 
 
+def simulated(story: Callable[[World], Coroutine[None, None, None]]) -> Callable[[], None]:
+    """A test that is a story in a world of its own, on simulated time."""
+
+    async def told() -> None:
+        async with World() as world:
+            await story(world)
+
+    def test() -> None:
+        run_simulated(told())
+
+    test.__name__, test.__doc__ = story.__name__, story.__doc__
+    return test
+
+
 def record(epoch: int, incarnation: int = 1) -> TopicRecord:
     """Of a topic that was split so often."""
     layout = Layout.initial(1, now_ms=0)
@@ -139,98 +153,81 @@ def versioned(found: TopicRecord) -> Versioned:
     return Versioned(encode_record(found), 1, 0, 0, ephemeral=False)
 
 
-def test_a_read_that_comes_after_what_the_leader_said() -> None:
-    async def story() -> None:
-        async with World() as world:
-            await world.save(record(0))
-            world.store.may_answer.clear()
-            told = world.watch()
-            await world.read_begun()  # it has seen epoch 0
-            await world.save(record(2))
-            world.watches.said(TOPIC, record(1))
-            world.watches.said(TOPIC, record(2))
-            await world.settle()
-            assert told.news == [(1, 1), (1, 2)]
-
-    run_simulated(story())
+@simulated
+async def test_a_read_that_comes_after_what_the_leader_said(world: World) -> None:
+    await world.save(record(0))
+    world.store.may_answer.clear()
+    told = world.watch()
+    await world.read_begun()  # it has seen epoch 0
+    await world.save(record(2))
+    world.watches.said(TOPIC, record(1))
+    world.watches.said(TOPIC, record(2))
+    await world.settle()
+    assert told.news == [(1, 1), (1, 2)]
 
 
-def test_a_read_that_does_not_know_of_the_plan_that_the_leader_told() -> None:
+@simulated
+async def test_a_read_that_does_not_know_of_the_plan_that_the_leader_told(world: World) -> None:
     """Of the same epoch: no layout is older than the other, and still the plan must not be taken back."""
-
-    async def story() -> None:
-        async with World() as world:
-            await world.save(record(0))
-            told = world.watch()
-            await world.settle()
-            world.store.may_answer.clear()
-            world.watches.look_again()
-            await world.read_begun()
-            plan = plan_split(record(0).layout, 0, now_ms=1, limits=NO_LIMITS)
-            running = planned(record(0), "op", plan, now_ms=1)
-            await world.save(running)
-            world.watches.said(TOPIC, running)
-            assert told.plans == ["", "op"]
-            await world.settle()
-            assert told.plans == ["", "op"]
-
-    run_simulated(story())
+    await world.save(record(0))
+    told = world.watch()
+    await world.settle()
+    world.store.may_answer.clear()
+    world.watches.look_again()
+    await world.read_begun()
+    plan = plan_split(record(0).layout, 0, now_ms=1, limits=NO_LIMITS)
+    running = planned(record(0), "op", plan, now_ms=1)
+    await world.save(running)
+    world.watches.said(TOPIC, running)
+    assert told.plans == ["", "op"]
+    await world.settle()
+    assert told.plans == ["", "op"]
 
 
-def test_a_read_that_is_older_than_the_last_one() -> None:
+@simulated
+async def test_a_read_that_is_older_than_the_last_one(world: World) -> None:
     """A replica that lags behind answers the second read: its layout is not told, and the next change is."""
-
-    async def story() -> None:
-        async with World() as world:
-            await world.save(record(3))
-            told = world.watch()
-            await world.settle()
-            assert told.news == [(1, 3)]
-            world.store.answers = [versioned(record(1)), versioned(record(2))]
-            for _ in "12":
-                reads = world.store.reads
-                world.watches.look_again()
-                await world.settle()
-                assert world.store.reads > reads
-            assert told.news == [(1, 3)]
-            await world.save(record(4))
-            await world.settle()
-            assert told.news == [(1, 3), (1, 4)]
-
-    run_simulated(story())
+    await world.save(record(3))
+    told = world.watch()
+    await world.settle()
+    assert told.news == [(1, 3)]
+    world.store.answers = [versioned(record(1)), versioned(record(2))]
+    for _ in "12":
+        reads = world.store.reads
+        world.watches.look_again()
+        await world.settle()
+        assert world.store.reads > reads
+    assert told.news == [(1, 3)]
+    await world.save(record(4))
+    await world.settle()
+    assert told.news == [(1, 3), (1, 4)]
 
 
-def test_a_burst_of_changes_during_a_read_is_told_once_and_in_order() -> None:
-    async def story() -> None:
-        async with World() as world:
-            await world.save(record(0))
-            world.store.may_answer.clear()
-            told = world.watch()
-            await world.read_begun()
-            for epoch in range(1, 6):
-                await world.save(record(epoch))
-            await world.settle()
-            assert told.news == [(1, 0), (1, 5)]
-
-    run_simulated(story())
+@simulated
+async def test_a_burst_of_changes_during_a_read_is_told_once_and_in_order(world: World) -> None:
+    await world.save(record(0))
+    world.store.may_answer.clear()
+    told = world.watch()
+    await world.read_begun()
+    for epoch in range(1, 6):
+        await world.save(record(epoch))
+    await world.settle()
+    assert told.news == [(1, 0), (1, 5)]
 
 
-def test_who_comes_late_hears_what_the_others_know_and_not_less() -> None:
-    async def story() -> None:
-        async with World() as world:
-            await world.save(record(0))
-            first = world.watch()
-            await world.settle()
-            world.store.may_answer.clear()
-            second = world.watch()
-            await world.read_begun()  # for the second one: epoch 0
-            await world.save(record(1))
-            world.watches.said(TOPIC, record(1))
-            await world.settle()
-            assert first.news == [(1, 0), (1, 1)]
-            assert second.news == [(1, 1)]
-
-    run_simulated(story())
+@simulated
+async def test_who_comes_late_hears_what_the_others_know_and_not_less(world: World) -> None:
+    await world.save(record(0))
+    first = world.watch()
+    await world.settle()
+    world.store.may_answer.clear()
+    second = world.watch()
+    await world.read_begun()  # for the second one: epoch 0
+    await world.save(record(1))
+    world.watches.said(TOPIC, record(1))
+    await world.settle()
+    assert first.news == [(1, 0), (1, 1)]
+    assert second.news == [(1, 1)]
 
 
 @pytest.mark.parametrize("create", [True, False])
@@ -257,69 +254,56 @@ def test_created_while_the_first_answer_is_on_its_way(create: bool) -> None:
     run_simulated(story())
 
 
-def test_deleted_while_the_first_answer_is_on_its_way() -> None:
-    async def story() -> None:
-        async with World() as world:
-            await world.save(record(2))
-            world.store.may_answer.clear()
-            told = world.watch()
-            await world.read_begun()
-            await world.remove()
-            await world.settle()
-            assert told.news == [(1, 2), ("gone", TopicGone.code)]
-            assert len(world.watches) == 0, "nobody is left waiting"
-
-    run_simulated(story())
+@simulated
+async def test_deleted_while_the_first_answer_is_on_its_way(world: World) -> None:
+    await world.save(record(2))
+    world.store.may_answer.clear()
+    told = world.watch()
+    await world.read_begun()
+    await world.remove()
+    await world.settle()
+    assert told.news == [(1, 2), ("gone", TopicGone.code)]
+    assert len(world.watches) == 0, "nobody is left waiting"
 
 
-def test_deleted_and_created_again_while_the_first_answer_is_on_its_way() -> None:
+@simulated
+async def test_deleted_and_created_again_while_the_first_answer_is_on_its_way(world: World) -> None:
     """The next life has a lower epoch: that is no reason not to tell it."""
-
-    async def story() -> None:
-        async with World() as world:
-            await world.save(record(2))
-            world.store.may_answer.clear()
-            told = world.watch()
-            await world.read_begun()
-            await world.remove()
-            await world.save(record(0, incarnation=2))
-            await world.settle()
-            assert told.news == [(1, 2), (2, 0)]
-            await world.save(record(1, incarnation=2))
-            await world.settle()
-            assert told.news[-1] == (2, 1)
-
-    run_simulated(story())
+    await world.save(record(2))
+    world.store.may_answer.clear()
+    told = world.watch()
+    await world.read_begun()
+    await world.remove()
+    await world.save(record(0, incarnation=2))
+    await world.settle()
+    assert told.news == [(1, 2), (2, 0)]
+    await world.save(record(1, incarnation=2))
+    await world.settle()
+    assert told.news[-1] == (2, 1)
 
 
-def test_being_deleted_is_gone_for_watchers() -> None:
-    async def story() -> None:
-        async with World() as world:
-            await world.save(replace(record(1), is_deleting=True))
-            told = world.watch()
-            await world.settle()
-            assert told.news == [("gone", TopicGone.code)]
-            await world.remove()
-            await world.save(record(0, incarnation=2))
-            again = world.watch()
-            await world.settle()
-            assert again.news == [(2, 0)]
-
-    run_simulated(story())
+@simulated
+async def test_being_deleted_is_gone_for_watchers(world: World) -> None:
+    await world.save(replace(record(1), is_deleting=True))
+    told = world.watch()
+    await world.settle()
+    assert told.news == [("gone", TopicGone.code)]
+    await world.remove()
+    await world.save(record(0, incarnation=2))
+    again = world.watch()
+    await world.settle()
+    assert again.news == [(2, 0)]
 
 
-def test_a_watcher_that_leaves_during_a_read_hears_nothing_and_leaves_nothing() -> None:
-    async def story() -> None:
-        async with World() as world:
-            await world.save(record(0))
-            world.store.may_answer.clear()
-            told = Told()
-            watcher = world.watches.watch(TOPIC, told, create=False)
-            await world.read_begun()
-            watcher.close()
-            await world.settle()
-            assert told.news == []
-            assert len(world.watches) == 0
-            assert not world.watches._topics
-
-    run_simulated(story())
+@simulated
+async def test_a_watcher_that_leaves_during_a_read_hears_nothing_and_leaves_nothing(world: World) -> None:
+    await world.save(record(0))
+    world.store.may_answer.clear()
+    told = Told()
+    watcher = world.watches.watch(TOPIC, told, create=False)
+    await world.read_begun()
+    watcher.close()
+    await world.settle()
+    assert told.news == []
+    assert len(world.watches) == 0
+    assert not world.watches._topics

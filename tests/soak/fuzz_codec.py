@@ -7,12 +7,10 @@ sanitizers it says so and exits 77.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.sanitized import load, run_child, say
+from tests.sanitized import load, say, soak
 
 
 def child(directory: str, cases: int, seed: int) -> int:
@@ -43,16 +41,7 @@ def child(directory: str, cases: int, seed: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.fuzz_codec")
-    parser.add_argument("--cases", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--built", help=argparse.SUPPRESS)  # this is the child
-    options = parser.parse_args(arguments)
-    if options.built:
-        return child(options.built, options.cases, options.seed)
-    with tempfile.TemporaryDirectory(prefix="anabranch-fuzz-") as directory:
-        given = ["--cases", str(options.cases), "--seed", str(options.seed)]
-        return run_child("tests.soak.fuzz_codec", ["codec"], Path(directory), given)
+    return soak("tests.soak.fuzz_codec", ["codec"], child, arguments)
 
 
 if __name__ == "__main__":

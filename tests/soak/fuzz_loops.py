@@ -7,13 +7,11 @@ input in a child process. Exit codes as of `fuzz_codec`.
 
 from __future__ import annotations
 
-import argparse
 import random
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.sanitized import load, run_child, say
+from tests.sanitized import load, say, soak
 
 PARTS = ("protocol", "storage")
 
@@ -73,16 +71,7 @@ def send_bytes(chance: random.Random) -> bytes:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.fuzz_loops")
-    parser.add_argument("--cases", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--built", help=argparse.SUPPRESS)  # this is the child
-    options = parser.parse_args(arguments)
-    if options.built:
-        return child(options.built, options.cases, options.seed)
-    with tempfile.TemporaryDirectory(prefix="anabranch-fuzz-") as directory:
-        given = ["--cases", str(options.cases), "--seed", str(options.seed)]
-        return run_child("tests.soak.fuzz_loops", PARTS, Path(directory), given)
+    return soak("tests.soak.fuzz_loops", PARTS, child, arguments)
 
 
 if __name__ == "__main__":

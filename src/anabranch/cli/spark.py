@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +17,43 @@ from anabranch.cli.hush import hushed
 from anabranch.cli.table import pairs, table
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from anabranch.spark.copying import CopyProgress
 
 EXIT_UNSOUND = 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What every job is told: where the brokers and Spark are, and how to answer."""
+
+    service_url: str
+    token: str | None = field(repr=False)
+    master: str | None
+    verbose: bool
+    as_json: bool
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {} if self.token is None else {"client.token": self.token}
+
+    @contextmanager
+    def session(self, name: str) -> Iterator[SparkSession]:
+        from anabranch.spark.session import job_session
+
+        with hushed(is_off=self.verbose), job_session(self.master, f"anabranch {name}") as session:
+            yield session
+
+
 def _common(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def told(
+        *, service_url: str, token: str | None, master: str | None, verbose: bool, as_json: bool, **given: Any
+    ) -> Any:
+        return command(job=_Job(service_url, token, master, verbose, as_json), **given)
+
+    made: Callable[..., Any] = told
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
         click.option("--verbose", is_flag=True, help="Show what Spark itself has to say."),
@@ -34,8 +68,8 @@ def _common(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Where the brokers are.",
         ),
     ):
-        command = option(command)
-    return command
+        made = option(made)
+    return made
 
 
 @click.group("spark", context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,11 +94,7 @@ def copy(
     start: str,
     delivery: str,
     rows_per_batch: int,
-    service_url: str,
-    token: str | None,
-    master: str | None,
-    verbose: bool,
-    as_json: bool,
+    job: _Job,
 ) -> None:
     """Copy topic to topic, topic to Parquet, or Parquet to topic: everything there is now, once.
 
@@ -72,18 +102,17 @@ def copy(
     """
     from anabranch.spark.copying import CopyJob
     from anabranch.spark.copying import copy as run
-    from anabranch.spark.session import job_session
 
-    options = {"delivery": delivery, **_client(token)}
+    options = {"delivery": delivery, **job.options}
     if target.startswith("parquet:"):
         del options["delivery"]
-    job = CopyJob(service_url, source, target, checkpoint, target_url, start, rows_per_batch, options)
-    with hushed(is_off=verbose), job_session(master, "anabranch copy") as session:
-        done = run(session, job, _watch if sys.stderr.isatty() else None)
+    work = CopyJob(job.service_url, source, target, checkpoint, target_url, start, rows_per_batch, options)
+    with job.session("copy") as session:
+        done = run(session, work, _watch if sys.stderr.isatty() else None)
         if sys.stderr.isatty():
             click.echo("\r\x1b[K", nl=False, err=True)
     found = {"rows": done.rows, "batches": done.batches, "source": done.source, "target": done.target}
-    click.echo(json.dumps(found) if as_json else pairs(found))
+    click.echo(json.dumps(found) if job.as_json else pairs(found))
 
 
 @spark.command()
@@ -93,19 +122,14 @@ def copy(
 def audit(
     topic: str,
     counter: str | None,
-    service_url: str,
-    token: str | None,
-    master: str | None,
-    verbose: bool,
-    as_json: bool,
+    job: _Job,
 ) -> int:
     """Check that a topic is complete, has nothing twice, and keeps every key in order. Exit code 1 when it does not."""
     from anabranch.spark.auditing import audit as run
-    from anabranch.spark.session import job_session
 
-    with hushed(is_off=verbose), job_session(master, "anabranch audit") as session:
-        verdict = run(session, service_url, topic, counter=counter, options=_client(token))
-    if as_json:
+    with job.session("audit") as session:
+        verdict = run(session, job.service_url, topic, counter=counter, options=job.options)
+    if job.as_json:
         click.echo(json.dumps(verdict.as_dict()))
     else:
         found = verdict.as_dict()
@@ -125,22 +149,17 @@ def audit(
 def stats(
     topic: str,
     picture: Path | None,
-    service_url: str,
-    token: str | None,
-    master: str | None,
-    verbose: bool,
-    as_json: bool,
+    job: _Job,
 ) -> None:
     """Show how a topic's messages lie over segments, keys and time, and where it would split well."""
     from anabranch.spark.figures import stats as run
     from anabranch.spark.picture import draw
-    from anabranch.spark.session import job_session
 
-    with hushed(is_off=verbose), job_session(master, "anabranch stats") as session:
-        figures = run(session, service_url, topic, options=_client(token))
+    with job.session("stats") as session:
+        figures = run(session, job.service_url, topic, options=job.options)
     if picture is not None:
         draw(figures, picture)
-    if as_json:
+    if job.as_json:
         click.echo(json.dumps(figures.as_dict()))
         return
     sums = {"topic": figures.topic, "messages": figures.messages, "bytes": figures.bytes, "keys": figures.keys}
@@ -179,34 +198,29 @@ def simulate(
     tick: float,
     times: float,
     picture: Path | None,
-    service_url: str,
-    token: str | None,
-    master: str | None,
-    verbose: bool,
-    as_json: bool,
+    job: _Job,
 ) -> None:
     """Show what a scaling policy would have done with a topic's traffic: splits, merges, how long segments were too
     busy. Nothing is changed. Policies have the settings of PIP-483, for instance maxSegments=16."""
     from anabranch.spark.picture import draw_simulation
     from anabranch.spark.scaling import ScalePolicy
-    from anabranch.spark.session import job_session
     from anabranch.spark.simulating import simulate as run
 
     policy = ScalePolicy.of(dict(_setting(one) for one in settings))
-    with hushed(is_off=verbose), job_session(master, "anabranch simulate") as session:
+    with job.session("simulate") as session:
         found = run(
             session,
-            service_url,
+            job.service_url,
             topic,
             policy=policy,
             segments=segments,
             tick_seconds=tick,
             times=times,
-            options=_client(token),
+            options=job.options,
         )
     if picture is not None:
         draw_simulation(found, picture)
-    if as_json:
+    if job.as_json:
         click.echo(json.dumps(found.as_dict()))
         return
     sums = found.as_dict()
@@ -233,10 +247,6 @@ def _ids(segments: tuple[int, ...]) -> str:
 
 def _ring(position: int | None) -> str:
     return "-" if position is None else f"{position:04x}"
-
-
-def _client(token: str | None) -> dict[str, str]:
-    return {} if token is None else {"client.token": token}
 
 
 def _watch(progress: CopyProgress) -> None:
