@@ -20,17 +20,17 @@ from anabranch.client.holdings import Effect as HoldingsEffect
 from anabranch.client.message import MessageId
 from anabranch.controller import drain as draining
 from anabranch.controller.assignment import Holding, Released
-from anabranch.controller.group import (
+from anabranch.controller.group import Group
+from anabranch.controller.group_record import GroupRecord
+from anabranch.controller.group_steps import (
     AskDrained,
     Event,
-    Group,
     GroupSaved,
     GroupSeen,
     LayoutTold,
     Push,
     SaveGroup,
 )
-from anabranch.controller.group_record import GroupRecord
 from anabranch.controller.sessions import Disconnected, LeftCleanly, Registered
 from tests.keyed_topic import KEYS, KeyedTopic
 

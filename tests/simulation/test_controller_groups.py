@@ -20,11 +20,12 @@ from anabranch.controller import host
 from anabranch.controller import subscriptions as registering
 from anabranch.controller.assignment import AwaitRelease
 from anabranch.controller.fence import ReaderFence
-from anabranch.controller.group import (
+from anabranch.controller.group import Group
+from anabranch.controller.group_record import GroupRecord
+from anabranch.controller.group_steps import (
     AskDrained,
     CloseConsumer,
     ConsumerClosed,
-    Group,
     GroupDoubtful,
     GroupSaved,
     GroupSeen,
@@ -39,7 +40,6 @@ from anabranch.controller.group import (
     Resumed,
     SaveGroup,
 )
-from anabranch.controller.group_record import GroupRecord
 from anabranch.controller.host import Mandate, SegmentRef, Start, Status
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.registry import SubscriptionState

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.group import (
-    PROGRESS_MS,
+from anabranch.controller.group import PROGRESS_MS, Group
+from anabranch.controller.group_record import GroupRecord
+from anabranch.controller.group_steps import (
     Event,
-    Group,
     GroupSaved,
     GroupSeen,
     LayoutTold,
@@ -18,7 +18,6 @@ from anabranch.controller.group import (
     SaveGroup,
     SaveProgressAt,
 )
-from anabranch.controller.group_record import GroupRecord
 from anabranch.controller.holds import wanted
 from anabranch.controller.progress import Progress, Report
 from anabranch.controller.sessions import Disconnected, Registered, Ticked

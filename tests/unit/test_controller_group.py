@@ -6,13 +6,14 @@ import pytest
 
 from anabranch.controller import drain as draining
 from anabranch.controller.assignment import AwaitRelease, Holding
-from anabranch.controller.group import (
+from anabranch.controller.group import Group
+from anabranch.controller.group_record import BadGroup, GroupRecord
+from anabranch.controller.group_steps import (
     AskDrained,
     CloseConsumer,
     ConsumerClosed,
     Effect,
     Event,
-    Group,
     GroupDoubtful,
     GroupSaved,
     GroupSeen,
@@ -26,7 +27,6 @@ from anabranch.controller.group import (
     Resumed,
     SaveGroup,
 )
-from anabranch.controller.group_record import BadGroup, GroupRecord
 from anabranch.controller.sessions import Disconnected, LeftCleanly, Registered, Ticked, Welcome
 from anabranch.controller.steps import StepDown
 from anabranch.model.layout import NO_LIMITS, Layout

@@ -13,7 +13,9 @@ from collections.abc import Mapping
 
 from anabranch.controller import gc, host, steps
 from anabranch.controller.gc import Progress, Retention, Verdict
-from anabranch.controller.group import GroupSeen
+from anabranch.controller.group_steps import (
+    GroupSeen,
+)
 from anabranch.controller.host import SegmentRef, Status
 from anabranch.controller.leader import Leader
 from anabranch.controller.record import TopicRecord

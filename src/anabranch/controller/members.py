@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, assert_never
 
 from anabranch.controller import assignment as assigning
 from anabranch.controller import drain as draining
-from anabranch.controller import group as grouping
+from anabranch.controller import group_steps as grouping
 from anabranch.controller import host
 from anabranch.controller import sessions as seating
 from anabranch.controller import subscriptions as registering
@@ -22,7 +22,8 @@ from anabranch.controller.assignment import AwaitRelease
 from anabranch.controller.face import AssignedSegments, ConsumerLink
 from anabranch.controller.group import Group
 from anabranch.controller.holds import Holds
-from anabranch.controller.host import SegmentRef, Status
+from anabranch.controller.host import SegmentRef
+from anabranch.controller.owners import SegmentOwners, together
 from anabranch.controller.progress import Report
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.records import Records
@@ -30,16 +31,11 @@ from anabranch.controller.registry import Subscription
 from anabranch.controller.steps import NotLeading, StepDown
 from anabranch.metadata.patience import PATIENCE
 from anabranch.model.errors import Error, NotAllowed
-from anabranch.model.position import Position
-from anabranch.model.segment import backing_topic
 
 if TYPE_CHECKING:
     from anabranch.controller.leader import Leader
 
 log = logging.getLogger(__name__)
-
-ASK_TOGETHER = 16
-"""Requests to owners of segments under way at a time, for one purpose."""
 
 GRANT_SECONDS = 2.0
 """So long a client of Pulsar waits for its assignment while the owners of its segments are told."""
@@ -69,7 +65,10 @@ class Members:
             first_generation=subscription.first_generation,
             grace_ms=int(leader.settings.session_grace_seconds * 1000),
         )
-        self._holds = Holds(self.group, lambda: self.record.segments, self._hold, leader.clock)
+        self._owners = SegmentOwners(
+            leader, subscription.name, record.incarnation, lambda: self.record.segments, lambda: self.is_over
+        )
+        self._holds = Holds(self.group, lambda: self.record.segments, self._owners.hold, leader.clock)
         self._links: dict[int, ConsumerLink] = {}
         self._names: dict[int, str] = {}
         self._eras: dict[int, int] = {}  # who owned the segments that are not drained, when we last looked
@@ -191,13 +190,15 @@ class Members:
         self._note_owners()
         moved = [one for one, era in self._eras.items() if before.get(one, era) != era]
         if moved and self.subscription.kind.has_cursors:
-            self._leader.spawn(self._ask_drained(tuple(sorted(moved))), "ask drained again")
+            self._leader.spawn(self._owners.ask_drained(sorted(moved), self._found_drained), "ask drained again")
 
     def _note_owners(self) -> None:
         if not self.group.has_layout:
             return
-        refs = {one: self._ref(one) for one in self.group.drain.undrained}
-        self._eras = {one: self._leader.era(ref.name) for one, ref in refs.items() if ref is not None}
+        self._eras = self._owners.eras(self.group.drain.undrained)
+
+    def _found_drained(self, segment_id: int, rewinds: int) -> None:
+        self._deliver(draining.Drained(segment_id, rewinds))
 
     def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
         if isinstance(event, host.ReaderLeft):
@@ -252,7 +253,7 @@ class Members:
             case grouping.AskDrained(segment_ids):
                 self._note_owners()
                 if self.subscription.kind.has_cursors:
-                    leader.spawn(self._ask_drained(segment_ids), "ask drained")
+                    leader.spawn(self._owners.ask_drained(segment_ids, self._found_drained), "ask drained")
             case grouping.Push(connection, _, generation, segment_ids):
                 self._push(connection, self._assigned(generation, segment_ids))
             case AwaitRelease(segment_id, holder, generation):
@@ -320,36 +321,6 @@ class Members:
         self._deliver(event)
         self._saved.set()
 
-    def _ref(self, segment_id: int) -> SegmentRef | None:
-        segment = self.record.segments.get(segment_id)
-        if segment is None:
-            return None
-        return SegmentRef(backing_topic(self._leader.topic, segment), self._incarnation, segment_id)
-
-    async def _ask_drained(self, segment_ids: tuple[int, ...]) -> None:
-        """The owners, until each has answered; later they tell by themselves."""
-        for start in range(0, len(segment_ids), ASK_TOGETHER):
-            await asyncio.gather(*map(self._ask_one, segment_ids[start : start + ASK_TOGETHER]))
-
-    async def _ask_one(self, segment_id: int) -> None:
-        failures = 0
-        while (ref := self._ref(segment_id)) is not None and not self.is_over:
-            try:
-                status = await self._leader.ask_host(host.Fence("drained", ref))
-            except host.StaleTerm as error:
-                self._leader.depose(error.reason)
-                return
-            except Error as error:
-                failures += 1
-                log.info("not known whether drained", extra={"segment": str(ref.name), "reason": error.reason})
-                await self._leader.clock.sleep(PATIENCE.retry_after(failures, 0.5))
-                continue
-            assert isinstance(status, Status)
-            for name, rewinds in status.drained:
-                if name == self.subscription.name:
-                    self._deliver(draining.Drained(segment_id, rewinds))
-            return
-
     async def _close(self, effect: grouping.CloseConsumer) -> None:
         """At the owner of one segment, or of all that the consumer can have had; until each has confirmed it. Readers
         of checkpoint groups have no cursor there that they could move: what they say counts here, while it is theirs.
@@ -363,14 +334,8 @@ class Members:
             stored = self.group.assignment.record()
             segments = list(stored.owned.get(effect.consumer, ()))
             segments += [one for one, leaving in stored.leaving.items() if leaving.holder == effect.consumer]
-        for start in range(0, len(segments), ASK_TOGETHER):
-            some = segments[start : start + ASK_TOGETHER]
-            await asyncio.gather(*(self._close_at(effect.consumer, one, effect.generation) for one in some))
+        await self._owners.close(effect.consumer, segments, effect.generation)
         self._deliver(grouping.ConsumerClosed(effect))
-
-    async def _close_at(self, consumer: str, segment_id: int, generation: int) -> None:
-        name = self.subscription.name
-        await self._insist(segment_id, lambda ref: host.CloseReader("close", ref, name, consumer, generation))
 
     async def _close_if_kept(self, consumer: str, segment_id: int, generation: int) -> None:
         """A client of Pulsar that was told to let go and does not: its successor knocks, but not for ever."""
@@ -378,7 +343,7 @@ class Members:
         assignment = self.group.assignment
         has_it_again = consumer in assignment.members and segment_id in assignment.assigned(consumer).segment_ids
         if not has_it_again:
-            await self._close_at(consumer, segment_id, generation)
+            await self._owners.close(consumer, [segment_id], generation)
 
     async def _grant(self, number: int, segment_id: int, generation: int) -> None:
         """The owner is told whom to let in, as long as that is so: the client cannot say it itself."""
@@ -389,25 +354,7 @@ class Members:
             is_so = told is not None and any(one.segment_id == segment_id for one in told.segments)
             return host.GrantReader("grant", ref, name, consumer, generation) if is_so and consumer else None
 
-        await self._insist(segment_id, request)
-
-    async def _hold(self, segment_id: int, position: Position | None) -> None:
-        await self._insist(segment_id, lambda ref: host.Hold("hold", ref, self.subscription.name, position))
-
-    async def _insist(self, segment_id: int, request: Callable[[SegmentRef], host.Request | None]) -> None:
-        """Of the segment's owner, until it has confirmed it; None: it is not wanted any more."""
-        failures = 0
-        while (ref := self._ref(segment_id)) is not None and not self.is_over and (asked := request(ref)) is not None:
-            try:
-                await self._leader.ask_host(asked)
-                return
-            except host.StaleTerm as error:
-                self._leader.depose(error.reason)
-                return
-            except Error as error:
-                failures += 1
-                log.info("owner does not answer", extra={"segment": str(ref.name), "reason": error.reason})
-                await self._leader.clock.sleep(PATIENCE.retry_after(failures, 0.5))
+        await self._owners.insist(segment_id, request)
 
     def _assigned(self, generation: int, segment_ids: Iterable[int]) -> AssignedSegments:
         found = (self.record.segments.get(one) for one in segment_ids)
@@ -450,9 +397,7 @@ class Members:
             link.assigned(assigned)
 
     async def _grant_all(self, number: int, segment_ids: list[int], generation: int, granted: asyncio.Event) -> None:
-        for start in range(0, len(segment_ids), ASK_TOGETHER):
-            some = segment_ids[start : start + ASK_TOGETHER]
-            await asyncio.gather(*(self._grant(number, one, generation) for one in some))
+        await together(lambda one: self._grant(number, one, generation), segment_ids)
         granted.set()
 
     async def _tell_granted(self, number: int, assigned: AssignedSegments, granted: asyncio.Event) -> None:

@@ -13,8 +13,14 @@ import logging
 from collections.abc import AsyncIterator
 
 from anabranch.controller.face import TopicExists
-from anabranch.controller.group import GroupDoubtful, GroupSaved, GroupSeen, GroupUnread, SaveGroup
 from anabranch.controller.group_record import GroupRecord
+from anabranch.controller.group_steps import (
+    GroupDoubtful,
+    GroupSaved,
+    GroupSeen,
+    GroupUnread,
+    SaveGroup,
+)
 from anabranch.controller.offices import Offices
 from anabranch.controller.paths import (
     WANTED,
