@@ -56,16 +56,6 @@ def test_both_ways_to_connect_take_the_same() -> None:
     assert first == second
 
 
-def test_the_blocking_face_refuses_its_own_thread() -> None:
-    portal = blocking.Portal()
-
-    async def inside() -> None:
-        portal.call(inside)
-
-    with pytest.raises(blocking.WrongThread):
-        portal.call(inside)
-
-
 def test_importing_the_package_loads_no_client() -> None:
     program = (
         "import sys, anabranch\n"

@@ -1,19 +1,16 @@
 """The blocking face of the SDK: the same names, the same errors, no logic of its own. Knows threads.
 
-All blocking clients of a process share one daemon thread with an event loop; every call runs there and is waited for
-here. A call from that thread itself would wait for itself for ever, so it is refused.
+Every call runs on the event loop behind the process's one `portal` and is waited for here.
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import ssl
-import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from anabranch.client import client as asynchronous
 from anabranch.client.bulk import Sent
@@ -22,7 +19,7 @@ from anabranch.client.checkpoint_consumer import CheckpointConsumer, Restore
 from anabranch.client.client import Start
 from anabranch.client.compression import Compression
 from anabranch.client.consumer import BATCH_ROWS, Consumer
-from anabranch.client.errors import ClientError, Closed
+from anabranch.client.errors import Closed
 from anabranch.client.message import Message, MessageId
 from anabranch.client.message_batch import MessageBatch
 from anabranch.client.policies import (
@@ -35,6 +32,7 @@ from anabranch.client.policies import (
     ProcessingTimeout,
     Seconds,
 )
+from anabranch.client.portal import PORTAL
 from anabranch.client.producer import Producer
 from anabranch.client.queue_consumer import QueueConsumer
 from anabranch.client.schema import Schema
@@ -44,54 +42,6 @@ from anabranch.model.layout import Layout
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.credentials import Credentials, Tls
-
-T = TypeVar("T")
-
-
-class WrongThread(ClientError):
-    """A blocking call on the thread that would have to do the work."""
-
-    code = "wrong-thread"
-
-
-class Portal:
-    """One event loop on one daemon thread; started by the first call, kept for the life of the process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    def call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run it there, wait here. An interrupt here cancels it there."""
-        waiting = self.submit(work)
-        try:
-            return waiting.result()
-        except BaseException:
-            waiting.cancel()
-            raise
-
-    def submit(self, work: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
-        loop = self._running()
-        if threading.current_thread() is self._thread:
-            raise WrongThread("blocking calls must not be made on the thread of the event loop")
-
-        async def run() -> T:
-            return await work()
-
-        return asyncio.run_coroutine_threadsafe(run(), loop)
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=loop.run_forever, name="anabranch-client", daemon=True)
-                self._thread.start()
-                self._loop = loop
-            return self._loop
-
-
-_PORTAL = Portal()
 
 
 class _Face:
@@ -108,7 +58,7 @@ class _Face:
         self.close()
 
     def close(self, timeout: Seconds | None = None) -> None:
-        _PORTAL.call(lambda: self._inner.close(timeout))
+        PORTAL.call(lambda: self._inner.close(timeout))
 
     @property
     def is_closed(self) -> bool:
@@ -149,7 +99,7 @@ class BlockingProducer(_Face):
         sequence_id: int | None = None,
         timeout: Seconds | None = None,
     ) -> MessageId:
-        return _PORTAL.call(
+        return PORTAL.call(
             lambda: self._inner.send(
                 value,
                 key=key,
@@ -174,7 +124,7 @@ class BlockingProducer(_Face):
         sequence_id: int | None = None,
     ) -> concurrent.futures.Future[MessageId]:
         """Order is fixed now. Unlike its asynchronous twin it reports QueueFull and the like through the future."""
-        return _PORTAL.submit(
+        return PORTAL.submit(
             lambda: self._inner.send_nowait(
                 value,
                 key=key,
@@ -195,7 +145,7 @@ class BlockingProducer(_Face):
         event_times: Sequence[int | None] | None = None,
         timeout: Seconds | None = None,
     ) -> Sent:
-        return _PORTAL.call(
+        return PORTAL.call(
             lambda: self._inner.send_batch(
                 values, keys, properties=properties, event_times=event_times, timeout=timeout
             )
@@ -210,12 +160,12 @@ class BlockingProducer(_Face):
         event_times: Sequence[int | None] | None = None,
     ) -> concurrent.futures.Future[Sent]:
         """Order is fixed now. Like `send_nowait` it reports QueueFull and the like through the future."""
-        return _PORTAL.submit(
+        return PORTAL.submit(
             lambda: self._inner.send_batch_nowait(values, keys, properties=properties, event_times=event_times)
         )
 
     def flush(self, timeout: Seconds | None = None) -> None:
-        _PORTAL.call(lambda: self._inner.flush(timeout))
+        PORTAL.call(lambda: self._inner.flush(timeout))
 
 
 class _BlockingConsumer(_Face):
@@ -238,13 +188,13 @@ class _BlockingConsumer(_Face):
         return self._inner.layouts
 
     def receive(self, timeout: Seconds | None = None) -> Message | None:
-        return _PORTAL.call(lambda: self._inner.receive(timeout))
+        return PORTAL.call(lambda: self._inner.receive(timeout))
 
     def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
-        return _PORTAL.call(lambda: self._inner.receive_many(count, timeout))
+        return PORTAL.call(lambda: self._inner.receive_many(count, timeout))
 
     def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
-        return _PORTAL.call(lambda: self._inner.receive_batch(count, timeout))
+        return PORTAL.call(lambda: self._inner.receive_batch(count, timeout))
 
     def __iter__(self) -> Self:
         return self
@@ -265,10 +215,10 @@ class BlockingQueueConsumer(_BlockingConsumer):
         self._inner: QueueConsumer = inner
 
     def ack(self, message: Message | MessageId | MessageBatch) -> None:
-        _PORTAL.call(lambda: self._inner.ack(message))
+        PORTAL.call(lambda: self._inner.ack(message))
 
     def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
-        _PORTAL.call(lambda: self._inner.nack(message, delay))
+        PORTAL.call(lambda: self._inner.nack(message, delay))
 
 
 class BlockingStreamConsumer(_BlockingConsumer):
@@ -278,13 +228,13 @@ class BlockingStreamConsumer(_BlockingConsumer):
         self._inner: StreamConsumer = inner
 
     def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
-        _PORTAL.call(lambda: self._inner.ack_cumulative(message))
+        PORTAL.call(lambda: self._inner.ack_cumulative(message))
 
     def position(self, message: Message) -> MessageId:
         async def asked() -> MessageId:
             return self._inner.position(message)
 
-        return _PORTAL.call(asked)
+        return PORTAL.call(asked)
 
 
 class BlockingCheckpointConsumer(_BlockingConsumer):
@@ -301,10 +251,10 @@ class BlockingCheckpointConsumer(_BlockingConsumer):
         async def asked() -> Checkpoint:
             return self._inner.checkpoint()
 
-        return _PORTAL.call(asked)
+        return PORTAL.call(asked)
 
     def saved(self, checkpoint: Checkpoint, timeout: Seconds | None = None) -> None:
-        _PORTAL.call(lambda: self._inner.saved(checkpoint, timeout))
+        PORTAL.call(lambda: self._inner.saved(checkpoint, timeout))
 
 
 class BlockingClient(_Face):
@@ -343,7 +293,7 @@ class BlockingClient(_Face):
             properties=properties,
             timeout=timeout,
         )
-        return BlockingProducer(_PORTAL.call(lambda: opening))
+        return BlockingProducer(PORTAL.call(lambda: opening))
 
     def queue_consumer(
         self,
@@ -381,7 +331,7 @@ class BlockingClient(_Face):
             properties=properties,
             timeout=timeout,
         )
-        return BlockingQueueConsumer(_PORTAL.call(lambda: opening))
+        return BlockingQueueConsumer(PORTAL.call(lambda: opening))
 
     def stream_consumer(
         self,
@@ -409,7 +359,7 @@ class BlockingClient(_Face):
             properties=properties,
             timeout=timeout,
         )
-        return BlockingStreamConsumer(_PORTAL.call(lambda: opening))
+        return BlockingStreamConsumer(PORTAL.call(lambda: opening))
 
     def checkpoint_consumer(
         self,
@@ -439,7 +389,7 @@ class BlockingClient(_Face):
             properties=properties,
             timeout=timeout,
         )
-        return BlockingCheckpointConsumer(_PORTAL.call(lambda: opening))
+        return BlockingCheckpointConsumer(PORTAL.call(lambda: opening))
 
 
 def connect(
@@ -464,4 +414,4 @@ def connect(
         clock=clock,
         chance=chance,
     )
-    return BlockingClient(_PORTAL.call(lambda: opening))
+    return BlockingClient(PORTAL.call(lambda: opening))

@@ -18,11 +18,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from anabranch.client.address import Address
-from anabranch.client.blocking import Portal
 from anabranch.client.connection import Connection
 from anabranch.client.errors import ClientError, NotSupported, TimedOut, TopicNotFound, TopicTerminated, refusal
 from anabranch.client.policies import Backoff, ConnectionPolicy
 from anabranch.client.pool import Pool
+from anabranch.client.portal import Portal
 from anabranch.client.topic_view import TopicView
 from anabranch.client.topic_watch import TopicWatch, TopicWatches
 from anabranch.model.names import Domain, TopicName

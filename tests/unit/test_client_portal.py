@@ -1,0 +1,57 @@
+"""The portal: calls of any thread run on one loop, outcomes and interrupts travel, its own thread is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from anabranch.client.portal import Portal, WrongThread
+
+
+async def where() -> tuple[str, asyncio.AbstractEventLoop]:
+    return threading.current_thread().name, asyncio.get_running_loop()
+
+
+def test_calls_of_many_threads_run_on_one_loop() -> None:
+    portal = Portal()
+    with ThreadPoolExecutor(4) as threads:
+        found = set(threads.map(lambda _: portal.call(where), range(20)))
+    assert len(found) == 1
+    assert found.pop()[0] == "anabranch-client"
+
+
+def test_errors_come_back() -> None:
+    async def failing() -> None:
+        raise KeyError("k")
+
+    with pytest.raises(KeyError):
+        Portal().call(failing)
+
+
+def test_it_refuses_its_own_thread() -> None:
+    portal = Portal()
+
+    async def inside() -> None:
+        portal.call(inside)
+
+    with pytest.raises(WrongThread):
+        portal.call(inside)
+
+
+def test_what_nobody_waits_for_any_more_is_cancelled_there() -> None:
+    portal, begun, cancelled = Portal(), threading.Event(), threading.Event()
+
+    async def endless() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    waiting = portal.submit(endless)
+    assert begun.wait(60)
+    waiting.cancel()
+    assert cancelled.wait(60)
