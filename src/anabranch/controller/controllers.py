@@ -39,7 +39,7 @@ class Controllers(Leading):
             if self._place.is_here(topic):
                 self._tasks.spawn(self._seen(topic, event), "subscription seen")
         elif leader is not None:
-            leader.heard(event)
+            leader.groups.heard(event)
 
     async def _seen(self, topic: TopicName, event: host.SubscriptionSeen) -> None:
         kind = SubscriptionKind.QUEUE if event.is_shared else SubscriptionKind.STREAM
@@ -151,7 +151,7 @@ class Controllers(Leading):
             if registry is not None and name not in registry.subscriptions:
                 raise registering.UnknownSubscription(f"no subscription {name} on {topic}")
             await leader.ask_subscription(call)
-            await leader.forget_members(name)
+            await leader.groups.forget(name)
 
         await self.at_leader(topic, work)
 
@@ -178,14 +178,14 @@ class Controllers(Leading):
 
     async def _members(self, leader: Leader, wish: Registration) -> Members:
         await leader.wait_in_office()
-        subscription = leader.ordered(wish.subscription)
+        subscription = leader.groups.ordered(wish.subscription)
         if subscription is None or subscription.kind is not wish.kind:
             name = check_subscription_name(wish.subscription)
             await leader.ask_subscription(registering.SubscribeCall(self.new_id(), name, wish.kind, wish.start))
-            subscription = leader.ordered(name)
+            subscription = leader.groups.ordered(name)
         if subscription is None:
             raise NotLeading(f"subscription {wish.subscription} is being changed")
-        return leader.members_of(subscription)
+        return leader.groups.of(subscription)
 
 
 async def _state(leader: Leader) -> dict[str, Any]:

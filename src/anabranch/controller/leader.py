@@ -18,13 +18,13 @@ from typing import Any, assert_never
 
 from anabranch.controller import host, steps
 from anabranch.controller import subscriptions as registering
+from anabranch.controller.groups import Groups
 from anabranch.controller.host import HostError, HostOutcomeUnknown, Mandate, Request, SegmentHost
-from anabranch.controller.members import Members
 from anabranch.controller.operation import Operations
 from anabranch.controller.record import Phase, TopicRecord
 from anabranch.controller.record_codec import RecordTooLarge, encode_record
 from anabranch.controller.records import NOW, Records, has_intents, is_unfinished
-from anabranch.controller.registry import Registry, Subscription, SubscriptionKind, SubscriptionState
+from anabranch.controller.registry import Registry
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.subscriptions import Subscriptions
 from anabranch.metadata.patience import PATIENCE
@@ -32,7 +32,7 @@ from anabranch.metadata.port import VALUE_BYTES_MAX
 from anabranch.metadata.writegate import Permit, WriteGate
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.layout import LayoutLimits
-from anabranch.model.names import TopicName, encode_component
+from anabranch.model.names import TopicName
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -106,7 +106,8 @@ class Leader:
             journals_seal=not segments.capabilities.has_fencing,
         )
         self.subs = Subscriptions(topic, term)
-        self.members: dict[str, Members] = {}  # of ordered subscriptions, by name
+        self.groups = Groups(self, records)
+        self.members = self.groups.by_name
         self._is_restored = False
         self._doubts = 0  # writes of the record in a row whose fate was not known
 
@@ -155,8 +156,7 @@ class Leader:
             if not waiting.done():
                 waiting.set_exception(error)
                 waiting.exception()
-        for one in self.members.values():
-            one.end(error)
+        self.groups.end(error)
         self._tasks.cancel()
         self._leave_gate()
         self._ended(self.topic)
@@ -175,7 +175,7 @@ class Leader:
         record, registry = self.record, self.registry
         if record is None or registry is None or not self.ops.is_idle or self._waiting or is_unfinished(record):
             return False
-        return not has_intents(registry) and not any(one.has_sessions for one in self.members.values())
+        return not has_intents(registry) and not self.groups.have_sessions
 
     @property
     def is_calm(self) -> bool:
@@ -290,10 +290,10 @@ class Leader:
                 self.deliver(self.ops, steps.SubscriptionsKnown(names))
                 if not self._is_restored:
                     self._is_restored = True
-                    self.spawn(self._restore(), "restore groups")
+                    self.spawn(self.groups.restore(), "restore groups")
             case registering.Halt(name, operation_id):
-                if (found := self.ordered(name)) is not None:
-                    self.members_of(found).halt(operation_id)
+                if (found := self.groups.ordered(name)) is not None:
+                    self.groups.of(found).halt(operation_id)
             case registering.Resume(name, operation_id, moved):
                 if (members := self.members.get(name)) is not None:
                     members.resume(operation_id, moved)
@@ -338,6 +338,10 @@ class Leader:
     def _pause(self, failures: int) -> float:
         return PATIENCE.retry_after(failures, self._chance.random())
 
+    async def pause(self, failures: int) -> None:
+        """The longer the more often something has failed."""
+        await self.clock.sleep(self._pause(failures))
+
     # effects ----------------------------------------------------------------------------------------------------------
     async def _save(self, effect: steps.SaveRecord) -> steps.RecordSaved | steps.RecordDoubtful:
         if not await self._enter_gate(effect.record):
@@ -350,7 +354,7 @@ class Leader:
         self._step(f"after-{word}", self.topic)
         self._doubts = 0 if isinstance(saved, steps.RecordSaved) else self._doubts + 1
         if self._doubts > 1:
-            await self.clock.sleep(self._pause(self._doubts))
+            await self.pause(self._doubts)
         return saved
 
     def _word(self, after: TopicRecord) -> str:
@@ -428,69 +432,9 @@ class Leader:
         if not self._in_office.done():
             self._in_office.set_exception(error)
             self._in_office.exception()
-        for one in self.members.values():
-            one.end(error)
+        self.groups.end(error)
         # Replies that wait for the deletion follow in the same list of effects.
         asyncio.get_running_loop().call_soon(self._end, "the topic was deleted")
-
-    # ordered subscriptions --------------------------------------------------------------------------------------------
-    def ordered(self, name: str) -> Subscription | None:
-        """A registered subscription whose segments are assigned; None when there is none that is ready."""
-        registry = self.subs.registry
-        found = None if registry is None else registry.subscriptions.get(name)
-        if found is None or found.state is not SubscriptionState.READY or found.kind is SubscriptionKind.QUEUE:
-            return None
-        return found
-
-    def members_of(self, subscription: Subscription) -> Members:
-        """The consumers of this life of the subscription."""
-        found = self.members.get(subscription.name)
-        if found is None or found.life != subscription.operation_id:
-            if found is not None:
-                found.end(steps.NotLeading(f"subscription {subscription.name} is another one now"))
-            record = self.ops.record
-            assert record is not None
-            found = self.members[subscription.name] = Members(self, self._records, subscription, record)
-            found.start()
-        return found
-
-    async def _restore(self) -> None:
-        """The consumers that our predecessor had: their grace periods begin now."""
-        failures = 0
-        while not self.is_over:
-            record, registry = self.ops.record, self.subs.registry
-            if record is not None and registry is not None:
-                try:
-                    stored = await self._records.group_names(self.topic, record.incarnation)
-                except Error as error:
-                    log.warning("groups not restored yet", extra={"topic": str(self.topic), "reason": error.reason})
-                else:
-                    for name in registry.subscriptions:
-                        found = self.ordered(name)
-                        if found is not None and encode_component(name) in stored:
-                            self.members_of(found)
-                    return
-            failures += 1
-            await self.clock.sleep(self._pause(failures))
-
-    async def forget_members(self, name: str) -> None:
-        """The subscription is gone, and what was stored of its consumers goes."""
-        members = self.members.pop(name, None)
-        if members is not None:
-            members.end(registering.UnknownSubscription(f"subscription {name} was deleted"))
-        record = self.ops.record
-        if record is not None:
-            await self._records.forget_group(self.topic, record.incarnation, name)
-
-    def placement_changed(self) -> None:
-        """Segments may have other owners: what the former ones did not live to tell is asked for."""
-        for members in tuple(self.members.values()):
-            members.placement_changed()
-
-    def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
-        members = self.members.get(event.subscription)
-        if members is not None:
-            members.heard(event)
 
     @property
     def phase(self) -> Phase | None:

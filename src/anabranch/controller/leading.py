@@ -252,7 +252,7 @@ class Leading:
                 del self._leaders[topic]
                 leader.depose("its name is placed elsewhere now, or was meanwhile")
             else:
-                leader.placement_changed()
+                leader.groups.placement_changed()
         self._due = {topic: at_ms for topic, at_ms in self._due.items() if self._place.is_here(topic)}
         if has_gained:
             self._resuming.set()

@@ -1,0 +1,97 @@
+"""The consumers of all ordered subscriptions of one topic, while one leader leads it: one `Members` per subscription.
+
+A subscription that was deleted and registered again is another life, and so has other consumers. Must not know what
+consumers are told.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from anabranch.controller import host
+from anabranch.controller.members import Members
+from anabranch.controller.records import Records
+from anabranch.controller.registry import Subscription, SubscriptionKind, SubscriptionState
+from anabranch.controller.steps import NotLeading
+from anabranch.controller.subscriptions import UnknownSubscription
+from anabranch.model.errors import Error
+from anabranch.model.names import encode_component
+
+if TYPE_CHECKING:
+    from anabranch.controller.leader import Leader
+
+log = logging.getLogger(__name__)
+
+
+class Groups:
+    def __init__(self, leader: Leader, records: Records) -> None:
+        self.by_name: dict[str, Members] = {}
+        self._leader, self._records = leader, records
+
+    def ordered(self, name: str) -> Subscription | None:
+        """A registered subscription whose segments are assigned; None when there is none that is ready."""
+        registry = self._leader.registry
+        found = None if registry is None else registry.subscriptions.get(name)
+        if found is None or found.state is not SubscriptionState.READY or found.kind is SubscriptionKind.QUEUE:
+            return None
+        return found
+
+    def of(self, subscription: Subscription) -> Members:
+        """The consumers of this life of the subscription."""
+        found = self.by_name.get(subscription.name)
+        if found is None or found.life != subscription.operation_id:
+            if found is not None:
+                found.end(NotLeading(f"subscription {subscription.name} is another one now"))
+            record = self._leader.record
+            assert record is not None
+            found = self.by_name[subscription.name] = Members(self._leader, self._records, subscription, record)
+            found.start()
+        return found
+
+    async def restore(self) -> None:
+        """The consumers that our predecessor had: their grace periods begin now."""
+        leader, failures = self._leader, 0
+        while not leader.is_over:
+            record, registry = leader.record, leader.registry
+            if record is not None and registry is not None:
+                try:
+                    stored = await self._records.group_names(leader.topic, record.incarnation)
+                except Error as error:
+                    log.warning("groups not restored yet", extra={"topic": str(leader.topic), "reason": error.reason})
+                else:
+                    for name in registry.subscriptions:
+                        found = self.ordered(name)
+                        if found is not None and encode_component(name) in stored:
+                            self.of(found)
+                    return
+            failures += 1
+            await leader.pause(failures)
+
+    async def forget(self, name: str) -> None:
+        """The subscription is gone, and what was stored of its consumers goes."""
+        members = self.by_name.pop(name, None)
+        if members is not None:
+            members.end(UnknownSubscription(f"subscription {name} was deleted"))
+        record = self._leader.record
+        if record is not None:
+            await self._records.forget_group(self._leader.topic, record.incarnation, name)
+
+    def end(self, error: Error) -> None:
+        """Nobody is told anything any more; who waits gets this."""
+        for members in self.by_name.values():
+            members.end(error)
+
+    def placement_changed(self) -> None:
+        """Segments may have other owners: what the former ones did not live to tell is asked for."""
+        for members in tuple(self.by_name.values()):
+            members.placement_changed()
+
+    def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
+        members = self.by_name.get(event.subscription)
+        if members is not None:
+            members.heard(event)
+
+    @property
+    def have_sessions(self) -> bool:
+        return any(members.has_sessions for members in self.by_name.values())
