@@ -26,7 +26,7 @@ PAIRS: list[tuple[type, type]] = [
 ]
 INSIDE = {  # for the client's own parts
     *("open", "stored", "failed", "arrived", "dropped", "ended", "reached_end", "opened", "style"),
-    *("resolved", "moved", "refilled", "perform", "refused", "heard_of"),
+    *("resolved", "moved", "refilled", "perform", "refused", "heard_of", "heard_late"),
 }
 
 
