@@ -93,8 +93,13 @@ class Consumer:
             life.connections += 1
             self.connection, self.leader = life.connections, leader
             life.consumers[self.connection] = self
-            leader.tell(self.subscription, Registered(self.name, self.connection, is_new=self.generation < 0))
+            leader.tell(self.subscription, Registered(self.name, self.connection, is_new=self.is_new))
         life.at(100, self.connect)
+
+    @property
+    def is_new(self) -> bool:
+        """It remembers no assignment."""
+        return self.generation < 0
 
     def drop(self) -> None:
         """The connection breaks; the leader hears of it at some time, perhaps after the next one was made."""
@@ -149,12 +154,15 @@ class Consumer:
                 self.detach(one)
             for one in sorted(wanted - self.held):
                 self.attach(one)
-            if self.leader is not None:
-                held = assigning.Holding(self.name, push.generation, frozenset(self.held))
-                leader = self.leader
-                life.at(life.chance.randint(0, 5), lambda: leader.tell(self.subscription, held))
+            self.say_held(push.generation)
 
         life.at(life.chance.randint(0, 20), apply)
+
+    def say_held(self, generation: int) -> None:
+        life, leader = self._life, self.leader
+        if leader is not None:
+            held = assigning.Holding(self.name, generation, frozenset(self.held))
+            life.at(life.chance.randint(0, 5), lambda: leader.tell(self.subscription, held))
 
     def attach(self, segment_id: int) -> None:
         """A SUBSCRIBE under the assignment that it acts upon; it may be on its way for long."""
@@ -427,14 +435,18 @@ class GroupLife(Life):
                 del self.readers[key]
                 consumer.closed(segment_id)
 
+    def new_consumer(self, subscription: str, name: str, before: Consumer | None) -> Consumer:
+        """`before`: the process of that name that it replaces."""
+        return Consumer(self, subscription, name)
+
     def replace_process(self, old: Consumer) -> None:
         old.replaced()
-        new = Consumer(self, old.subscription, old.name)
+        new = self.new_consumer(old.subscription, old.name, old)
         self.everybody.append(new)
         new.connect()
 
     def join(self, subscription: str) -> None:
-        consumer = Consumer(self, subscription, f"{subscription}-{len(self.everybody)}")
+        consumer = self.new_consumer(subscription, f"{subscription}-{len(self.everybody)}", None)
         self.everybody.append(consumer)
         consumer.connect()
 
@@ -539,8 +551,8 @@ class GroupLife(Life):
             self.must(max(counts) - min(counts) <= 1, f"{name}: uneven, {counts}")
 
 
-def run_life(seed: int) -> GroupLife:
-    life = GroupLife(seed)
+def run_life(seed: int, kind: type[GroupLife] = GroupLife) -> GroupLife:
+    life = kind(seed)
     try:
         life.live()
     except Exception as error:
