@@ -11,9 +11,10 @@ from anabranch.model.position import EARLIEST, Position
 from anabranch.node.node import Node
 from anabranch.node.scalable_settings import ScalableTopicSettings
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.commands import BaseCommand, message_id
 from anabranch.protocol.server_errors import ServerError
 from anabranch.runtime.clock import SystemClock
+from tests.raw_client import RawClient
 from tests.scalable_nodes import admin_of, ids, layout_client, name, one_node, plain_settings, service_of
 from tests.two_nodes import until
 
@@ -151,6 +152,47 @@ async def test_the_positions_of_a_checkpoint_group_are_kept_given_back_and_held(
         assert (found[0].position, found[0].since) == (position, since)
         await admin_of(node).delete_subscription(TOPIC, "g", True)
         assert all(not segment.holds for segment in shelf.segments.values())
+
+
+async def test_how_far_consumers_are_is_shown_by_segment(tmp_path: Path) -> None:
+    """On real segments: an ordered subscription by its cursor, a checkpoint group by its own word."""
+    async with (
+        Node(plain_settings(tmp_path)) as node,
+        layout_client(node) as client,
+        RawClient(node.service_url) as raw,
+    ):
+        admin = admin_of(node)
+        await admin.create(TOPIC, 2, {})
+        mine = await client.register(TOPIC, "s", "a", initial_position=pb.CommandSubscribe.Earliest)
+        await client.register(TOPIC, "g", "b", 2, consumer_type=pb.CHECKPOINT)
+        await raw.hello(extensions=True)
+        segment = mine.assignment.segments[0].segment_topic
+        await raw.producer(segment)
+        for sequence in range(3):
+            raw.send(sequence)
+            await raw.receipt()
+        await raw.subscribe(segment, "s", permits=10, subType=pb.CommandSubscribe.Exclusive)
+        first, second, _ = await raw.messages(3)
+        raw.ack(first, second)
+        await raw.barrier()
+        progress = [pb.SegmentProgress(segment_id=0, position=message_id(first))]
+        assert (await client.raw.ask(BaseCommand.CHECKPOINT_PROGRESS, consumer_id=2, segments=progress)).kind == (
+            BaseCommand.SUCCESS
+        )
+        stream = (await admin.subscription(TOPIC, "s"))["segments"]
+        assert stream["0"] == {
+            "position": f"{second.ledger}:{second.entry}",
+            "backlog": 1,
+            "drained": False,
+            "consumer": "a",
+            "consumers": 1,
+        }
+        assert (stream["1"]["backlog"], stream["1"]["consumer"]) == (0, "a")
+        group = (await admin.subscription(TOPIC, "g"))["segments"]
+        assert (group["0"]["position"], group["0"]["consumer"]) == (f"{first.ledger}:{first.entry}", "b")
+        assert (group["1"]["position"], group["1"]["drained"]) == (None, False)
+        stats = (await admin.stats(TOPIC))["subscriptions"]
+        assert (stats["s"]["segments"], stats["g"]["segments"]["0"]["position"]) == (stream, group["0"]["position"])
 
 
 async def test_sessions_and_assignments_survive_a_restart_of_the_broker(tmp_path: Path) -> None:

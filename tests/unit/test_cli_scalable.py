@@ -73,6 +73,20 @@ def test_a_subscription_and_its_consumers() -> None:
     assert subscription_view({"type": "QUEUE", "sessions": []}).endswith("no consumers")
 
 
+def test_positions_by_segment_and_what_is_drained_only_where_one_is_asked_for() -> None:
+    segments = {
+        "0": {"position": "3:8", "backlog": 0, "drained": True, "consumer": None, "consumers": 0},
+        "10": {"position": "7:1", "backlog": 2, "drained": False, "consumer": "a", "consumers": 1},
+        "2": {"position": None, "backlog": None, "drained": False, "consumer": "b", "consumers": 0},
+    }
+    one = {"type": "STREAM", "segments": segments}
+    rows = [line.split() for line in subscription_view({**one, "sessions": []}).splitlines()]
+    assert rows.index(["0", "3:8", "0", "yes", "-"]) < rows.index(["10", "7:1", "2", "no", "a"])
+    rows = [line.split() for line in stats_view(figures(HALVES, subscriptions={"s": one})).splitlines()]
+    assert ["s", "10", "7:1", "2", "no", "a"] in rows and ["s", "2", "-", "-", "no", "b"] in rows
+    assert not any(row[:2] == ["s", "0"] for row in rows)
+
+
 class TestStory:
     def test_the_first_look_tells_nothing(self) -> None:
         assert changes(None, figures(HALVES)) == []

@@ -91,7 +91,7 @@ def test_events(event: host.HostEvent) -> None:
         numbers,
         numbers,
         numbers,
-        st.dictionaries(texts, st.builds(host.CursorStats, numbers, numbers), max_size=3),
+        st.dictionaries(texts, st.builds(host.CursorStats, numbers, numbers, st.none() | positions), max_size=3),
     )
 )
 def test_figures(stats: host.SegmentStats) -> None:

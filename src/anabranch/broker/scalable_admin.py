@@ -13,6 +13,7 @@ from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
 from anabranch.broker.fleet import ErrandRefused
 from anabranch.broker.placement import Address, ServedElsewhere
 from anabranch.broker.reach import Reach
+from anabranch.broker.scalable_positions import positions_of
 from anabranch.broker.services import Services
 from anabranch.controller.face import (
     LedElsewhere,
@@ -143,7 +144,11 @@ class ScalableAdmin:
             "sealedSegments": len(record.segments) - len(record.layout.active),
             "segments": segments,
             "subscriptions": {
-                subscription: {**facts, "msgBacklog": sum(backlog_of(figures, subscription).values())}
+                subscription: {
+                    **facts,
+                    "msgBacklog": sum(backlog_of(figures, subscription).values()),
+                    "segments": positions_of(record.segments, figures, subscription, facts),
+                }
                 for subscription, facts in state["subscriptions"].items()
             },
             "controller": None if leader is None else leader.service_url,
@@ -169,7 +174,8 @@ class ScalableAdmin:
         found = state["subscriptions"].get(name)
         if found is None:
             raise SubscriptionNotFound(f"no subscription {name} on {topic}")
-        figures = await self._topics().figures(scalable, await self._topics().record(scalable))
+        record = await self._topics().record(scalable)
+        figures = await self._topics().figures(scalable, record)
         backlog = backlog_of(figures, name)
         return {
             "backlog": backlog,
@@ -180,6 +186,7 @@ class ScalableAdmin:
             "generation": found.get("generation", 0),
             "sessions": [{"name": consumer, **facts} for consumer, facts in sorted(found.get("consumers", {}).items())],
             "drained": found.get("drained", []),
+            "segments": positions_of(record.segments, figures, name, found),
         }
 
     # -- at the leader

@@ -211,7 +211,9 @@ def stats_json(stats: SegmentStats) -> Json:
         "producers": stats.producers,
         "messages": stats.messages,
         "bytes": stats.bytes,
-        "subscriptions": {name: [one.backlog, one.consumers] for name, one in stats.subscriptions.items()},
+        "subscriptions": {
+            name: [one.backlog, one.consumers, *(one.position or ())] for name, one in stats.subscriptions.items()
+        },
     }
 
 
@@ -223,10 +225,16 @@ def read_stats(value: Mapping[str, Any]) -> SegmentStats:
     """Raises BadRequest."""
     try:
         short, long = (Rates(*map(float, one)) for one in value["rates"])
-        found = {str(name): CursorStats(int(one[0]), int(one[1])) for name, one in value["subscriptions"].items()}
+        found = {str(name): _cursor_stats(one) for name, one in value["subscriptions"].items()}
         return SegmentStats(short, long, int(value["producers"]), int(value["messages"]), int(value["bytes"]), found)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BadRequest(f"not the figures of a segment: {error!r}") from error
+
+
+def _cursor_stats(value: list[Any]) -> CursorStats:
+    """Brokers of before say no position."""
+    backlog, consumers, *position = map(int, value)
+    return CursorStats(backlog, consumers, Position(*position) if position else None)
 
 
 # values ---------------------------------------------------------------------------------------------------------------

@@ -118,6 +118,11 @@ class SegmentFacts:
             self.of(group).hold = position
 
     @property
+    def holds(self) -> dict[str, Position]:
+        """By checkpoint group."""
+        return {name: one.hold for name, one in self.cursors.items() if one.hold is not None}
+
+    @property
     def hold(self) -> Position | None:
         """The last entry that no checkpoint group needs; None: there is none that does."""
         return min((one.hold for one in self.cursors.values() if one.hold is not None), default=None)

@@ -39,12 +39,23 @@ class SegmentRates:
 
     async def stats(self, topic: SegmentTopic) -> SegmentStats:
         short, long = self._look(topic)
-        durable = [one for one in topic.subscriptions.values() if one.is_durable]
         return SegmentStats(
             short,
             long,
             producers=len(topic.producers),
             messages=topic.log.total_messages,
             bytes=topic.log.total_bytes,
-            subscriptions={one.name: CursorStats(await one.backlog_messages(), len(one.consumers)) for one in durable},
+            subscriptions=await _cursors(topic),
         )
+
+
+async def _cursors(topic: SegmentTopic) -> dict[str, CursorStats]:
+    """Checkpoint groups have none: what is kept for them counts."""
+    found: dict[str, CursorStats] = {}
+    for group, position in topic.facts.holds.items():
+        behind = await topic.log.messages_between(position, topic.log.last_position)
+        found[group] = CursorStats(behind, 0, position)
+    for one in topic.subscriptions.values():
+        if one.is_durable:
+            found[one.name] = CursorStats(await one.backlog_messages(), len(one.consumers), one.mark_delete)
+    return found

@@ -102,7 +102,20 @@ def stats_view(value: Values) -> str:
     names = [
         (name, one.get("type"), one.get("consumerCount", 0), one.get("msgBacklog", 0)) for name, one in found.items()
     ]
-    return "\n".join([*lines, table(("subscription", "type", "consumers", "backlog"), names)])
+    lines.append(table(("subscription", "type", "consumers", "backlog"), names))
+    where = [(name, *row) for name, one in found.items() for row in position_rows(one) if not row[3]]
+    return "\n".join([*lines, "", table(("subscription", *POSITION_HEADS), where)] if where else lines)
+
+
+POSITION_HEADS = ("segment", "position", "backlog", "drained", "consumer")
+
+
+def position_rows(subscription: Values) -> list[tuple[Any, ...]]:
+    """How far it is, a row per segment."""
+    return [
+        (int(key), one.get("position"), one.get("backlog"), one.get("drained", False), one.get("consumer"))
+        for key, one in sorted((subscription.get("segments") or {}).items(), key=lambda item: int(item[0]))
+    ]
 
 
 def rate(segment: Values, way: str, of: str, window: str = "10") -> float:
@@ -121,6 +134,8 @@ def subscription_view(value: Values) -> str:
         "drained segments": _ids(value.get("drained") or ()),
     }
     text = pairs({name: one for name, one in sums.items() if one is not None})
+    if rows := position_rows(value):
+        text = f"{text}\n\n{table(POSITION_HEADS, rows)}"
     sessions = value.get("sessions") or []
     if not sessions:
         return f"{text}\n\nno consumers"

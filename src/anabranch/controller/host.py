@@ -306,8 +306,11 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class CursorStats:
+    """Of a subscription, or of what a checkpoint group holds."""
+
     backlog: int  # messages
     consumers: int
+    position: Position | None = None  # the last entry that is passed; None: the owner did not say
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,8 @@ class Shelf:
             messages=len(segment.entries),
             bytes=sum(len(entry.payload) for entry in segment.entries),
             subscriptions={
-                name: CursorStats(len(segment.entries) - one.next, 0) for name, one in segment.cursors.items()
+                name: CursorStats(len(segment.entries) - one.next, 0, segment.position(one.next - 1))
+                for name, one in segment.cursors.items()
             },
         )
 

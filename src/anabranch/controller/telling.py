@@ -65,6 +65,10 @@ def _group_of(members: Members) -> dict[str, Any]:
         },
         "leaving": leaving,
         "drained": sorted(group.drain.drained),
+        "positions": {
+            str(one): f"{reached.passed.ledger}:{reached.passed.entry}"
+            for one, reached in sorted(group.progress.reached.items())
+        },
     }
 
 

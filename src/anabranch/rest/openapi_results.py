@@ -104,6 +104,7 @@ SEGMENT = _object(
     legacy=FLAG,
 )
 SCALABLE = _object(epoch=NUMBER, nextSegmentId=NUMBER, segments=_map(SEGMENT), properties=WORDS)
+SEGMENT_POSITION = _object(drained=FLAG, consumers=NUMBER)  # position, backlog and consumer may be null
 SCALABLE_STATS = _object(
     epoch=NUMBER,
     incarnation=NUMBER,
@@ -111,7 +112,7 @@ SCALABLE_STATS = _object(
     activeSegments=NUMBER,
     sealedSegments=NUMBER,
     segments=_map(_object(name=TEXT, state=TEXT, hashRange=HASH_RANGE)),
-    subscriptions=_map(_object(type=TEXT, consumerCount=NUMBER)),
+    subscriptions=_map(_object(type=TEXT, consumerCount=NUMBER, segments=_map(SEGMENT_POSITION))),
     leaderTerm=NUMBER,
     properties=WORDS,
 )
@@ -124,6 +125,7 @@ SCALABLE_SUBSCRIPTION = _object(
     drained=IDS,
     backlog=_map(NUMBER),
     msgBacklog=NUMBER,
+    segments=_map(SEGMENT_POSITION),
 )
 
 RESULTS: dict[tuple[str, str], Schema] = {

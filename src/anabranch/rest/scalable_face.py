@@ -26,9 +26,9 @@ class ScalableFace(Protocol):
         """Pulsar's `epoch, totalSegments, activeSegments, sealedSegments, segments{id: {name, state}},
         subscriptions{name: {consumerCount}}` and ours beside them: per segment `hashRange, broker, parentIds, childIds,
         createdAtMs, sealedAtMs, rates{in|out: {msg|bytes: {10|60: per second}}}, messages, bytes, backlog{subscription:
-        messages}, consumers, producers`; per subscription `type, msgBacklog`; `controller`, `leaderTerm`,
-        `incarnation`, `operation` (None, or `id, kind, phase, parents, children, startedAtMs, reason`),
-        `lastOperation`, `properties`."""
+        messages}, consumers, producers`; per subscription `type, msgBacklog, segments{id: …}` (as `subscription` has
+        them); `controller`, `leaderTerm`, `incarnation`, `operation` (None, or `id, kind, phase, parents, children,
+        startedAtMs, reason`), `lastOperation`, `properties`."""
 
     async def split(
         self, topic: str, segment_id: int, ways: int, points: Sequence[int] | None, operation_id: str | None
@@ -47,7 +47,7 @@ class ScalableFace(Protocol):
 
     async def subscription(self, topic: str, name: str) -> dict[str, Any]:
         """`type, start, state, generation, sessions[{name, connected, graceEndsAtMs, segments}], drained[ids],
-        backlog{segment id: messages}, msgBacklog`."""
+        backlog{segment id: messages}, msgBacklog, segments{id: {position, backlog, drained, consumer, consumers}}`."""
 
     async def seek(self, topic: str, name: str, publish_ms: int) -> None: ...
 

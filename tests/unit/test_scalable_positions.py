@@ -1,0 +1,50 @@
+"""How far subscriptions are, by segment: from what owners and the leader say."""
+
+from __future__ import annotations
+
+from anabranch.broker.scalable_positions import positions_of
+from anabranch.controller.host import CursorStats, Rates, SegmentStats
+from anabranch.model.layout import Layout, LayoutLimits
+from anabranch.model.position import EARLIEST, Position
+from anabranch.model.replacement import plan_split, replaced, reserved
+from anabranch.model.segment import Seal
+
+WHOLE = Layout.initial(1, now_ms=0)
+PLAN = plan_split(WHOLE, 0, now_ms=1, limits=LayoutLimits())
+HALVES = replaced(reserved(WHOLE, PLAN), PLAN, {0: Seal(2, Position(3, 8))})
+SEGMENTS = HALVES.segments
+
+
+def figures(**subscriptions: CursorStats) -> SegmentStats:
+    return SegmentStats(Rates(), Rates(), producers=0, messages=9, bytes=9, subscriptions=subscriptions)
+
+
+def test_an_ordered_subscription_shows_who_has_what_and_how_far() -> None:
+    stats = {
+        0: figures(s=CursorStats(0, 0, Position(3, 8))),
+        1: figures(s=CursorStats(4, 1, Position(5, 2))),
+    }
+    facts = {"consumers": {"a": {"segments": [1]}, "b": {"segments": []}}, "drained": [0]}
+    assert positions_of(SEGMENTS, stats, "s", facts) == {
+        "0": {"position": "3:8", "backlog": 0, "drained": True, "consumer": None, "consumers": 0},
+        "1": {"position": "5:2", "backlog": 4, "drained": False, "consumer": "a", "consumers": 1},
+        "2": {"position": None, "backlog": None, "drained": False, "consumer": None, "consumers": 0},
+    }
+
+
+def test_a_checkpoint_group_is_where_its_members_say() -> None:
+    stats = {1: figures(g=CursorStats(9, 0, EARLIEST)), 2: figures(g=CursorStats(9, 0, EARLIEST))}
+    found = positions_of(
+        SEGMENTS, stats, "g", {"consumers": {"a": {"segments": [1, 2]}}, "drained": [0], "positions": {"1": "5:2"}}
+    )
+    assert [found[one]["position"] for one in "012"] == [None, "5:2", None]
+    assert [found[one]["backlog"] for one in "012"] == [0, 9, 9]
+
+
+def test_a_queue_has_no_owner_and_is_through_with_what_is_sealed_and_read() -> None:
+    stats = {0: figures(q=CursorStats(0, 2, Position(3, 8))), 1: figures(q=CursorStats(0, 2, Position(5, 2)))}
+    found = positions_of(SEGMENTS, stats, "q", {"type": "QUEUE"})
+    assert [(found[one]["drained"], found[one]["consumer"], found[one]["consumers"]) for one in "01"] == [
+        (True, None, 2),
+        (False, None, 2),
+    ]
