@@ -1,9 +1,12 @@
-"""Importing the package, and its client, is quick and loads no more than it must."""
+"""Importing the package, and its client, is quick and loads no more than it must; so does making Spark's rows."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 BUDGET_SECONDS = 0.15
 LAZY = ("cramjam", "avro", "fastavro", "pydantic", "h11", "anabranch.broker", "anabranch.rest", "pyarrow", "numpy")
@@ -15,6 +18,28 @@ import anabranch
 {more}
 print(time.process_time() - began)
 print([name for name in {lazy} if name in sys.modules])
+"""
+
+
+ROWS = """
+import sys
+import pyarrow as pa
+from anabranch import codec
+from anabranch.codec.run import NAMES
+from anabranch.model.position import Position
+from anabranch.spark.fetch import Stored
+from anabranch.spark.rows import decode, record_batch
+
+made = codec.write([b"v"] * 300, ["k"] * 300, producer_name="p", publish_time=1, event_times=[1] * 300)[0]
+entries = [Stored(Position(1, number), one.data) for number, one in enumerate(made)]
+found = decode(entries)
+names = [*NAMES, "topic", "segment", "message_id"]
+kinds = {"topic": pa.string(), "segment": pa.int64(), "message_id": pa.binary()}
+schema = pa.schema([(name, kinds[name] if name in kinds else found.arrow(name).type) for name in names])
+batch = record_batch(found, entries, "t", 7, schema)
+batch.validate(full=True)
+assert batch.num_rows == 300, batch.num_rows
+assert "pandas" not in sys.modules
 """
 
 
@@ -38,3 +63,11 @@ def test_importing_the_package_is_quick() -> None:
 def test_the_client_loads_what_it_needs_and_nothing_else() -> None:
     _, loaded = best_of(1, "anabranch.connect")
     assert loaded == "[]"
+
+
+@pytest.mark.parametrize("codec", ["native", "python"])
+def test_rows_for_spark_are_made_without_pandas(codec: str) -> None:
+    """Arrow loads it where it is installed, for values from Python; each worker would pay for that."""
+    environment = {**os.environ, "ANABRANCH_CODEC": codec}
+    ran = subprocess.run([sys.executable, "-c", ROWS], capture_output=True, text=True, timeout=120, env=environment)
+    assert ran.returncode == 0, ran.stderr

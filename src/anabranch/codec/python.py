@@ -68,12 +68,12 @@ class PythonRows:
             rows,
             [rows] if rows_per_body is None else rows_per_body,
             self._index.tobytes(),
-            _texts(self._keys),
+            texts_of(self._keys),
             _bits(rows, self._base64) if self._base64 else None,
-            _texts(self._values),
+            texts_of(self._values),
             self._times.tobytes(),
             self._sequences.tobytes(),
-            Properties(self._pairs.tobytes(), _texts(self._names), _texts(self._texts)) if self._names else None,
+            Properties(self._pairs.tobytes(), texts_of(self._names), texts_of(self._texts)) if self._names else None,
         )
 
     def add_usual(self, numbers: range, keys: list[bytes | None], values: list[bytes | None], ids: list[int]) -> None:
@@ -261,7 +261,7 @@ def _bits(rows: int, ones: Sequence[int]) -> bytes:
     return bytes(made)
 
 
-def _texts(pieces: list[bytes | None]) -> Texts:
+def texts_of(pieces: Sequence[bytes | None]) -> Texts:
     """A column of byte strings; missing ones are None."""
     offsets = array("i", [0])
     if None not in pieces:

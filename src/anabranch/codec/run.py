@@ -1,5 +1,6 @@
 """What a run of entries holds: the columns of its messages, and what each entry says of itself. Knows the layout of
-Arrow's buffers; imports pyarrow only when asked for Arrow.
+Arrow's buffers; imports pyarrow only when asked for Arrow, and never what `pyarrow.array` and `pyarrow.scalar` import
+behind one's back: pandas, which takes a worker of Spark longer than its first batch.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from anabranch.codec.columns import NO_SEQUENCE, Columns, Properties, Texts
+from anabranch.codec.python import texts_of
 from anabranch.codec.rows import key_of
 from anabranch.protocol.entry import Bytes
 
@@ -102,30 +104,30 @@ class Run:
                 return as_arrow(columns.value, rows, pa.binary())
             case "sequence_id":
                 return (
-                    pa.array(self.message_sequence_ids(), pa.int64())
+                    _numbers(pa, pa.int64(), rows, array("q", self.message_sequence_ids()))
                     if self._lacks_sequences()
                     else _numbers(pa, pa.int64(), rows, columns.sequence_id)
                 )
             case "batch_index":
                 if all(self.batch_sizes):
                     return _numbers(pa, pa.int32(), rows, columns.index)
-                return pa.array(self.batch_indexes(), pa.int32())
+                return _numbers(pa, pa.int32(), rows, array("i", self.batch_indexes()))
             case "event_time":
-                import pyarrow.compute as pc
-
-                plain = _numbers(pa, pa.int64(), rows, columns.event_time)
-                known = pc.if_else(pc.not_equal(plain, 0), plain, pa.scalar(None, pa.int64()))
-                return known.view(pa.timestamp("ms", "UTC"))
+                known = _numbers(pa, pa.int64(), rows, columns.event_time).cast(pa.bool_()).buffers()[1]
+                return pa.Array.from_buffers(pa.timestamp("ms", "UTC"), rows, [known, pa.py_buffer(columns.event_time)])
             case "properties":
                 return self._property_maps(pa)
             case "entry":
                 return _numbers(pa, pa.int32(), rows, self.entries())
             case "publish_time":
-                return self._spread(pa.array(self.publish_times, pa.int64()).view(pa.timestamp("ms", "UTC")))
+                times = array("q", self.publish_times)
+                return self._spread(_numbers(pa, pa.timestamp("ms", "UTC"), len(times), times))
             case "producer_name":
-                return self._spread(pa.array(self.producer_names, pa.string()))
+                names = [name.encode() for name in self.producer_names]
+                return self._spread(as_arrow(texts_of(names), len(names), pa.string()))
             case "schema_version":
-                return self._spread(pa.array(self.schema_versions, pa.binary()))
+                versions = self.schema_versions
+                return self._spread(as_arrow(texts_of(versions), len(versions), pa.binary()))
         raise KeyError(f"there is no column {name!r}; there are {', '.join(NAMES)}")
 
     def _spread(self, per_entry: Any) -> Any:

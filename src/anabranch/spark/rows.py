@@ -44,9 +44,10 @@ def record_batch(
 def _column(found: codec.Run, entries: Sequence[Stored], topic: str, segment: int, name: str) -> Any:
     match name:
         case "topic":
-            return pa.repeat(pa.scalar(topic, pa.string()), len(found))
+            return _same(topic.encode(), len(found), pa.string())
         case "segment":
-            return pa.repeat(pa.scalar(segment, pa.int64()), len(found))
+            numbers = pa.py_buffer(np.full(len(found), segment, np.int64))
+            return pa.Array.from_buffers(pa.int64(), len(found), [None, numbers])
         case "message_id":
             return message_ids(found, [one.position for one in entries], segment)
         case _:
@@ -65,5 +66,14 @@ def message_ids(found: codec.Run, positions: Sequence[Position], segment: int) -
     made["ledger"] = np.fromiter((one.ledger for one in positions), np.int64, len(positions))[number]
     made["entry"] = np.fromiter((one.entry for one in positions), np.int64, len(positions))[number]
     made["index"] = np.frombuffer(found.columns.index, np.int32)
-    offsets = np.arange(0, (len(found) + 1) * ID_BYTES, ID_BYTES, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), len(found), [None, pa.py_buffer(offsets), pa.py_buffer(made.tobytes())])
+    return _equally_long(made.tobytes(), ID_BYTES, len(found), pa.binary())
+
+
+def _same(text: bytes, rows: int, kind: pa.DataType) -> Any:
+    """The same in every row. (`pa.repeat` wants a scalar, and to make one Arrow loads pandas.)"""
+    return _equally_long(text * rows, len(text), rows, kind)
+
+
+def _equally_long(data: bytes, size_bytes: int, rows: int, kind: pa.DataType) -> Any:
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(size_bytes)
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
