@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.client.chunking import entries_of
-from anabranch.client.intake import Ack, Deliver, Effect, Intake, Redeliver, Reject
+from anabranch.client.intake import Intake
+from anabranch.client.intake_effects import Ack, Deliver, Effect, Redeliver, Reject
 from anabranch.client.message import Message
 from anabranch.client.record import Record, Style
 from anabranch.protocol import pulsar_pb2 as pb

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.client import intake as intakes
-from anabranch.client.intake import Ack, Deliver, Flow, Intake, Redeliver
+from anabranch.client import intake_effects as intakes
+from anabranch.client.intake import Intake
+from anabranch.client.intake_effects import Ack, Deliver, Flow, Redeliver
 from anabranch.client.lane import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
 from anabranch.client.message import Message, MessageId
 from anabranch.client.policies import Batching

@@ -12,7 +12,8 @@ from anabranch.client.chunking import Assembly, Whole, entries_of
 from anabranch.client.compression import Compression
 from anabranch.client.credits import Credits
 from anabranch.client.errors import MessageTooLarge, TimedOut, refusal
-from anabranch.client.intake import Ack, Deliver, Effect, Flow, Intake, Redeliver, Reject
+from anabranch.client.intake import Intake
+from anabranch.client.intake_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.lane import Effect as LaneEffect
 from anabranch.client.lane import Failed, Lane, Stored, Transmit
 from anabranch.client.message import Message

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from anabranch.client.holdings import Attach, Detach, Holdings, Stop, Void
-from anabranch.client.intake import Ack, Intake
+from anabranch.client.intake import Intake
+from anabranch.client.intake_effects import Ack
 from anabranch.client.message import MessageId
 
 

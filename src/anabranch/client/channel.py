@@ -15,7 +15,8 @@ from anabranch.client.attachment import Attachment
 from anabranch.client.connection import Connection
 from anabranch.client.contents import Parcel
 from anabranch.client.errors import ClientError, ConsumerFenced, NotReady, Refused, TimedOut, Unreachable, plain
-from anabranch.client.intake import Ack, Deliver, Effect, Flow, Intake, Redeliver, Reject
+from anabranch.client.intake import Intake
+from anabranch.client.intake_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.link import command
 from anabranch.client.message import Message, MessageId, Origin
 from anabranch.client.policies import Backoff

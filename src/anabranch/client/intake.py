@@ -24,8 +24,9 @@ from typing import Any
 from anabranch.client.chunked import Chunked, Late, Place, is_chunk
 from anabranch.client.compression import unpacked
 from anabranch.client.contents import Contents, Parcel
+from anabranch.client.intake_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.message import Message, MessageId, Origin
-from anabranch.client.slots import all_of, bit_of, bits_of, wire_of, words_of
+from anabranch.client.slots import ack_of, all_of, bit_of, bits_of, covered, wire_of
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import signed
@@ -34,41 +35,6 @@ from anabranch.protocol.errors import BadEntry
 
 SAID_MAX = 1000
 CHUNK_TRIES_MAX = 10  # deliveries after which nobody will complete a message in chunks
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    permits: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    messages: Sequence[Message]
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """Individual acks. `ids` are of the wire; a batch that is not complete has an `ack_set` of what is left."""
-
-    number: int
-    ids: Sequence[pb.MessageIdData]
-    is_cumulative: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """An entry that cannot be read: acknowledged with the reason, so that it does not block the rest."""
-
-    id: pb.MessageIdData
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Redeliver:
-    ids: Sequence[pb.MessageIdData]
-
-
-Effect = Flow | Deliver | Ack | Reject | Redeliver
 
 
 @dataclass(slots=True)
@@ -179,9 +145,7 @@ class Intake:
         whole = self._chunks.add(of, data, place, now, body.redelivery_count)
         if whole is None:
             return self._skipped(1)
-        if self._below_floor(
-            place, 0
-        ):  # acknowledged with everything up to it; its beginning had to be kept for others
+        if covered(self._floor, place, 0):  # acknowledged with all up to it; its beginning had to be kept for others
             for part in whole.places:
                 self._entries[part] = _Held(0, 0)
                 self._dirty[part] = None
@@ -233,7 +197,7 @@ class Intake:
         size = held.size
         entry = self._entries.get(place) or _Held(size, all_of(size))
         sent = bits_of(body.ack_set) & all_of(size) if body.ack_set else all_of(size)
-        fresh = sent & entry.unacked & ~entry.held & ~self._below_floor(place, size)
+        fresh = sent & entry.unacked & ~entry.held & ~covered(self._floor, place, size)
         entry.unacked &= ~(fresh & held.compacted)  # compaction took them: nothing to hand out
         messages: Sequence[Message] = ()
         if wanted := fresh & ~held.compacted:
@@ -245,7 +209,7 @@ class Intake:
                 self._covered = None  # taken back
             self._entries[place] = entry
             effects.append(Deliver(messages))
-        elif not entry.unacked or self._below_floor(place, size) == all_of(size):
+        elif not entry.unacked or covered(self._floor, place, size) == all_of(size):
             entry.unacked = 0
             self._entries[place] = entry
             self._dirty[place] = None
@@ -342,7 +306,7 @@ class Intake:
         if self._said:
             self._settle()
         if self._floor is not None:
-            bits &= ~self._below_floor(place, size)
+            bits &= ~covered(self._floor, place, size)
         entry = self._entries.get(place)
         if entry is not None:
             bits &= entry.unacked
@@ -380,7 +344,6 @@ class Intake:
 
     def _say_up_to(self, one: MessageId) -> bool:
         place = (one.ledger, one.entry)
-        identity = wire_of(place, self._partition)
         self._withheld = None
         if self._chunks and (safe := self._chunks.safe_floor(place)) != place:
             # A message in chunks begins before this one and is not done with: the broker must keep its beginning.
@@ -389,11 +352,10 @@ class Intake:
                 return False
             self._cumulative = wire_of(safe, self._partition)
             return True
+        left = 0
         if 0 <= one.batch_index < one.batch_size - 1:
             left = all_of(one.batch_size) & ~((2 << one.batch_index) - 1)
-            identity.ack_set.extend(words_of(left, one.batch_size))
-            identity.batch_size = one.batch_size
-        self._cumulative = identity
+        self._cumulative = ack_of(place, self._partition, left, one.batch_size)
         return True
 
     def safe_floor(self, place: Place) -> Place | None:
@@ -413,11 +375,16 @@ class Intake:
             self._unconfirmed_cumulative[self._last_ack] = self._cumulative
             self._cumulative = None
         if self._dirty:
-            places = list(self._dirty)
+            places, entries = list(self._dirty), self._entries
             self._dirty.clear()
             self._last_ack += 1
             self._unconfirmed[self._last_ack] = places
-            effects.append(Ack(self._last_ack, [self._ack_of(place) for place in places]))
+            effects.append(
+                Ack(
+                    self._last_ack,
+                    [ack_of(place, self._partition, entries[place].unacked, entries[place].size) for place in places],
+                )
+            )
         return effects
 
     def release(self, ones: Iterable[MessageId]) -> list[Effect]:
@@ -478,19 +445,3 @@ class Intake:
             return []
         self._owed += room
         return [Flow(room)]
-
-    def _below_floor(self, place: Place, size: int) -> int:
-        """Messages of this entry that a cumulative ack covers."""
-        if self._floor is None or place > self._floor[:2]:
-            return 0
-        if place < self._floor[:2] or self._floor[2] < 0:
-            return all_of(size)
-        return all_of(size) & ((2 << self._floor[2]) - 1)
-
-    def _ack_of(self, place: Place) -> pb.MessageIdData:
-        entry = self._entries[place]
-        identity = wire_of(place, self._partition)
-        if entry.unacked:
-            identity.ack_set.extend(words_of(entry.unacked, entry.size))
-            identity.batch_size = entry.size
-        return identity

@@ -13,7 +13,7 @@ from anabranch.client.channel import Channel, ChannelSpec, Ground, Outlet
 from anabranch.client.checkpoint import After, FromStart, FromTime, Mark
 from anabranch.client.connection import Connection
 from anabranch.client.errors import NotReady, Unexplained
-from anabranch.client.intake import Deliver, Effect, Reject
+from anabranch.client.intake_effects import Deliver, Effect, Reject
 from anabranch.client.message import Message, MessageId
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import pulsar_pb2 as pb

@@ -31,3 +31,21 @@ def wire_of(place: Place, lane: int) -> pb.MessageIdData:
     if lane >= 0:
         identity.partition = lane
     return identity
+
+
+def ack_of(place: Place, lane: int, left: int, size: int) -> pb.MessageIdData:
+    """Of an entry; `left`: messages of its batch that are not acknowledged."""
+    identity = wire_of(place, lane)
+    if left:
+        identity.ack_set.extend(words_of(left, size))
+        identity.batch_size = size
+    return identity
+
+
+def covered(floor: tuple[int, int, int] | None, place: Place, size: int) -> int:
+    """Messages of this entry that a cumulative ack up to `floor` (ledger, entry, index; -1: all of it) covers."""
+    if floor is None or place > floor[:2]:
+        return 0
+    if place < floor[:2] or floor[2] < 0:
+        return all_of(size)
+    return all_of(size) & ((2 << floor[2]) - 1)
