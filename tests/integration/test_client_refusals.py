@@ -11,7 +11,7 @@ import pytest
 
 import anabranch
 from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy
-from anabranch.client.errors import Refused, TimedOut, refusal
+from anabranch.client.errors import Refused, TimedOut, TopicNotFound, refusal
 from anabranch.model.layout import Layout
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
@@ -38,6 +38,12 @@ PASSES = {
     ServerError.ProducerBlockedQuotaExceededError,
     ServerError.ProducerBlockedQuotaExceededException,
 }
+LOOKING = (
+    BaseCommand.SCALABLE_TOPIC_LOOKUP,
+    BaseCommand.SCALABLE_TOPIC_CLOSE,
+    BaseCommand.SUBSCRIBE,
+    BaseCommand.FLOW,
+)
 BUSY = {ServerError.ProducerBusy, ServerError.ConsumerBusy}  # passes, too, but whoever opens it should hear of it
 
 
@@ -175,3 +181,42 @@ async def test_a_sealed_segment_whose_beginning_cannot_be_found_is_asked_for_its
 
 async def _reader(client: Client) -> Any:
     return await client.checkpoint_consumer(SCALABLE, start=Checkpoint.earliest())
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "foreign"])
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_not_found_counts_at_once_only_where_it_means_that(is_ours: bool, is_there: bool) -> None:
+    """Pulsar 5.0.0-M1 says it of every topic that is being unloaded."""
+    async with (
+        FakeBroker(supports_scalable_topics=True, anabranch_extensions=is_ours) as broker,
+        anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client,
+    ):
+        refused = 0
+
+        async def played() -> None:
+            nonlocal refused
+            while True:
+                heard = await broker.expect(*LOOKING)
+                if heard.kind == BaseCommand.SUBSCRIBE:
+                    heard.answer(BaseCommand.SUCCESS)
+                elif heard.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP and is_there and refused == 3:
+                    told(heard, Layout.initial(1, now_ms=0), SCALABLE)
+                elif heard.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP:
+                    refused += 1
+                    heard.line.say(
+                        BaseCommand.SCALABLE_TOPIC_UPDATE,
+                        session_id=heard.body.session_id,
+                        error=ServerError.TopicNotFound,
+                        message="unloaded",
+                    )
+
+        playing = asyncio.ensure_future(played())
+        if is_there and not is_ours:
+            await _reader(client)
+        else:
+            with pytest.raises(TopicNotFound):
+                await _reader(client)
+            assert (refused == 1) == is_ours
+        playing.cancel()
+        await asyncio.wait([playing])
+        broker.cut()

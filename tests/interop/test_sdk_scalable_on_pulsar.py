@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 import anabranch
-from anabranch import Batching, Checkpoint, CheckpointConsumer, Client, Message, MessageId, Producer
+from anabranch import Batching, Checkpoint, Client, Message, MessageId, Producer
 from anabranch.admin import Admin
 from anabranch.client.consumer import Consumer
-from anabranch.client.errors import Refused, TopicNotFound
-from anabranch.client.opening import Opening
+from anabranch.client.errors import TopicNotFound
 from tests.interop.conftest import Made
 from tests.services.available import pulsar_v5
 from tests.services.pulsar_broker import PulsarNode
@@ -100,8 +99,16 @@ def in_order(messages: Sequence[Message], count: int) -> None:
     assert by_key(messages) == {f"k{key}": list(range(key, count, KEYS)) for key in range(KEYS)}
 
 
-async def test_pipelined_sends_keep_every_key_in_order_through_splits_and_merges(sdk: Client, topic: Topic) -> None:
-    """M1's own client reorders here: it repeats refused sends one by one."""
+async def test_pipelined_sends_keep_every_key_in_order_through_splits_and_merges(
+    sdk: Client, topic: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    """M1's own client reorders here: it repeats refused sends one by one.
+
+    Nothing is stored twice either, but for one thing: M1 closes a producer when it seals, refuses what comes later, and
+    may say only then what it had stored. No answer of its stands for "that was all": not the one to our farewell, not
+    its refusal of a new producer, not the layout. The SDK listens until it sends again, and what it hears too late it
+    names in the log. In 350 runs under a load of 27 that was one run; usually there is nothing to name.
+    """
     changes = [topic.split, topic.split, topic.merge, topic.split]
     async with sdk.producer(topic.name, batching=Batching(max_messages=5)) as producer:
         futures: list[asyncio.Future[MessageId]] = []
@@ -116,29 +123,45 @@ async def test_pipelined_sends_keep_every_key_in_order_through_splits_and_merges
         await producer.flush(timeout=PATIENCE)
     assert [future.exception() for future in futures] == [None] * count
     await topic.unload()  # under so many writes M1 nearly always leaves a segment fenced
-    async with await opened_reader(sdk, topic) as reader:
+    async with sdk.checkpoint_consumer(topic.name, start=Checkpoint.earliest()) as reader:
         found = await topic.arrived(reader, count)
         while (more := await reader.receive(timeout=1.0)) is not None:
             found.append(more)
-    in_order(first_ones(found), count)
+    told = [number for one in caplog.records for number in getattr(one, "sequence_ids", ())]
+    times = Counter(message.sequence_id for message in found)
+    doubled = sorted(number for number, stored in times.items() if stored > 1)
+    assert doubled == sorted(told), [str(one.id) for one in found if times[one.sequence_id] > 1]
+    in_order(list({message.value: message for message in found}.values()), count)
 
 
-async def opened_reader(sdk: Client, topic: Topic) -> Opening[CheckpointConsumer]:
-    """Right after an unload M1 refuses for a moment, without a reason that says so."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                reader = await sdk.checkpoint_consumer(topic.name, start=Checkpoint.earliest())
-                await reader.close()
-                return sdk.checkpoint_consumer(topic.name, start=Checkpoint.earliest())
-            except Refused:
-                await asyncio.sleep(0.2)
+async def test_a_reader_passes_over_a_segment_that_was_sealed_empty(sdk: Client, topic: Topic) -> None:
+    """Once it was unloaded, M1 refuses whoever wants to read such a segment from its beginning, without a reason and
+    for ever (NoSuchElementException in its log). Its end it can tell, but only to readers: new subscriptions from the
+    earliest message find no way in there."""
+    await topic.split()
+    async with sdk.producer(topic.name) as producer:
+        pipelined(producer, range(KEYS))
+        await producer.flush(timeout=PATIENCE)
+    await topic.unload()
+    async with sdk.checkpoint_consumer(topic.name, start=Checkpoint.earliest()) as reader:
+        in_order(await topic.arrived(reader, KEYS), KEYS)
 
 
-def first_ones(messages: Sequence[Message]) -> list[Message]:
-    """What was stored and not answered when M1 sealed the segment is sent again, to its children: without a word from
-    the parent nobody can know better. So it may be there twice; the first time it is in its place."""
-    return list({message.value: message for message in messages}.values())
+async def test_everybody_comes_in_while_segments_are_unloaded(sdk: Client, topic: Topic) -> None:
+    """What M1 refuses for a moment is asked again within the operation timeout; so is a topic that it calls missing."""
+    for turn in range(5):
+        numbers = range(turn * KEYS, turn * KEYS + KEYS)
+        unloading = asyncio.ensure_future(topic.unload())
+        async with (
+            sdk.producer(topic.name) as producer,
+            sdk.queue_consumer(topic.name, subscription="queue", start="earliest") as queue,
+            sdk.checkpoint_consumer(topic.name, start=Checkpoint.latest()) as reader,
+        ):
+            await unloading
+            pipelined(producer, numbers)
+            await producer.flush(timeout=PATIENCE)
+            for consumer in (queue, reader):
+                assert {int(message.value) for message in await topic.arrived(consumer, KEYS)} == set(numbers)
 
 
 async def test_consumers_of_all_kinds_follow_while_it_splits_and_merges(sdk: Client, topic: Topic) -> None:

@@ -18,7 +18,16 @@ from functools import partial
 from typing import Any
 
 from anabranch.client.connection import Connection
-from anabranch.client.errors import ClientError, NotAllowed, NotReady, NotSupported, TimedOut, Unreachable, refusal
+from anabranch.client.errors import (
+    ClientError,
+    NotAllowed,
+    NotReady,
+    NotSupported,
+    TimedOut,
+    TopicNotFound,
+    Unreachable,
+    refusal,
+)
 from anabranch.client.link import command
 from anabranch.client.policies import Backoff, ConnectionPolicy, seconds
 from anabranch.client.pool import Pool
@@ -30,6 +39,10 @@ from anabranch.protocol.entry import Bytes
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
+
+DOUBT_SECONDS = 2.0
+"""Apache Pulsar (5.0.0-M1) calls every topic missing that it cannot look up just now, one that is being unloaded too:
+its "not found" counts when it has said so for this long."""
 
 ASKED_AGAIN = Backoff(initial=0.02, maximum=1.0, jitter=0)  # between two layouts that were asked for in vain
 
@@ -73,6 +86,8 @@ class TopicWatch:
         self._end: asyncio.Future[ClientError] = loop.create_future()  # of the session that is open
         self._is_asked_again = False
         self._in_vain = 0
+        self._is_foreign = False  # the broker that was asked last
+        self._missing_since: float | None = None
         self._last_error: ClientError | None = None
 
     @property
@@ -125,7 +140,7 @@ class TopicWatch:
             except Error as refused:
                 error = refused if isinstance(refused, ClientError) else ClientError(refused.reason)
             self._last_error = error
-            if not self._first.done() and not error.retryable:
+            if not self._first.done() and self._is_final(error):
                 self._first.set_result(error)
                 return
             if self._answered.done():
@@ -140,6 +155,15 @@ class TopicWatch:
             await self._clock.sleep(delay)
             attempt += 1
 
+    def _is_final(self, error: ClientError) -> bool:
+        if not isinstance(error, TopicNotFound) or not self._is_foreign:
+            self._missing_since = None
+            return not error.retryable
+        now = self._clock.monotonic()
+        if self._missing_since is None:
+            self._missing_since = now
+        return now - self._missing_since >= DOUBT_SECONDS
+
     async def _session(self) -> ClientError:
         """One life of the watch; the answer is why it ended."""
         connection = await self._pool.connection()
@@ -150,6 +174,7 @@ class TopicWatch:
             return await self._count_partitions()
         if not connection.is_usable:  # it broke before we had it: nobody would tell us
             raise Unreachable("the connection broke before the layout was asked for")
+        self._is_foreign = not connection.has_extensions
         connection.listen_session(self._session_id, self)
         try:
             self._open(connection)
