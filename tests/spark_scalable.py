@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from anabranch.admin import blocking
 from anabranch.admin.blocking.scalable import ScalableTopics
@@ -35,6 +36,19 @@ class ScalableBroker(Broker):
             record = topics.metadata(topic)
         found = [one for one in record["segments"].values() if one["state"] == "ACTIVE"]
         return [one["segmentId"] for one in sorted(found, key=lambda one: one["hashRange"]["start"])]
+
+    def segments(self, topic: str) -> list[int]:
+        """Ids of all that are there, sealed ones too."""
+        with self._topics() as topics:
+            return sorted(int(one) for one in topics.metadata(topic)["segments"])
+
+    def subscription(self, topic: str, name: str) -> dict[str, Any]:
+        with self._topics() as topics:
+            return topics.subscription(topic, name)
+
+    def unsubscribe(self, topic: str, name: str) -> None:
+        with self._topics() as topics:
+            topics.delete_subscription(topic, name, force=True)
 
     @contextmanager
     def _topics(self) -> Iterator[ScalableTopics]:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.model.errors import Error
-from anabranch.model.position import Position
+from anabranch.model.position import EARLIEST, Position
 from anabranch.spark import cuts, offsets, plan
 from anabranch.spark.cuts import LostData, TopicRecreated
+from anabranch.spark.holding import unread_from
 from anabranch.spark.offsets import Cut, Offset
 from anabranch.spark.plan import Packing
 from anabranch.spark.view import View
@@ -61,7 +62,8 @@ class Query:
             if positions:
                 last = positions[: limit or None][-1]
                 ends[name, one] = Position(last.ledger, last.entry + 1)
-        return cuts.advanced(settled, views, ends) if ends else None
+        reached = cuts.advanced(settled, views, ends)
+        return reached if ends or cuts.has_passed(self.start, reached) else None
 
     def batch(self, limit: int, *, replays: int = 0) -> bool:
         end = self.next_end(limit)
@@ -93,6 +95,33 @@ class Query:
         for one in sorted(behind):
             self.topic.forget(one)
 
+    def catch_up(self) -> None:
+        while self.batch(0):
+            pass
+
+    def collect_read(self) -> None:
+        """All that the query has read and that takes nothing more goes, as where nothing is retained."""
+        view, marks = self.topic.view(), self.start[self.topic.name].marks
+        read = {
+            one for one, mark in marks.items() if one in view.segments and view.segments[one].is_read(mark.position)
+        }
+        for one in sorted(view.ancestors(marks) | read):
+            self.topic.forget(one)
+
+    def kept(self) -> dict[int, list[int]]:
+        """What a subscription keeps that follows this query."""
+        view = self.topic.view()
+        at = unread_from(self.start, {self.topic.name: view})
+        found: dict[int, list[int]] = defaultdict(list)
+        for one in sorted(view.segments):
+            segment = view.segments[one]
+            cursor = at.get(plan.backing_of(view.topic, one, segment.opened()), EARLIEST)
+            if cursor < segment.end:
+                everything = plan.Range(view.topic, one, max(cursor, segment.first), segment.end, "")
+                for key, number in self.topic.read(everything):
+                    found[key].append(number)
+        return found
+
     def check(self) -> None:
         for key, numbers in self.seen.items():
             assert numbers == list(range(len(numbers))), f"key {key} out of order, twice, or with a hole"
@@ -122,6 +151,39 @@ def test_every_message_once_and_in_order(segments: int, history: list[tuple[str,
         pass
     query.check()
     assert {key: len(numbers) for key, numbers in query.seen.items()} == topic.written
+
+
+@settings(max_examples=200)
+@given(topics, histories, histories)
+def test_a_subscription_keeps_what_is_unread_and_what_is_read_may_go(
+    segments: int, before: list[tuple[str, object]], history: list[tuple[str, object]]
+) -> None:
+    """Also before the query's start, and whatever is collected once the query has seen that it takes nothing more."""
+    topic = PaperTopic(segments)
+    for what, how in before:
+        if what in ("publish", "split", "merge", "roll"):
+            getattr(topic, what)(how)
+    query = Query(topic)
+    query.initial = {topic.name: cuts.latest(topic.view())}
+    behind = dict(topic.written)
+    for what, how in history:
+        if what in ("publish", "split", "merge", "roll"):
+            getattr(topic, what)(how)
+        elif what == "batch" and isinstance(how, int):
+            query.batch(how)
+        elif what == "collect":
+            query.catch_up()
+            query.collect_read()
+        seen = {key: behind.get(key, 0) + len(query.seen[key]) for key in topic.written}
+        unread = {key: list(range(seen[key], count)) for key, count in topic.written.items() if seen[key] < count}
+        assert query.kept() == unread
+    query.catch_up()
+    assert query.kept() == {}
+    query.collect_read()
+    assert all(not one.is_sealed for one in topic.segments.values()), "nothing that is sealed is held"
+    topic.publish(KEYS)
+    query.catch_up()
+    assert {key: behind.get(key, 0) + len(query.seen[key]) for key in topic.written} == topic.written
 
 
 @settings(max_examples=150)

@@ -280,8 +280,16 @@ class Cluster:
         self.call(lambda: self._hold(subscription, positions))
 
     async def _hold(self, subscription: str, positions: Mapping[str, Position]) -> None:
-        for topic, position in positions.items():
-            await self.patiently(partial(self._hold_one, subscription, topic, position))
+        room = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def one(topic: str, position: Position) -> None:
+            async with room:
+                try:
+                    await self.patiently(partial(self._hold_one, subscription, topic, position))
+                except TopicNotFound:  # collected meanwhile: nothing to hold. Whether that is a loss, the plan says
+                    self._served.pop(topic, None)
+
+        await asyncio.gather(*(one(topic, position) for topic, position in positions.items()))
 
     async def _hold_one(self, subscription: str, topic: str, position: Position) -> None:
         connection = await self.serving(topic)

@@ -4,7 +4,7 @@ to; that nothing is lost or doubled is the source's, the sink's and the checkpoi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,26 @@ class CopyJob:
     options: Mapping[str, str] = field(default_factory=dict)  # more of source and sink, `client.token` for instance
 
 
+class Tally:
+    """Rows per batch. Spark remembers its last hundred reports only, so they are noted as they come."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, int] = {}
+
+    def note(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        for one in reports:
+            if one["numInputRows"]:
+                self._rows[one["batchId"]] = one["numInputRows"]
+
+    @property
+    def rows(self) -> int:
+        return sum(self._rows.values())
+
+    @property
+    def batches(self) -> int:
+        return len(self._rows)
+
+
 def copy(spark: Any, job: CopyJob, watch: Watch | None = None) -> Copied:
     """Copies what there is now; run again with the same checkpoint it goes on where it stopped."""
     source, target = Place.of(job.source), Place.of(job.target)
@@ -71,16 +91,35 @@ def copy(spark: Any, job: CopyJob, watch: Watch | None = None) -> Copied:
         raise BadSparkOption(f"{source} cannot be copied onto itself")
     if source.topic is None and target.topic is None:
         raise BadSparkOption("one side of a copy is a topic")
+    if target.folder is not None:
+        check_folder(target.folder, job.checkpoint)
     query = _written(_read(spark, job, source), job, target)
+    tally = Tally()
     try:
         while not query.awaitTermination(1):
+            seen = query.recentProgress
+            tally.note(seen)
             if watch is not None:
-                watch(_progress(query))
+                watch(_progress(tally.rows, seen))
     except BaseException:
         query.stop()
         raise
-    done = [one for one in query.recentProgress if one["numInputRows"]]
-    return Copied(sum(one["numInputRows"] for one in done), len(done), str(source), str(target))
+    tally.note(query.recentProgress)
+    return Copied(tally.rows, tally.batches, str(source), str(target))
+
+
+def check_folder(folder: str, checkpoint: str) -> None:
+    """Spark would take the batches of a new checkpoint for those that another one has written there, and leave them
+    out. Only folders of this machine can be looked into."""
+    if "://" in folder or "://" in checkpoint or (Path(checkpoint) / "offsets").is_dir():
+        return
+    if Path(folder).exists() and not Path(folder).is_dir():
+        raise BadSparkOption(f"{folder} is no folder")
+    if Path(folder).is_dir() and any(Path(folder).iterdir()):
+        raise BadSparkOption(
+            f"{folder} is not empty, and {checkpoint} is not the checkpoint of what is in it: choose another folder, or "
+            "the checkpoint that the folder was written with"
+        )
 
 
 def _read(spark: Any, job: CopyJob, place: Place) -> Any:
@@ -108,8 +147,7 @@ def _client(job: CopyJob) -> dict[str, str]:
     return {name: value for name, value in job.options.items() if name.lower().startswith("client.")}
 
 
-def _progress(query: Any) -> CopyProgress:
-    seen = query.recentProgress
+def _progress(rows: int, seen: Sequence[Mapping[str, Any]]) -> CopyProgress:
     last = seen[-1] if seen else None
     backlog = None
     if last is not None and last["sources"]:
@@ -117,4 +155,4 @@ def _progress(query: Any) -> CopyProgress:
         found = json.loads(head) if isinstance(head, str) and head.startswith("{") else head
         backlog = found.get("backlogRows") if isinstance(found, dict) else None
     rate = float(last["processedRowsPerSecond"]) if last is not None else 0.0
-    return CopyProgress(sum(one["numInputRows"] for one in seen), rate, backlog)
+    return CopyProgress(rows, rate, backlog)

@@ -2,7 +2,8 @@
 
 The rule that keeps keys in order: the children of a segment are opened when *all* their parents were read to the end
 at the **start** of a batch. So a key is in one segment per batch, and across batches in the order of its messages; the
-price is one more batch after a split or merge. Empty sealed segments are passed without a batch.
+price is one more batch after a split or merge. Empty sealed segments are passed without a batch of their own, but a cut
+that moved is kept, by an empty batch where there is nothing to read.
 
 What is lost is an error (`LostData`) unless the caller takes it: then reading goes on behind the hole, and the hole is
 reported.
@@ -186,6 +187,17 @@ def advanced(offset: Offset, views: Mapping[str, View], ends: Mapping[Segment, P
         topic: Cut(cut.uid, {one: moved(topic, one, mark) for one, mark in cut.marks.items()})
         for topic, cut in offset.items()
     }
+
+
+def has_passed(before: Offset, after: Offset) -> bool:
+    """Did a cut move through the graph: other segments, or some that are known to be read to their end? That is worth
+    a batch of its own, even an empty one: retention may take what is read, and an offset that is still in there could
+    not tell it from a loss. Topics that are new in `after` are not asked for."""
+    return any(_shape(cut) != _shape(after[topic]) for topic, cut in before.items() if topic in after)
+
+
+def _shape(cut: Cut) -> tuple[str, dict[int, bool]]:
+    return cut.uid, {one: mark.is_drained for one, mark in cut.marks.items()}
 
 
 def _overlaps(one: tuple[int, int], other: tuple[int, int]) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from anabranch.model.errors import Error
 
@@ -26,6 +28,7 @@ LOCAL_SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+LISTENS_SECONDS = 10.0
 
 
 class NoSpark(Error):
@@ -43,22 +46,29 @@ class JobFailed(Error):
 @contextmanager
 def job_session(master: str | None, name: str) -> Iterator[Any]:
     """A session for one job, ended with it. What Spark wraps in pages of text becomes one line."""
-    session = open_session(master, name)
-    from pyspark.errors import PySparkException
-
     try:
-        yield session
-    except PySparkException as error:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+    except ImportError as cause:
+        raise NoSpark("pyspark is not installed: pip install 'anabranch[spark]'") from cause
+    try:
+        session = open_session(master, name)
+        try:
+            yield session
+        finally:
+            session.stop()
+    except (PySparkException, Py4JError) as error:
         raise JobFailed(first_cause(str(error))) from error
-    finally:
-        session.stop()
 
 
 def first_cause(text: str) -> str:
-    """What one of our own errors said, if Spark tells of one; else Spark's first line."""
+    """What one of our own errors said, if Spark tells of one; else what Java threw first; else Spark's first line."""
     ours = re.findall(r"^anabranch\.[\w.]+: (.+)$", text, re.MULTILINE)
+    if ours:
+        return str(ours[-1])
+    java = re.search(r"^: (?:[\w$]+\.)+[\w$]+: (.+)$", text, re.MULTILINE)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return str(ours[-1]) if ours else (lines[0] if lines else "Spark does not say why")
+    return java[1] if java else (lines[0] if lines else "Spark does not say why")
 
 
 def open_session(master: str | None, name: str) -> Any:
@@ -67,9 +77,10 @@ def open_session(master: str | None, name: str) -> Any:
         from pyspark.sql import SparkSession
     except ImportError as cause:
         raise NoSpark("pyspark is not installed: pip install 'anabranch[spark]'") from cause
-    if master is not None and master.startswith("sc://"):
-        return SparkSession.builder.remote(master).appName(name).getOrCreate()
     master = master or "local[*]"
+    _check_somebody_listens(master)
+    if master.startswith("sc://"):
+        return SparkSession.builder.remote(master).appName(name).getOrCreate()
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         raise NoSpark("Spark needs a Java runtime (17 or newer) on the PATH")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -79,3 +90,30 @@ def open_session(master: str | None, name: str) -> Any:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def addresses(master: str) -> list[tuple[str, int]]:
+    """Where a master listens, as `spark://one:7077,two:7077` and `sc://one:15002/;token=x` say; none for others."""
+    scheme, found, rest = master.partition("://")
+    port = {"spark": 7077, "sc": 15002}.get(scheme)
+    if not found or port is None:
+        return []
+    places = [urlsplit(f"//{one}") for one in rest.partition("/")[0].split(",")]
+    try:
+        return [(one.hostname or "", one.port or port) for one in places]
+    except ValueError as cause:
+        raise NoSpark(f"{master} is no address of a Spark master: {cause}") from cause
+
+
+def _check_somebody_listens(master: str) -> None:
+    """Spark itself goes on trying for minutes."""
+    failure: OSError | None = None
+    for host, port in (places := addresses(master)):
+        try:
+            socket.create_connection((host, port), LISTENS_SECONDS).close()
+            return
+        except OSError as error:
+            failure = error
+    if failure is not None:
+        where = ", ".join(f"{host}:{port}" for host, port in places)
+        raise NoSpark(f"no Spark master listens at {where}: {failure.strerror or failure}") from failure

@@ -29,6 +29,7 @@ from anabranch.protocol.commands import message_id
 from anabranch.spark import cuts, offsets, plan
 from anabranch.spark.admission import admitted
 from anabranch.spark.cluster import Cluster, cluster_of
+from anabranch.spark.holding import Hold
 from anabranch.spark.offsets import Cut, Offset
 from anabranch.spark.planning import at_time, loss_taken, offset_at, topics_of
 from anabranch.spark.reading import Task, read
@@ -112,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounded: tuple[Mapping[str, View], Mapping[str, View]] | None = None  # views, and what of them is read
         self._reached: Offset = {}  # where the query is once the batch that was offered last is done
         self._waiting_since: float | None = None
-        self._held: dict[str, Position] = {}
+        self._hold: Hold | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_task": self._task}
@@ -125,15 +126,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cluster_of(self._task.options.access)
 
     def _views(self) -> Mapping[str, View]:
+        """What of the topics is to be read."""
+        return self._limited(self._seen())
+
+    def _seen(self) -> Mapping[str, View]:
         if self._frozen is not None:
-            return self._limited(self._frozen)
+            return self._frozen
         if self._watcher is None:
             options = self._task.options
             self._watcher = Watcher(
                 self._cluster, topics_of(self._cluster, options), options.metadata_age_ms, options.topics_pattern
             )
             self._watcher.start()
-        return self._limited(self._watcher.views())
+        return self._watcher.views()
 
     def _limited(self, views: Mapping[str, View]) -> Mapping[str, View]:
         """Of a bounded stream only what lies before its end. A time may lie ahead of us, so it is looked up anew; an
@@ -171,19 +176,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  Spark's name
         options, views = self._task.options, self._views()
-        self._reached = offsets.load(start)
-        self._hold(self._reached)
-        settled = self._settled(self._reached, views)
-        ahead = cuts.ahead(settled, views)
-        if not ahead or self._waits(settled, views):
-            return start
-        rows_max, bytes_max = _limits(limit, options.bytes_max)
-        ends = admitted(self._cluster, settled, views, rows_max, bytes_max, options.alignment)
-        if not ends:
+        began = self._reached = offsets.load(start)
+        self._keep_after(began)
+        settled = self._settled(began, views)
+        ends: Mapping[cuts.Segment, Position] = {}
+        if cuts.ahead(settled, views) and not self._waits(settled, views):
+            rows_max, bytes_max = _limits(limit, options.bytes_max)
+            ends = admitted(self._cluster, settled, views, rows_max, bytes_max, options.alignment)
+        reached = cuts.advanced(settled, views, ends)
+        if not ends and not cuts.has_passed(began, reached):
             return start
         self._waiting_since = None
-        self._reached = cuts.advanced(settled, views, ends)
-        return offsets.dump(self._reached)
+        self._reached = reached
+        return offsets.dump(reached)
 
     def _settled(self, start: Offset, views: Mapping[str, View]) -> dict[str, Cut]:
         on_loss = loss_taken(self._task.options)
@@ -251,21 +256,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Everything before `end` is in a finished batch. Spark says so when the next one begins, so `latestOffset`,
         whose start is the same, has said it already; not so for a batch that was found in the checkpoint."""
-        self._hold(offsets.load(end))
+        self._keep_after(offsets.load(end))
 
-    def _hold(self, offset: Offset) -> None:
+    def _keep_after(self, offset: Offset) -> None:
         """The subscription, if there is one, keeps what comes after this offset and nothing before."""
         name = self._task.options.subscription
         if name is None:
             return
-        wanted = {
-            plan.backing_of(topic, one, mark): mark.position
-            for topic, cut in offset.items()
-            for one, mark in cut.marks.items()
-        }
-        news = {topic: at for topic, at in wanted.items() if self._held.get(topic) != at}
-        self._cluster.hold(name, news)
-        self._held = wanted
+        if self._hold is None:
+            self._hold = Hold(self._cluster, name)
+        self._hold.keep_after(offset, self._seen())
 
     def stop(self) -> None:
         """Spark never calls it; the process is ended, and readers on brokers end with their connections."""
