@@ -117,8 +117,8 @@ def check_folder(folder: str, checkpoint: str) -> None:
         raise BadSparkOption(f"{folder} is no folder")
     if Path(folder).is_dir() and any(Path(folder).iterdir()):
         raise BadSparkOption(
-            f"{folder} is not empty, and {checkpoint} is not the checkpoint of what is in it: choose another folder, or "
-            "the checkpoint that the folder was written with"
+            f"{folder} is not empty, and {checkpoint} is not the checkpoint of what is in it: choose another folder, "
+            "or the checkpoint that the folder was written with"
         )
 
 
