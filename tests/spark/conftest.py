@@ -12,7 +12,6 @@ import pytest
 from tests.broker_process import BrokerProcess
 from tests.spark_rig import require_java, session, stderr_into
 
-
 WORDS = pytest.StashKey[Path]()
 SAID_BEFORE = pytest.StashKey[int]()
 WORDS_MAX = 20_000

@@ -114,17 +114,19 @@ def test_the_past_of_a_query_that_begins_late_is_not_held(spark: Any, rivers: Sc
 
 
 def test_a_segment_that_was_read_and_went_is_no_loss(spark: Any, rivers: ScalableBroker, tmp_path: Path) -> None:
-    """The query is at the very end of its segment when that is split; nothing is published before it goes."""
+    """The query is at the very end of its segment when that is split, and nothing is published before it goes."""
     topic, url = named("went"), rivers.service_url
     rivers.create(topic, 1)
     traffic = Traffic(url, topic, keys=4)
     query = Query(spark, url, topic, tmp_path)
-    traffic.publish(3)
-    query.run()
-    rivers.split(topic, 0)
-    query.run()  # nothing to read, but it follows the split
+    with blocking.connect(url) as client, client.queue_consumer(topic, subscription="keeps", start="earliest"):
+        traffic.publish(3)
+        query.run()
+        rivers.split(topic, 0)
+        query.run()  # nothing to read, but it follows the split
+    assert rivers.segments(topic) == [0, 1, 2]
+    rivers.unsubscribe(topic, "keeps")
     wait_until(lambda: rivers.segments(topic) == [1, 2], "nothing of the parent is unread")
-    query.run()
     traffic.publish(2)
     query.run()
     check_complete(query.seen, traffic.sent)

@@ -9,6 +9,7 @@
 | `rows` `values` `reading`    | entries as Arrow                                                                  |
 | `planning` `admission`       | from options to offsets and ranges; how much a batch takes in                     |
 | `stream` `source` `segments` | what Spark calls to read                                                          |
+| `holding`                    | what a query's subscription keeps                                                 |
 | `sink` `outlet` `lane`       | what Spark calls to write; one task's way out to one topic                        |
 | `replay` `tally`             | does a batch that runs again bring the same rows?                                 |
 | `buckets` `moments`          | for users: rows in fixed buckets, offsets of a moment                             |
