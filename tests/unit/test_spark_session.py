@@ -69,6 +69,12 @@ def test_others_are_hushed_and_we_are_not(
     (kept,) = tmp_path.iterdir()
     assert kept.read_text() == "what went wrong\n"
     assert str(kept) in capfd.readouterr().err
+    kept.unlink()
+    with pytest.raises(KeyboardInterrupt), hushed():
+        os.write(2, b"what is cut short is always loud\n")
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
+    assert capfd.readouterr().err == ""
     with hushed(is_off=True):
         os.write(2, b"aloud\n")
     assert capfd.readouterr().err == "aloud\n"

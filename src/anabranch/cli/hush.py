@@ -1,5 +1,6 @@
 """Keeps what other programs say out of the way: what Spark's processes write to standard error goes to a file, what we
-say goes where it went. When the work fails, the file stays and is named; else it is gone."""
+say goes where it went. When the work fails, the file stays and is named; when it went well or was interrupted, it is
+gone."""
 
 from __future__ import annotations
 
@@ -26,16 +27,19 @@ def hushed(*, is_off: bool = False) -> Iterator[None]:
     os.dup2(handle, 2)
     os.close(handle)
     sys.stderr = os.fdopen(os.dup(terminal), "w", buffering=1)
-    is_well = False
+    is_of_use = True
     try:
         yield
-        is_well = True
+        is_of_use = False
+    except KeyboardInterrupt:
+        is_of_use = False
+        raise
     finally:
         sys.stderr.close()
         sys.stderr = before
         os.dup2(terminal, 2)
         os.close(terminal)
-        if is_well or os.path.getsize(path) == 0:
+        if not is_of_use or os.path.getsize(path) == 0:
             os.unlink(path)
         else:
             click.echo(f"Spark's own words are in {path}", err=True)

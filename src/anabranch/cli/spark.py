@@ -107,10 +107,14 @@ def copy(
     if target.startswith("parquet:"):
         del options["delivery"]
     work = CopyJob(job.service_url, source, target, checkpoint, target_url, start, rows_per_batch, options)
-    with job.session("copy") as session:
-        done = run(session, work, _watch if sys.stderr.isatty() else None)
-        if sys.stderr.isatty():
-            click.echo("\r\x1b[K", nl=False, err=True)
+    try:
+        with job.session("copy") as session:
+            done = run(session, work, _watch if sys.stderr.isatty() else None)
+            if sys.stderr.isatty():
+                click.echo("\r\x1b[K", nl=False, err=True)
+    except KeyboardInterrupt:
+        click.echo("anabranch: interrupted; the same command goes on where it stopped", err=True)
+        raise
     found = {"rows": done.rows, "batches": done.batches, "source": done.source, "target": done.target}
     click.echo(json.dumps(found) if job.as_json else pairs(found))
 
@@ -153,8 +157,10 @@ def stats(
 ) -> None:
     """Show how a topic's messages lie over segments, keys and time, and where it would split well."""
     from anabranch.spark.figures import stats as run
-    from anabranch.spark.picture import draw
+    from anabranch.spark.picture import check_picture, draw
 
+    if picture is not None:
+        check_picture(picture)
     with job.session("stats") as session:
         figures = run(session, job.service_url, topic, options=job.options)
     if picture is not None:
@@ -202,10 +208,12 @@ def simulate(
 ) -> None:
     """Show what a scaling policy would have done with a topic's traffic: splits, merges, how long segments were too
     busy. Nothing is changed. Policies have the settings of PIP-483, for instance maxSegments=16."""
-    from anabranch.spark.picture import draw_simulation
+    from anabranch.spark.picture import check_picture, draw_simulation
     from anabranch.spark.scaling import ScalePolicy
     from anabranch.spark.simulating import simulate as run
 
+    if picture is not None:
+        check_picture(picture)
     policy = ScalePolicy.of(dict(_setting(one) for one in settings))
     with job.session("simulate") as session:
         found = run(

@@ -15,13 +15,23 @@ if TYPE_CHECKING:
     from anabranch.spark.simulating import Simulation
 
 RING = 65_536
+ENDINGS = (".png", ".svg")
 BLUE, GRAY, RED = "#2b6cb0", "#718096", "#c53030"
 
 
 class NoPicture(Error):
-    """matplotlib is missing."""
+    """It cannot be drawn: matplotlib is missing, or the file cannot be one."""
 
     code = "no-picture"
+
+
+def check_picture(path: Path) -> None:
+    """Before the work whose result is drawn: could it be, there?"""
+    if path.suffix.lower() not in ENDINGS:
+        raise NoPicture(f"{path}: a picture is a {' or '.join(ENDINGS)} file")
+    if not path.parent.is_dir():
+        raise NoPicture(f"{path}: there is no folder {path.parent}")
+    _pyplot()
 
 
 def draw(figures: TopicStats, path: Path) -> None:
