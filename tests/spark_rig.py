@@ -3,14 +3,17 @@ once and in the order of its key."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ import pytest
 from anabranch import blocking
 from tests.services.available import REQUIRE, is_required
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -43,6 +46,20 @@ def require_java() -> None:
         pytest.skip("no java here: Spark cannot run")
 
 
+@cache
+def lean_home() -> str:
+    """Spark's folder without `pyspark.zip`, which has no bytecode: its Python processes, of which every query starts
+    some, take the installed package then and are there in a third of the time. Spark waits for them for 10 s."""
+    import pyspark
+
+    installed, made = Path(pyspark.__file__).parent, Path(tempfile.mkdtemp(prefix="anabranch-spark-home-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    (made / "python" / "lib").mkdir(parents=True)
+    for path in (installed / "bin", installed / "jars", *installed.glob("python/lib/py4j*.zip")):
+        (made / path.relative_to(installed)).symlink_to(path)
+    return str(made)
+
+
 def session(master: str = "local[2,3]") -> Any:
     """The session of this process: the first call starts it."""
     require_java()
@@ -52,7 +69,9 @@ def session(master: str = "local[2,3]") -> Any:
     builder = SparkSession.builder.master(master).appName("anabranch-tests")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as environment:  # Java alone reads it, now; others have a Spark of their own
+        environment.setenv("SPARK_HOME", lean_home())
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -14,7 +14,7 @@ import pytest
 
 from anabranch import blocking
 from tests.broker_process import BrokerProcess
-from tests.spark_rig import Traffic, check_complete, check_key_order, require_java, wait_until
+from tests.spark_rig import Traffic, check_complete, check_key_order, lean_home, require_java, wait_until
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -22,7 +22,8 @@ pytestmark = pytest.mark.slow
 
 def run(arguments: list[str], folder: Path, **environment: str) -> str:
     require_java()
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), **environment}
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "SPARK_HOME": lean_home()}
+    env |= environment
     done = subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=600
     )
@@ -55,6 +56,7 @@ def test_a_copy_that_is_killed_goes_on(broker: BrokerProcess, tmp_path: Path) ->
     command = [sys.executable, "-m", "anabranch", "spark", "copy", "outside-copy", "outside-copy-out"]
     command += ["--checkpoint", str(tmp_path / "checkpoint"), "--rows-per-batch", "160", "--master", "local[1]"]
     environment = {**os.environ, "ANABRANCH_SERVICE_URL": broker.service_url, "TMPDIR": str(tmp_path)}
+    environment["SPARK_HOME"] = lean_home()
     with (tmp_path / "first.log").open("wb") as log:
         first = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
@@ -83,6 +85,7 @@ def test_a_copy_that_is_killed_goes_on(broker: BrokerProcess, tmp_path: Path) ->
 def test_what_goes_wrong_is_one_clear_line(broker: BrokerProcess, tmp_path: Path) -> None:
     require_java()
     environment = {**os.environ, "ANABRANCH_SERVICE_URL": broker.service_url, "TMPDIR": str(tmp_path)}
+    environment["SPARK_HOME"] = lean_home()
     command = [sys.executable, "-m", "anabranch", "spark", "audit", "topic://public/default/outside-nowhere"]
     done = subprocess.run(
         [*command, "--master", "local[1]"], env=environment, capture_output=True, text=True, timeout=600

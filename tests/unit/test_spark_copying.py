@@ -28,9 +28,7 @@ def test_a_folder_is_written_by_one_checkpoint(tmp_path: Path) -> None:
     folder.mkdir()
     check_folder(str(folder), str(checkpoint))
     (folder / "part-0.parquet").touch()
-    with pytest.raises(
-        BadSparkOption, match=r"rows is not empty, and .*checkpoint is not the checkpoint of"
-    ):
+    with pytest.raises(BadSparkOption, match=r"rows is not empty, and .*checkpoint is not the checkpoint of"):
         check_folder(str(folder), str(checkpoint))
     (checkpoint / "offsets").mkdir(parents=True)
     check_folder(str(folder), str(checkpoint))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -41,6 +42,12 @@ def test_where_masters_listen() -> None:
     assert [addresses(one) for one in ("local[2]", "yarn", "k8s://https://x:443")] == [[], [], []]
     with pytest.raises(NoSpark, match="spark://one:many is no address of a Spark master"):
         addresses("spark://one:many")
+
+
+@pytest.mark.parametrize("master", ["nonsense", "local[x]", "spark:/one", "sc://", "http://one:7077"])
+def test_what_is_no_master_is_told_at_once(master: str) -> None:
+    with pytest.raises(NoSpark, match=f"{re.escape(master)} is no Spark master: local, "):
+        open_session(master, "job")
 
 
 @pytest.mark.parametrize("scheme", ["spark", "sc"])

@@ -29,6 +29,7 @@ LOCAL_SETTINGS = {
     ),
 }
 LISTENS_SECONDS = 10.0
+MASTERS = re.compile(r"local|local\[(\d+|\*)(,\d+)?\]|local-cluster\[\d+,\d+,\d+\]|yarn|(spark|sc|k8s)://.+")
 
 
 class NoSpark(Error):
@@ -78,6 +79,10 @@ def open_session(master: str | None, name: str) -> Any:
     except ImportError as cause:
         raise NoSpark("pyspark is not installed: pip install 'anabranch[spark]'") from cause
     master = master or "local[*]"
+    if not MASTERS.fullmatch(master):
+        raise NoSpark(
+            f"{master} is no Spark master: local, local[N], spark://HOST:PORT, sc://HOST:PORT, yarn, k8s://URL"
+        )
     _check_somebody_listens(master)
     if master.startswith("sc://"):
         return SparkSession.builder.remote(master).appName(name).getOrCreate()
