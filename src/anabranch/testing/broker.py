@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from anabranch.node.settings import NodeSettings
 
-START_SECONDS = 30.0
-STOP_SECONDS = 30.0
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 DEFAULTS: Mapping[str, object] = {
     "network.host": "127.0.0.1",
     "network.port": 0,
