@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.spark.access import BadSparkOption
-from anabranch.spark.copying import Tally, check_folder
+from anabranch.spark.copying import CopyProgress, Tally, check_folder, progress_of
 from anabranch.spark.picture import NoPicture, check_picture
 
 
@@ -20,6 +20,14 @@ def test_batches_are_counted_once_and_those_forgotten_since_too() -> None:
     tally.note(reports((0, 10), (1, 10)))
     tally.note(reports((1, 10), (2, 5), (3, 0)))
     assert (tally.rows, tally.batches) == (25, 3)
+
+
+def test_progress_has_rate_and_lag() -> None:
+    assert progress_of(0, []) == CopyProgress(0, 0.0, None)
+    ahead = {"processedRowsPerSecond": 12.5, "sources": [{"latestOffset": '{"v": 1, "backlogRows": 40}'}]}
+    assert progress_of(60, [ahead]) == CopyProgress(60, 12.5, 40)
+    files = {"processedRowsPerSecond": 3.0, "sources": [{"latestOffset": '{"logOffset": 0}'}]}
+    assert progress_of(7, [ahead, files]) == CopyProgress(7, 3.0, None)
 
 
 def test_a_folder_is_written_by_one_checkpoint(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def copy(spark: Any, job: CopyJob, watch: Watch | None = None) -> Copied:
             seen = query.recentProgress
             tally.note(seen)
             if watch is not None:
-                watch(_progress(tally.rows, seen))
+                watch(progress_of(tally.rows, seen))
     except BaseException:
         query.stop()
         raise
@@ -147,7 +147,8 @@ def _client(job: CopyJob) -> dict[str, str]:
     return {name: value for name, value in job.options.items() if name.lower().startswith("client.")}
 
 
-def _progress(rows: int, seen: Sequence[Mapping[str, Any]]) -> CopyProgress:
+def progress_of(rows: int, seen: Sequence[Mapping[str, Any]]) -> CopyProgress:
+    """Rows so far, and what the last report says of rate and lag; a folder's files have no lag."""
     last = seen[-1] if seen else None
     backlog = None
     if last is not None and last["sources"]:
