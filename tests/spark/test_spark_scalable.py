@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch import blocking
 from anabranch.spark import CopyJob, ScalePolicy, audit, copy, simulate, stats
-from anabranch.spark.access import BadSparkOption
 from anabranch.spark.picture import draw, draw_simulation
 from tests.spark_rig import Traffic, check_complete, check_key_order, finish, offsets_in, wait_until
 from tests.spark_scalable import ScalableBroker, Unrest
@@ -102,26 +100,6 @@ def test_available_now_ends_although_the_topic_splits(spark: Any, rivers: Scalab
     check_key_order(seen)
 
 
-def test_an_audit_finds_doubles_gaps_and_disorder(spark: Any, rivers: ScalableBroker) -> None:
-    """On a topic that does not deduplicate: a producer that begins its numbers again, and one that leaves some out."""
-    with blocking.connect(rivers.service_url) as client:
-        for count in (3, 1):
-            with client.producer("audit-bad", name="again") as producer:
-                for _ in range(count):
-                    producer.send(b"", key="a")
-        with client.producer("audit-bad", name="gap") as producer:
-            for number in (0, 5):
-                producer.send(b"", key="b", sequence_id=number)
-    found = audit(spark, rivers.service_url, "audit-bad")
-    assert (found.duplicates, found.gaps, found.disorder, found.counter_errors) == (1, 4, 1, 0)
-    assert not found.is_sound
-    assert {(one.check, one.producer, one.key, one.detail) for one in found.offenders} == {
-        ("duplicate", "again", None, "sequence id 0, 2 times"),
-        ("gap", "gap", None, "4 missing before sequence id 5"),
-        ("disorder", "again", "a", "sequence id 0 after 2"),
-    }
-
-
 def test_jobs_on_a_topic_with_a_past(spark: Any, rivers: ScalableBroker, tmp_path: Path) -> None:
     topic, twin = named("jobs"), named("jobs-twin")
     rivers.create(topic, 2)
@@ -135,11 +113,6 @@ def test_jobs_on_a_topic_with_a_past(spark: Any, rivers: ScalableBroker, tmp_pat
     assert copy(spark, CopyJob(url, topic, folder, str(tmp_path / "one"))).rows == traffic.total
     assert copy(spark, CopyJob(url, topic, folder, str(tmp_path / "one"))).rows == 0, "it goes on where it stopped"
     check_complete(spark.read.parquet(str(tmp_path / "rows")).collect(), traffic.sent)
-    for rows in (traffic.total, 0):
-        assert copy(spark, CopyJob(url, folder, named("jobs-back"), str(tmp_path / "back"))).rows == rows
-    check_complete(stored(spark, rivers, named("jobs-back")), traffic.sent)
-    with pytest.raises(BadSparkOption, match="rows is not empty"):  # Spark would leave out what it takes for its own
-        copy(spark, CopyJob(url, topic, folder, str(tmp_path / "other")))
     assert copy(spark, CopyJob(url, topic, twin, str(tmp_path / "two"))).rows == traffic.total
     verdict = audit(spark, url, twin, counter="n")
     assert verdict.is_sound, verdict
