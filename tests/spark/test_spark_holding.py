@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,10 @@ def backlog(rivers: ScalableBroker, topic: str) -> dict[int, int]:
     return {int(one): count for one, count in found.items() if count}
 
 
+def is_swept(rivers: ScalableBroker, topic: str) -> bool:
+    return 0 not in rivers.segments(topic)
+
+
 def wait_swept(rivers: ScalableBroker, name: str) -> None:
     """Every sealed segment was looked at: parents of two other topics, of which the second is split when the first is
     swept, are gone."""
@@ -62,7 +67,7 @@ def wait_swept(rivers: ScalableBroker, name: str) -> None:
         topic = named(f"{name}-witness-{number}")
         rivers.create(topic, 1)
         rivers.split(topic, 0)
-        wait_until(lambda topic=topic: 0 not in rivers.segments(topic), "what nobody reads is swept")  # type: ignore[misc]
+        wait_until(partial(is_swept, rivers, topic), "what nobody reads is swept")
 
 
 def test_what_is_unread_stays_and_what_is_read_goes(spark: Any, rivers: ScalableBroker, tmp_path: Path) -> None:

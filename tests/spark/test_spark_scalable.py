@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from anabranch import blocking
 from anabranch.spark import CopyJob, ScalePolicy, audit, copy, simulate, stats
 from anabranch.spark.picture import draw, draw_simulation
 from tests.spark_rig import Traffic, check_complete, check_key_order, finish, offsets_in, wait_until
@@ -98,6 +99,26 @@ def test_available_now_ends_although_the_topic_splits(spark: Any, rivers: Scalab
     run()
     check_complete(seen, traffic.sent)
     check_key_order(seen)
+
+
+def test_an_audit_finds_doubles_gaps_and_disorder(spark: Any, rivers: ScalableBroker) -> None:
+    """On a topic that does not deduplicate: a producer that begins its numbers again, and one that leaves some out."""
+    with blocking.connect(rivers.service_url) as client:
+        for count in (3, 1):
+            with client.producer("audit-bad", name="again") as producer:
+                for _ in range(count):
+                    producer.send(b"", key="a")
+        with client.producer("audit-bad", name="gap") as producer:
+            for number in (0, 5):
+                producer.send(b"", key="b", sequence_id=number)
+    found = audit(spark, rivers.service_url, "audit-bad")
+    assert (found.duplicates, found.gaps, found.disorder, found.counter_errors) == (1, 4, 1, 0)
+    assert not found.is_sound
+    assert {(one.check, one.producer, one.key, one.detail) for one in found.offenders} == {
+        ("duplicate", "again", None, "sequence id 0, 2 times"),
+        ("gap", "gap", None, "4 missing before sequence id 5"),
+        ("disorder", "again", "a", "sequence id 0 after 2"),
+    }
 
 
 def test_jobs_on_a_topic_with_a_past(spark: Any, rivers: ScalableBroker, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class JobFailed(Error):
 def job_session(master: str | None, name: str) -> Iterator[Any]:
     """A session for one job, ended with it. What Spark wraps in pages of text becomes one line."""
     try:
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
         from pyspark.errors import PySparkException
     except ImportError as cause:
         raise NoSpark("pyspark is not installed: pip install 'anabranch[spark]'") from cause
