@@ -10,6 +10,7 @@ import pytest
 
 from anabranch import blocking
 from anabranch.spark import CopyJob, ScalePolicy, audit, copy, simulate, stats
+from anabranch.spark.access import BadSparkOption
 from anabranch.spark.picture import draw, draw_simulation
 from tests.spark_rig import Traffic, check_complete, check_key_order, finish, offsets_in, wait_until
 from tests.spark_scalable import ScalableBroker, Unrest
@@ -134,6 +135,11 @@ def test_jobs_on_a_topic_with_a_past(spark: Any, rivers: ScalableBroker, tmp_pat
     assert copy(spark, CopyJob(url, topic, folder, str(tmp_path / "one"))).rows == traffic.total
     assert copy(spark, CopyJob(url, topic, folder, str(tmp_path / "one"))).rows == 0, "it goes on where it stopped"
     check_complete(spark.read.parquet(str(tmp_path / "rows")).collect(), traffic.sent)
+    for rows in (traffic.total, 0):
+        assert copy(spark, CopyJob(url, folder, named("jobs-back"), str(tmp_path / "back"))).rows == rows
+    check_complete(stored(spark, rivers, named("jobs-back")), traffic.sent)
+    with pytest.raises(BadSparkOption, match="rows is not empty"):  # Spark would leave out what it takes for its own
+        copy(spark, CopyJob(url, topic, folder, str(tmp_path / "other")))
     assert copy(spark, CopyJob(url, topic, twin, str(tmp_path / "two"))).rows == traffic.total
     verdict = audit(spark, url, twin, counter="n")
     assert verdict.is_sound, verdict
