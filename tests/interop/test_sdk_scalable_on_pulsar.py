@@ -121,12 +121,12 @@ async def test_pipelined_sends_keep_every_key_in_order_through_splits_and_merges
         count = len(futures) // KEYS * KEYS + KEYS
         futures += pipelined(producer, range(len(futures), count))
         await producer.flush(timeout=PATIENCE)
-    assert [future.exception() for future in futures] == [None] * count
-    await topic.unload()  # under so many writes M1 nearly always leaves a segment fenced
-    async with sdk.checkpoint_consumer(topic.name, start=Checkpoint.earliest()) as reader:
-        found = await topic.arrived(reader, count)
-        while (more := await reader.receive(timeout=1.0)) is not None:
-            found.append(more)
+        assert [future.exception() for future in futures] == [None] * count
+        await topic.unload()  # under so many writes M1 nearly always leaves a segment fenced
+        async with sdk.checkpoint_consumer(topic.name, start=Checkpoint.earliest()) as reader:
+            found = await topic.arrived(reader, count)
+            while (more := await reader.receive(timeout=1.0)) is not None:  # meanwhile the producer listens
+                found.append(more)
     told = [number for one in caplog.records for number in getattr(one, "sequence_ids", ())]
     times = Counter(message.sequence_id for message in found)
     doubled = sorted(number for number, stored in times.items() if stored > 1)

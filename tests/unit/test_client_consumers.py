@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import anabranch
-from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy, Message
+from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy, DeadLetter, Message
 from anabranch.client.consumer import Consumer
 from anabranch.client.opening import Opening
 from tests.consumer_world import KEYS, TLS, TOPIC, URL, ConsumerWorld, WiredLoop, run_wired
@@ -223,3 +223,31 @@ def test_whoever_comes_after_a_close_has_exactly_the_rest(is_ours: bool, kind: s
         story.check_broker()
 
     run_wired(world, main())
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_dead_letters_that_are_under_way_do_not_widen_the_prefetch(prefetch: int) -> None:
+    """A channel that is detached meanwhile counts anew; the model checks what it is granted."""
+    for moment in range(8, 40, 2):
+        world = ConsumerWorld(is_ours=True, prefetch=prefetch, batch=1)
+
+        async def main(world: ConsumerWorld = world) -> None:
+            world.publish(6)
+            policy = DeadLetter(max_redeliveries=0, topic=str(TOPIC))
+            async with (
+                connected() as client,
+                client.queue_consumer(
+                    str(TOPIC), subscription="s", start="earliest", prefetch=prefetch, dead_letter=policy
+                ) as consumer,
+            ):
+                while (message := await consumer.receive(timeout=5.0)) is not None:
+                    await consumer.nack(message, delay=0)
+                permits_agree(world, consumer)
+                assert [channel.intake._waiting for channel in consumer._channels.values()] == [0]
+
+        world.events.setdefault(moment, []).append(world.cut)
+        try:
+            run_wired(world, main())
+        except BaseException as error:
+            error.add_note(f"cut at command {moment}")
+            raise
