@@ -107,7 +107,7 @@ async def test_pipelined_sends_keep_every_key_in_order_through_splits_and_merges
     Nothing is stored twice either, but for one thing: M1 closes a producer when it seals, refuses what comes later, and
     may say only then what it had stored. No answer of its stands for "that was all": not the one to our farewell, not
     its refusal of a new producer, not the layout. The SDK listens until it sends again, and what it hears too late it
-    names in the log. In 350 runs under a load of 27 that was one run; usually there is nothing to name.
+    names in the log. In 93 runs under a load of 27 there was nothing to name.
     """
     changes = [topic.split, topic.split, topic.merge, topic.split]
     async with sdk.producer(topic.name, batching=Batching(max_messages=5)) as producer:
