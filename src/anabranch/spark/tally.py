@@ -3,6 +3,9 @@
 A task's rows for a segment are stored in the order of their numbers, so a checksum that goes from row to row is the
 same however an attempt cuts them into batches and entries. Each entry carries it as of its last row; the broker keeps
 the last one of each producer. The next attempt finds it there, makes its own of what it would leave out, and compares.
+
+Arrow is handed buffers and asked for them: where it makes arrays of Python's or numpy's values, or these of its own, it
+loads pandas if that is installed, and every worker of Spark would pay for that.
 """
 
 from __future__ import annotations
@@ -72,7 +75,8 @@ def _picked(column: Any, rows: Any) -> Any:
     """A slice where that is enough: it copies nothing."""
     if rows[-1] - rows[0] + 1 == len(rows):
         return column.slice(int(rows[0]), len(rows))
-    return column.take(pa.array(rows))
+    numbers = pa.py_buffer(np.ascontiguousarray(rows, np.int64))
+    return column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, numbers]))
 
 
 def _texts(column: Any) -> tuple[Any, memoryview | bytes]:
@@ -82,5 +86,11 @@ def _texts(column: Any) -> tuple[Any, memoryview | bytes]:
     ends = np.frombuffer(offsets, np.int64 if is_large else np.int32)[column.offset : column.offset + len(column) + 1]
     lengths = np.diff(ends).astype(np.int32)
     if column.null_count:
-        lengths = np.where(np.asarray(column.is_valid()), lengths, -1)
+        lengths = np.where(_validity(column), lengths, -1)
     return lengths, b"" if data is None else memoryview(data)[int(ends[0]) : int(ends[-1])]
+
+
+def _validity(column: Any) -> Any:
+    """Per row: is there a value?"""
+    bits = np.frombuffer(column.buffers()[0], np.uint8)
+    return np.unpackbits(bits, bitorder="little", count=column.offset + len(column))[column.offset :].astype(bool)
