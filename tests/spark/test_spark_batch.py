@@ -89,6 +89,9 @@ def test_times_and_offsets(spark: Any, broker: BrokerProcess, tmp_path: Path) ->
     assert {json.loads(bytes(row.value))["n"] for row in late.collect()} == {5, 6, 7}
     early = reader(spark, broker, topic="batch-times", endingTimestamp=millis).load()
     check_complete(early.collect(), dict.fromkeys(traffic.keys, 5))
+    strict = {"startingTimestamp": "2999-01-01", "startingTimestampStrategy": "error"}
+    with pytest.raises(PySparkException, match="batch-times has nothing published at or after"):
+        reader(spark, broker, topic="batch-times", **strict).load().count()
     nothing = reader(spark, broker, topic="batch-times", startingOffsets="latest").load()
     assert nothing.count() == 0
 
