@@ -4,6 +4,7 @@ gone."""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -28,6 +29,8 @@ def hushed(*, is_off: bool = False) -> Iterator[None]:
     os.close(handle)
     sys.stderr = os.fdopen(os.dup(terminal), "w", buffering=1)
     is_of_use = True
+    silence = logging.NullHandler()  # py4j logs a traceback of every call that Ctrl-C cuts short
+    logging.getLogger().addHandler(silence)
     try:
         yield
         is_of_use = False
@@ -35,6 +38,7 @@ def hushed(*, is_off: bool = False) -> Iterator[None]:
         is_of_use = False
         raise
     finally:
+        logging.getLogger().removeHandler(silence)
         sys.stderr.close()
         sys.stderr = before
         os.dup2(terminal, 2)

@@ -127,6 +127,8 @@ def _read(spark: Any, job: CopyJob, place: Place) -> Any:
         assert place.folder is not None
         if "://" not in place.folder and not Path(place.folder).is_dir():
             raise BadSparkOption(f"there is no folder {place.folder}")
+        if "value" not in (columns := spark.read.parquet(place.folder).columns):
+            raise BadSparkOption(f"{place.folder} has no column value to make messages of, only {', '.join(columns)}")
         return spark.readStream.schema(PARQUET_SCHEMA).parquet(place.folder)
     made = spark.readStream.format("anabranch").option("serviceUrl", job.service_url).option("topic", place.topic)
     made = made.option("startingOffsets", job.start).option("maxRowsPerTrigger", str(job.rows_per_batch))
