@@ -140,6 +140,11 @@ def test_jobs_on_a_topic_with_a_past(spark: Any, rivers: ScalableBroker, tmp_pat
     check_complete(stored(spark, rivers, named("jobs-back")), traffic.sent)
     with pytest.raises(BadSparkOption, match="rows is not empty"):  # Spark would leave out what it takes for its own
         copy(spark, CopyJob(url, topic, folder, str(tmp_path / "other")))
+    (tmp_path / "nothing").mkdir()
+    spark.range(3).write.parquet(str(tmp_path / "foreign"))
+    for name, said in (("nothing", "has no Parquet files"), ("foreign", "has no column value")):
+        with pytest.raises(BadSparkOption, match=said):
+            copy(spark, CopyJob(url, f"parquet:{tmp_path / name}", named("jobs-none"), str(tmp_path / f"of-{name}")))
     assert copy(spark, CopyJob(url, topic, twin, str(tmp_path / "two"))).rows == traffic.total
     verdict = audit(spark, url, twin, counter="n")
     assert verdict.is_sound, verdict

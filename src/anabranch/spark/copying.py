@@ -122,13 +122,24 @@ def check_folder(folder: str, checkpoint: str) -> None:
         )
 
 
+def _check_parquet(spark: Any, folder: str) -> None:
+    """Rows of other people's files would be copied as messages without a value."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        columns = spark.read.parquet(folder).columns
+    except AnalysisException as error:
+        raise BadSparkOption(f"{folder} has no Parquet files to copy: {str(error).splitlines()[0]}") from None
+    if "value" not in columns:
+        raise BadSparkOption(f"{folder} has no column value to make messages of, only {', '.join(columns)}")
+
+
 def _read(spark: Any, job: CopyJob, place: Place) -> Any:
     if place.topic is None:
         assert place.folder is not None
         if "://" not in place.folder and not Path(place.folder).is_dir():
             raise BadSparkOption(f"there is no folder {place.folder}")
-        if "value" not in (columns := spark.read.parquet(place.folder).columns):
-            raise BadSparkOption(f"{place.folder} has no column value to make messages of, only {', '.join(columns)}")
+        _check_parquet(spark, place.folder)
         return spark.readStream.schema(PARQUET_SCHEMA).parquet(place.folder)
     made = spark.readStream.format("anabranch").option("serviceUrl", job.service_url).option("topic", place.topic)
     made = made.option("startingOffsets", job.start).option("maxRowsPerTrigger", str(job.rows_per_batch))
