@@ -84,6 +84,9 @@ class Topic:
     def split(self, segment: int, into: int = 2) -> None:
         self._admin.post(f"{self._path}/split/{segment}", query={"into": into})
 
+    def seek(self, subscription: str, publish_ms: int) -> None:
+        self._admin.post(f"{self._path}/subscriptions/{subscription}/seek", query={"timestamp": publish_ms})
+
     def merge(self, *segments: int) -> None:
         self._admin.post(f"{self._path}/merge", query={"segments": ",".join(map(str, segments))})
 
@@ -199,6 +202,24 @@ def test_a_stream_begins_where_its_client_says(admin: AdminClient, java: V5Clien
     java.send("p7", messages(40, 40))
     assert by_key(java.take("s8", 40)) == by_key(messages(40, 40))
     for name in ("s7", "s8", "p7"):
+        java.end(name)
+
+
+def test_an_operator_rewinds_under_a_living_stream(admin: AdminClient, java: V5Client) -> None:
+    """Everything is taken from the client and given again: it closes its readers, and is not taken for gone."""
+    topic = Topic(admin, 2)
+    java.producer("p9", topic.name)
+    java.stream("s9", topic.name, "rewound", "nine")
+    java.send("p9", messages(0, 40))
+    topic.split(topic.active()[0])
+    java.send("p9", messages(40, 40))
+    assert by_key(java.take("s9", 80)) == by_key(messages(0, 80))
+    for _ in range(3):
+        topic.seek("rewound", 0)
+        assert by_key(java.take("s9", 80)) == by_key(messages(0, 80))
+    java.send("p9", messages(80, 20))
+    assert by_key(java.take("s9", 20)) == by_key(messages(80, 20))
+    for name in ("s9", "p9"):
         java.end(name)
 
 

@@ -14,6 +14,7 @@ What is decided, values and machines decide; nothing in them waits:
 | `registry`     | what is stored of a topic's subscriptions                                                |
 | `subscriptions`| subscribe, unsubscribe, seek: a cursor on every segment                                  |
 | `sessions`     | who is a consumer of an ordered subscription, also without a connection                  |
+| `farewells`    | which clients without a word for leaving have left                                       |
 | `group`        | sessions, drain gate and assignment of one subscription, stored together                 |
 
 What they decide, the shells do, and tell them what came of it:

@@ -20,6 +20,7 @@ from anabranch.controller import sessions as seating
 from anabranch.controller import subscriptions as registering
 from anabranch.controller.assignment import AwaitRelease
 from anabranch.controller.face import AssignedSegments, ConsumerLink
+from anabranch.controller.farewells import Farewells
 from anabranch.controller.group import Group
 from anabranch.controller.holds import Holds
 from anabranch.controller.host import SegmentRef
@@ -74,7 +75,7 @@ class Members:
         self._eras: dict[int, int] = {}  # who owned the segments that are not drained, when we last looked
         self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
         self._granting: set[int] = set()  # links whose last assignment is told when the owners know
-        self._left: dict[int, set[int]] = {}  # readers that clients without a word for leaving have closed
+        self._farewells = Farewells()
         self._joining: dict[int, asyncio.Future[AssignedSegments]] = {}
         self._saves = 0  # group records that are durable
         self._saved = asyncio.Event()
@@ -218,18 +219,12 @@ class Members:
         self._deliver(grouping.Resume(operation_id, tuple(found)))
 
     def _reader_left(self, segment_id: int, reader: str) -> None:
-        """Clients of Pulsar have no word for leaving: one that has closed its readers of all its segments is gone."""
+        """A client that has no word for leaving closed it."""
         member = reader.removesuffix(f"-seg-{segment_id}")
         for number, name in tuple(self._names.items()):
-            told = self._pushed.get(number)
-            if name != member or told is None or self._links[number].says_released:
+            if name != member or self._links[number].says_released:
                 continue
-            mine = {one.segment_id for one in told.segments}
-            if segment_id not in mine:
-                continue  # it was taken from it
-            left = self._left.setdefault(number, set())
-            left.add(segment_id)
-            if mine <= left:
+            if self._farewells.closed(number, segment_id):
                 self._forget(number)
                 self._deliver(seating.LeftCleanly(name, number))
 
@@ -379,6 +374,7 @@ class Members:
         if link is None and not is_joining:
             return
         self._pushed[number] = assigned
+        self._farewells.given(number, (one.segment_id for one in assigned.segments))
         if link is None or link.says_released or not self.subscription.kind.has_cursors:
             self._tell(number, assigned)
             return
@@ -421,7 +417,7 @@ class Members:
         self._names.pop(number, None)
         self._pushed.pop(number, None)
         self._granting.discard(number)
-        self._left.pop(number, None)
+        self._farewells.forget(number)
         return self._links.pop(number, None)
 
     def _refuse(self, number: int, error: Error) -> None:
