@@ -21,7 +21,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import SystemClock
-from tests.fake_broker import PATIENCE, FakeBroker, told
+from tests.fake_broker import PATIENCE, FakeBroker, Heard, told
 from tests.layout_world import split
 
 TOPIC = "topic://public/default/x"
@@ -88,14 +88,43 @@ async def test_scenario_36_an_error_after_the_first_layout_does_not_leave_it_dea
         assert (await next_of(seen)).layout.epoch == 1
 
 
+def deny(asked: Heard) -> None:
+    session_id = asked.body.session_id
+    asked.line.say(BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=session_id, error=pb.TopicNotFound, message="none")
+
+
 async def test_a_refusal_of_the_first_question_is_final() -> None:
-    async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
-        asked = await broker.expect(LOOKUP)
-        asked.line.say(
-            BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=asked.body.session_id, error=pb.TopicNotFound, message="none"
-        )
+    ours = FakeBroker(supports_scalable_topics=True, anabranch_extensions=True)
+    async with ours as broker, watching(broker) as watch:
+        deny(await broker.expect(LOOKUP))
         with pytest.raises(TopicNotFound):
             await watch.wait_first(PATIENCE)
+
+
+async def test_a_foreign_broker_that_knows_no_topic_is_asked_again() -> None:
+    """Apache Pulsar says so, too, of a topic that it is just unloading."""
+    first = Layout.initial(1, now_ms=0)
+    async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
+        deny(await broker.expect(LOOKUP))
+        await broker.expect(CLOSE)
+        told(await broker.expect(LOOKUP), first, TOPIC)
+        assert (await watch.wait_first(PATIENCE)).layout == first
+
+
+async def test_a_foreign_broker_that_goes_on_denying_is_believed() -> None:
+    async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
+
+        async def go_on() -> None:
+            while True:
+                asked = await broker.expect(LOOKUP, CLOSE)
+                if asked.kind == LOOKUP:
+                    deny(asked)
+
+        async with asyncio.TaskGroup() as group:
+            denying = group.create_task(go_on())
+            with pytest.raises(TopicNotFound):
+                await watch.wait_first(PATIENCE)
+            denying.cancel()
 
 
 async def test_asking_again_opens_the_session_anew() -> None:
