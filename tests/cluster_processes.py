@@ -60,11 +60,16 @@ class ClusterProcesses:
         return f"pulsar://{','.join(f'{HOST}:{broker.port}' for broker in self.brokers.values())}"
 
     def start(self) -> Self:
-        for broker in self.brokers.values():
-            broker.launch()
-        for broker in self.brokers.values():
-            broker.wait_ready()
-        self.wait_settled()
+        """All serve when this returns; when they cannot, none is left."""
+        try:
+            for broker in self.brokers.values():
+                broker.launch()
+            for broker in self.brokers.values():
+                broker.wait_ready()
+            self.wait_settled()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def revive(self) -> None:
