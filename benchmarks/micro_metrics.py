@@ -18,7 +18,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from anabranch.broker.topic import Topic
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
 from anabranch.node.node import Node

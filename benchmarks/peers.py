@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
-from anabranch.broker.names import NameGiver
-from anabranch.broker.server import SCRATCH_BYTES
+from anabranch.broker.name_generator import NameGiver
 from anabranch.broker.services import Address, Services
+from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.broker.wire.server import SCRATCH_BYTES
 from anabranch.protocol import entry, replies
 from anabranch.protocol.commands import BaseCommand, message_header, read_command, receipt_frame
 from anabranch.protocol.frames import Frame, FrameDecoder, TakeRun

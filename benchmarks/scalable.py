@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from anabranch.broker.scalable_admin import ScalableAdmin
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.controller.controllers import Controllers
 from anabranch.controller.record import TopicRecord
 from anabranch.model.names import TopicName

@@ -11,8 +11,12 @@ import os
 import sys
 from pathlib import Path
 
-from anabranch.broker import consumer_commands, scalable_commands, segment_owner, segment_topic, topic
-from anabranch.broker.producer_commands import ProducerCommands
+from anabranch.broker.segment import segment_topic
+from anabranch.broker.segment_host import local_segments as segment_owner
+from anabranch.broker.topic import topic
+from anabranch.broker.wire import consumer_commands
+from anabranch.broker.wire import scalable_topic_commands as scalable_commands
+from anabranch.broker.wire.producer_commands import ProducerCommands
 from anabranch.cli.main import main
 from anabranch.controller import leader, members, records, watches
 from anabranch.metadata.sqlite_writer import Writer

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anabranch.broker.exposition import Family
-from anabranch.broker.metrics import BROKER, NAMESPACE, OWN, SCHEMAS, SUBSCRIPTION, TOPIC, VERSION, WRITE_LATENCY
-from anabranch.broker.scalable_metrics import GROUPS, TOPICS, TOTALS
+from anabranch.broker.stats.metrics import BROKER, NAMESPACE, OWN, SCHEMAS, SUBSCRIPTION, TOPIC, VERSION, WRITE_LATENCY
+from anabranch.broker.stats.prometheus_format import Family
+from anabranch.broker.stats.scalable_topic_metrics import GROUPS, TOPICS, TOTALS
 
 HEAD = """\
 # Reference: metrics

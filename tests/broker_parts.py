@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from anabranch.broker.chunk_owners import Chunk
-from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscriptionType
-from anabranch.broker.delayed import DelayedEntries
-from anabranch.broker.dispatch import Dispatcher, ReadForward, Want
-from anabranch.broker.dispatch_keyed import KeyedDispatcher
-from anabranch.broker.dispatch_shared import SharedDispatcher
-from anabranch.broker.producer import Producer
-from anabranch.broker.settling import ack_entry
+from anabranch.broker.publish.producer import Producer
+from anabranch.broker.subscription.acknowledgement import ack_entry
+from anabranch.broker.subscription.chunk_affinity import Chunk
+from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscriptionType
+from anabranch.broker.subscription.delayed_delivery import DelayedEntries
+from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want
+from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
+from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol.commands import BaseCommand, position_of, read_command
 from anabranch.protocol.frames import FrameDecoder

@@ -6,15 +6,21 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from anabranch.broker.access import AccessMode
-from anabranch.broker.catalog import Catalog
-from anabranch.broker.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscribeRequest, SubscriptionType
-from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer_access import AccessMode
+from anabranch.broker.publish.window import Window
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription import Subscription
-from anabranch.broker.topic import Topic
-from anabranch.broker.topics import Topics
-from anabranch.broker.window import Window
+from anabranch.broker.subscription.consumer import (
+    Consumer,
+    ConsumerSpec,
+    KeySharedPolicy,
+    SubscribeRequest,
+    SubscriptionType,
+)
+from anabranch.broker.subscription.subscription import Subscription
+from anabranch.broker.topic.topic import Topic
+from anabranch.broker.topic_registry.registry import Topics
 from anabranch.metadata.memory import MemoryStore
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position

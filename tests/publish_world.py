@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.broker.access import AccessMode
-from anabranch.broker.dedup import Sequences
-from anabranch.broker.producer import Producer, Publish
-from anabranch.broker.publisher import Publisher
-from anabranch.broker.window import Window
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer_access import AccessMode
+from anabranch.broker.publish.publisher import Publisher
+from anabranch.broker.publish.sequence_ids import Sequences
+from anabranch.broker.publish.window import Window
 from anabranch.model.errors import Error
 from anabranch.storage.topiclog import TopicLogSettings
 from tests.broker_parts import RecordingPeer

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.broker.scalable_admin import ScalableAdmin
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.service import ScalableService
 from anabranch.model.names import TopicName

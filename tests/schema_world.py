@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from anabranch.broker.catalog import Catalog
-from anabranch.broker.names import NameGiver
-from anabranch.broker.schema_settings import SchemaSettings
-from anabranch.broker.schemas import SchemaRegistry
+from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.name_generator import NameGiver
+from anabranch.broker.schemas.registry import SchemaRegistry
+from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.metadata.port import MetadataStore
 from anabranch.runtime.clock import Clock
 from tests.storage_sim import SimBlocking

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from anabranch.broker import tokens
+from anabranch.security import tokens
 
 SECRET = bytes(range(100, 132))
 PASSWORDS = {"alice": "wonder land", "bob": "builder:with:colons", "carol": "pâté"}
@@ -46,7 +46,7 @@ def write_secret(directory: Path) -> Path:
 
 def write_htpasswd(directory: Path, **users: str) -> Path:
     """alice with bcrypt, bob with apr1, everybody else with {SHA}."""
-    from anabranch.broker.passwords import apr1
+    from anabranch.security.htpasswd import apr1
 
     lines = ["# users of a test", ""]
     for user, password in (users or PASSWORDS).items():

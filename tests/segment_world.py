@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from anabranch.broker.segment_topic import SegmentTopic
+from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.controller.host import HostEvent, SegmentHost, SegmentRef
 from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.record import TopicRecord, planned

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from anabranch.broker.producer_commands import Attached, ProducerCommands
+from anabranch.broker.wire.producer_commands import Attached, ProducerCommands
 from anabranch.protocol.commands import BaseCommand, read_command
 from anabranch.protocol.errors import ProtocolError
 from anabranch.protocol.frames import Frame, FrameDecoder

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import anabranch
-from anabranch.broker.consumer import SubscribeRequest
 from anabranch.broker.errors import ConsumerFenced
-from anabranch.broker.segment_topic import SegmentTopic
+from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.subscription.consumer import SubscribeRequest
 from anabranch.controller.controllers import Controllers
 from anabranch.controller.face import ConsumerLink, Registration
 from anabranch.model.names import TopicName

@@ -12,7 +12,7 @@ from typing import Any
 import pulsar
 import pytest
 
-from anabranch.broker.policyrules import ALWAYS, RULES
+from anabranch.broker.catalog.policy_fields import ALWAYS, RULES
 from tests.broker_process import BrokerProcess
 from tests.e2e.stock.client_helpers import EARLIEST, Rest, eventually, payloads, receive_data, send_all, topic_path
 

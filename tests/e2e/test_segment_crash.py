@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.catalog import Catalog
-from anabranch.broker.segment_facts import PROPERTY
+from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.segment.segment_state import PROPERTY
 from anabranch.controller.host import (
     Answer,
     Create,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.topic import Topic
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.node.node import Node

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from anabranch.broker.fleet import NoAnswer, NotConnected
+from anabranch.broker.peers import NoAnswer, NotConnected
 from anabranch.cluster.signature import ANSWER_HEADER, HEADER, SECRET_BYTES, Secret, Signature, sign_answer
 from anabranch.cluster.table import Seat
 from anabranch.rest import brokers_lines

@@ -10,7 +10,7 @@ import pytest
 
 import anabranch
 from anabranch import Backoff, Batching, Client, ConnectionPolicy
-from anabranch.broker.scalable_admin import ScalableAdmin
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.client.errors import BadOption, QueueFull, TimedOut
 from anabranch.client.policies import Chunking
 from anabranch.node.node import Node

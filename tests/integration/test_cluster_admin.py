@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from anabranch.admin.client import AdminClient
-from anabranch.broker.fleet import ErrandRefused, NoAnswer, NotConnected
+from anabranch.broker.peers import ErrandRefused, NoAnswer, NotConnected
 from anabranch.cluster.cluster import Cluster
 from anabranch.cluster.signature import HEADER, Secret
 from anabranch.cluster.slots import slot_of, slots_of_bundle
@@ -292,7 +292,7 @@ def needs_owner(method: str, path: str) -> bool:
 async def test_every_route_of_a_topic_finds_its_owner(tmp_path: Path) -> None:
     """Asked of the broker that does not serve the topic: sent on to the owner, or answered as the owner answers."""
     from anabranch import __version__
-    from anabranch.broker.admin import BrokerAdmin
+    from anabranch.broker.admin.service import BrokerAdmin
     from anabranch.rest.routes import make_router
 
     async with nodes(tmp_path, "b1", "b2") as (one, two):
@@ -320,7 +320,7 @@ async def test_every_route_of_a_topic_finds_its_owner(tmp_path: Path) -> None:
 
 async def test_a_parent_is_answered_alike_by_every_broker(tmp_path: Path) -> None:
     from anabranch import __version__
-    from anabranch.broker.admin import BrokerAdmin
+    from anabranch.broker.admin.service import BrokerAdmin
     from anabranch.rest.routes import make_router
 
     async with nodes(tmp_path, "b1", "b2") as (one, two):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.broker.errors import TopicNotFound
-from anabranch.broker.topic import Topic
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import TopicName
 from anabranch.model.schema import Schema, SchemaType
 from anabranch.node.settings import MetadataSettings

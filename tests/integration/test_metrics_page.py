@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.metrics import FAMILIES
+from anabranch.broker.stats.metrics import FAMILIES
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
 from anabranch.node.node import Node

@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.authorization import Grants
-from anabranch.broker.brokers_admin import BrokersAdmin
-from anabranch.broker.cursor_admin import CursorAdmin
-from anabranch.broker.namespace_admin import NamespaceAdmin
-from anabranch.broker.publish_admin import PublishAdmin
-from anabranch.broker.scalable_admin import ScalableAdmin
-from anabranch.broker.schema_admin import SchemaAdmin
+from anabranch.broker.admin.brokers import BrokersAdmin
+from anabranch.broker.admin.namespaces import NamespaceAdmin
+from anabranch.broker.admin.publish import PublishAdmin
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
+from anabranch.broker.admin.schemas import SchemaAdmin
+from anabranch.broker.admin.subscriptions import CursorAdmin
+from anabranch.broker.admin.topic_maintenance import TopicAdmin
 from anabranch.broker.services import Services
-from anabranch.broker.subscription_stats import StatsOptions
-from anabranch.broker.topic_admin import TopicAdmin
+from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.model.errors import AlreadyExists, NotFound, NotReady
 from anabranch.model.position import Position
 from anabranch.rest.message import Request, Response, json_response
@@ -26,6 +25,7 @@ from anabranch.rest.router import Route, Router
 from anabranch.rest.routes import make_router
 from anabranch.rest.server import HttpServer
 from anabranch.rest.settings import HttpSettings
+from anabranch.security.authorization import Grants
 
 SMALL = HttpSettings(
     port=0,

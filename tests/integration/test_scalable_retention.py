@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from anabranch.broker.segment_topic import SegmentTopic
+from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.service import ScalableService
 from anabranch.model.names import TopicName

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.schema_settings import SchemaSettings
+from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.model.names import TopicName
 from anabranch.model.schema import SchemaType, key_value_data
 from anabranch.node.node import Node

@@ -26,8 +26,8 @@ from anabranch import (
     QueueConsumer,
     StreamConsumer,
 )
-from anabranch.broker.scalable_admin import ScalableAdmin
-from anabranch.broker.segment_topic import SegmentTopic
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
+from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.client.checkpoint import FromStart, Kind, TopicCut
 from anabranch.client.consumer import Consumer
 from anabranch.client.errors import Closed

@@ -12,7 +12,7 @@ import pytest
 
 import anabranch
 from anabranch import Backoff, Batching, Checkpoint, Client, ConnectionPolicy
-from anabranch.broker.scalable_admin import ScalableAdmin
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.client.bulk import Sent
 from anabranch.client.consumer import Consumer
 from anabranch.node.node import Node

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.authorization import Action
-from anabranch.broker.connection import CommandSet
-from anabranch.broker.permissions import COMMAND_NEEDS, Covered, Scope
+from anabranch.broker.wire.connection import CommandSet
 from anabranch.node.node import Node
 from anabranch.node.security_settings import SecuritySettings
 from anabranch.node.settings import NetworkSettings, NodeSettings
@@ -23,6 +21,8 @@ from anabranch.protocol.server_errors import ServerError
 from anabranch.rest.router import Route
 from anabranch.rest.routes import make_router
 from anabranch.rest.settings import HttpSettings
+from anabranch.security.authorization import Action
+from anabranch.security.permissions import COMMAND_NEEDS, Covered, Scope
 from anabranch.storage.settings import StorageSettings
 from tests.integration.test_rest_server import TopicsInMemory
 from tests.raw_client import RawClient, command

@@ -12,8 +12,8 @@ import pytest
 
 from anabranch.admin.client import AdminClient
 from anabranch.admin.errors import Refused
-from anabranch.broker.segment_graves import SegmentGraves
-from anabranch.broker.segment_topic import SegmentTopic
+from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment_host.tombstone_sweeper import SegmentGraves
 from anabranch.controller.host import (
     CloseReader,
     Create,
@@ -259,8 +259,8 @@ async def test_who_registers_without_a_start_says_it_here_and_means_when_it_regi
 
 
 async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.broker.awaited_cursors.REGISTRY_SECONDS", 0.05)
-    monkeypatch.setattr("anabranch.broker.awaited_cursors.ASK_SECONDS", 0.01)
+    monkeypatch.setattr("anabranch.broker.segment.pending_cursors.REGISTRY_SECONDS", 0.05)
+    monkeypatch.setattr("anabranch.broker.segment.pending_cursors.ASK_SECONDS", 0.01)
     loaded(node).on_event = None
     async with client_of(node) as client:
         answer = await client.subscribe(str(PARENT.name), "new")
@@ -270,7 +270,7 @@ async def test_a_subscription_that_nobody_registers(node: Node, monkeypatch: pyt
 
 async def test_a_refusal_of_the_registry_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that a checkpoint group has, which has no cursors: nobody waits for what will never be."""
-    monkeypatch.setattr("anabranch.broker.awaited_cursors.REGISTRY_SECONDS", 3_600.0)
+    monkeypatch.setattr("anabranch.broker.segment.pending_cursors.REGISTRY_SECONDS", 3_600.0)
     topic = "topic://public/default/groups"
     async with serving(tmp_path) as node, client_of(node) as client, layout_client(node) as member:
         await admin_of(node).create(topic, 1, {})

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.catalog import Catalog
-from anabranch.broker.scalable_rules import regular_twin
+from anabranch.broker.admin.namespace_rules import regular_twin
+from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.settings import BrokerSettings
 from anabranch.controller.face import TopicExists
 from anabranch.controller.paths import record_key

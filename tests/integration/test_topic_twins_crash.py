@@ -9,10 +9,10 @@ from itertools import product
 
 import pytest
 
-from anabranch.broker.catalog import Catalog
+from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.topics import Topics
+from anabranch.broker.topic_registry.registry import Topics
 from anabranch.controller.paths import record_key
 from anabranch.controller.steps import TopicGone
 from anabranch.metadata.memory import MemoryStore

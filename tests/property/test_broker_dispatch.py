@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker import consumer as consumers
-from anabranch.broker.consumer import RUN_BYTES, Consumer, SubscriptionType
-from anabranch.broker.dispatch_keyed import KeyedDispatcher
-from anabranch.broker.dispatch_shared import SharedDispatcher
-from anabranch.broker.dispatch_single import SingleDispatcher
+from anabranch.broker.subscription import consumer as consumers
+from anabranch.broker.subscription.consumer import RUN_BYTES, Consumer, SubscriptionType
+from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
+from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
+from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
 from anabranch.runtime.net import Buffer
 from anabranch.storage.port import StoredEntry

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.access import AccessMode, AccessTable
-from anabranch.broker.dedup import Sequences, Verdict
-from anabranch.broker.delayed import DelayedEntries
 from anabranch.broker.errors import ProducerBusy, ProducerFenced
-from anabranch.broker.selectors import RING_SIZE, HashRing
+from anabranch.broker.publish.producer_access import AccessMode, AccessTable
+from anabranch.broker.publish.sequence_ids import Sequences, Verdict
+from anabranch.broker.subscription.consumer_selectors import RING_SIZE, HashRing
+from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.model.position import Position
 
 QUICK = settings(max_examples=200, deadline=None)

@@ -7,9 +7,9 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.dedup import Sequences
-from anabranch.broker.producer import Producer
-from anabranch.broker.window import Window
+from anabranch.broker.publish.producer import Producer
+from anabranch.broker.publish.sequence_ids import Sequences
+from anabranch.broker.publish.window import Window
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.storage.port import StorageError
 from tests.broker_parts import RecordingPeer

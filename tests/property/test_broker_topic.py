@@ -8,10 +8,10 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.consumer import Consumer, SubscriptionType
-from anabranch.broker.producer import Publish
-from anabranch.broker.subscription import Subscription
-from anabranch.broker.topic import Topic
+from anabranch.broker.publish.producer import Publish
+from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
+from anabranch.broker.subscription.subscription import Subscription
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.position import Position
 from anabranch.protocol.commands import BaseCommand, position_of
 from anabranch.protocol.entry import build_batch, build_entry

@@ -7,8 +7,8 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.compaction import Compactor, HashRange, Scan, Status, Survivors, messages_of
-from anabranch.broker.topic import Topic
+from anabranch.broker.topic.compaction import Compactor, HashRange, Scan, Status, Survivors, messages_of
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.position import Position
 from anabranch.protocol.entry import build_batch, build_entry, split_batch
 from tests.broker_world import BrokerWorld

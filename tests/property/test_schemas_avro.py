@@ -11,7 +11,7 @@ import fastavro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.schema_compat import check_valid, objection
+from anabranch.broker.schemas.compatibility import check_valid, objection
 from anabranch.model.schema import BadSchema, Schema, SchemaType, Strategy
 
 PRIMITIVES = ("int", "long", "float", "double", "boolean", "string", "bytes")

@@ -11,8 +11,8 @@ from itertools import cycle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.catalog import Catalog
-from anabranch.broker.schemas import schema_name
+from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.schemas.registry import schema_name
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import Expected, Session, Version, Versioned

@@ -7,11 +7,11 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.authentication import Authenticator, CertificateMethod, Credentials, Unauthenticated
-from anabranch.broker.authentication import http_credentials as from_http
-from anabranch.broker.authorization import Grants
-from anabranch.broker.tokens import BadKey, TokenMethod, TokenReader, public_key, secret_keys
 from anabranch.model.errors import Error
+from anabranch.security.authentication import Authenticator, CertificateMethod, Credentials, Unauthenticated
+from anabranch.security.authentication import http_credentials as from_http
+from anabranch.security.authorization import Grants
+from anabranch.security.tokens import BadKey, TokenMethod, TokenReader, public_key, secret_keys
 from tests.security_world import SECRET, token_of
 
 NOW = 1_700_000_000_000

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.awaited_cursors import REGISTRY_SECONDS, AwaitedCursors
 from anabranch.broker.errors import TopicFenced
+from anabranch.broker.segment.pending_cursors import REGISTRY_SECONDS, AwaitedCursors
 from anabranch.model.errors import NotAllowed
 from tests.topic_world import ManualClock
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.access import AccessMode, AccessTable, Admission
 from anabranch.broker.errors import ProducerBusy, ProducerFenced
+from anabranch.broker.publish.producer_access import AccessMode, AccessTable, Admission
 
 SHARED, EXCLUSIVE, WAIT, FENCING = AccessMode
 Table = AccessTable[str]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.catalog import Catalog, NamespacePolicies
+from anabranch.broker.catalog.catalog import Catalog, NamespacePolicies
 from anabranch.broker.errors import NamespaceNotFound, TopicNotFound
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.memory import MemoryStore

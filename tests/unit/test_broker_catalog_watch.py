@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.broker.catalog_watch import CatalogWatch, Unread
+from anabranch.broker.catalog.catalog_watch import CatalogWatch, Unread
 from anabranch.broker.errors import NamespaceNotFound
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.memory_data import MemoryData

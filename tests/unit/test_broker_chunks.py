@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anabranch.broker.chunk_owners import KNOWN_MAX, Chunk, ChunkOwners
-from anabranch.broker.consumer import Consumer, SubscriptionType
-from anabranch.broker.entryfacts import chunk_of
+from anabranch.broker.subscription.chunk_affinity import KNOWN_MAX, Chunk, ChunkOwners
+from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
+from anabranch.broker.subscription.entry_metadata import chunk_of
 from anabranch.client.chunking import entries_of
 from anabranch.client.record import Record, Style
 from anabranch.model.position import Position

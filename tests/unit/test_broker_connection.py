@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.connection import BaseType, CommandSet, Connection, Handler
-from anabranch.broker.names import NameGiver
+from anabranch.broker.name_generator import NameGiver
 from anabranch.broker.services import Address, Services
+from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame, read_command
 from anabranch.protocol.frames import Frame, FrameDecoder

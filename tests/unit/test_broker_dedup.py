@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker import dedup
-from anabranch.broker.dedup import Sequences, Verdict, highest_of
+from anabranch.broker.publish import sequence_ids as dedup
+from anabranch.broker.publish.sequence_ids import Sequences, Verdict, highest_of
 from anabranch.model.position import EARLIEST, Position
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.consumer import SubscriptionType
-from anabranch.broker.dispatch import ReadForward, ReadThese
-from anabranch.broker.dispatch_single import SingleDispatcher
 from anabranch.broker.errors import ConsumerAssignFailed, ConsumerBusy
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.subscription.dispatcher import ReadForward, ReadThese
+from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
 from anabranch.protocol.commands import BaseCommand
 from tests.broker_parts import ListLog, Shell, keyed, make_consumer, numbers, peer_of, positions, shared

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker import fences
 from anabranch.broker.errors import ProducerFenced
-from anabranch.broker.fences import Fences
+from anabranch.broker.topic import fences
+from anabranch.broker.topic.fences import Fences
 
 
 def test_the_highest_is_right() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.access import AccessMode
-from anabranch.broker.consumer import Consumer, SubscriptionType
 from anabranch.broker.errors import ConsumerBusy, ProducerBusy, SubscriptionNotFound, TopicFenced
-from anabranch.broker.memorytopic import MemorySubscription, MemoryTopic
-from anabranch.broker.producer import Producer, Publish
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer_access import AccessMode
+from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
+from anabranch.broker.topic.non_persistent_topic import MemorySubscription, MemoryTopic
 from anabranch.model.errors import NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import BaseCommand

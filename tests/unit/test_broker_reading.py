@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.consumer import SubscriptionType
-from anabranch.broker.dispatch import ReadForward, ReadThese
-from anabranch.broker.dispatch_single import SingleDispatcher
-from anabranch.broker.subscription_reader import COLD_READS, SubscriptionReader
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.subscription.dispatcher import ReadForward, ReadThese
+from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
+from anabranch.broker.subscription.entry_reader import COLD_READS, SubscriptionReader
 from anabranch.model.position import Position
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.port import StorageError

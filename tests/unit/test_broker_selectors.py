@@ -6,9 +6,15 @@ from collections import Counter
 
 import pytest
 
-from anabranch.broker import selectors
 from anabranch.broker.errors import ConsumerAssignFailed
-from anabranch.broker.selectors import RING_SIZE, HashRing, RoundRobin, StickyRanges, failover_active
+from anabranch.broker.subscription import consumer_selectors as selectors
+from anabranch.broker.subscription.consumer_selectors import (
+    RING_SIZE,
+    HashRing,
+    RoundRobin,
+    StickyRanges,
+    failover_active,
+)
 
 
 def turns(*members: tuple[str, int]) -> RoundRobin[tuple[str, int]]:

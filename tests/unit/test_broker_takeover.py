@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from anabranch.broker import takeover
-from anabranch.broker.access import AccessMode
 from anabranch.broker.errors import ProducerFenced
-from anabranch.broker.producer import Producer, Publish
-from anabranch.broker.takeover import settle_name
-from anabranch.broker.window import Window
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer_access import AccessMode
+from anabranch.broker.publish.window import Window
+from anabranch.broker.topic import takeover
+from anabranch.broker.topic.takeover import settle_name
 from anabranch.model.errors import NotReady
 from tests.broker_parts import RecordingPeer
 

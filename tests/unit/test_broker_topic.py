@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.access import AccessMode
-from anabranch.broker.consumer import SubscriptionType
 from anabranch.broker.errors import (
     ConsumerBusy,
     ProducerBusy,
@@ -16,8 +14,10 @@ from anabranch.broker.errors import (
     TopicFenced,
     TopicTerminated,
 )
-from anabranch.broker.producer import Publish
-from anabranch.broker.topic import Topic
+from anabranch.broker.publish.producer import Publish
+from anabranch.broker.publish.producer_access import AccessMode
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.position import LATEST, Position
 from anabranch.protocol.commands import BaseCommand

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.errors import NamespaceNotFound, TopicFenced, TopicNotFound
-from anabranch.broker.memorytopic import MemoryTopic
 from anabranch.broker.placement import Address, ServedElsewhere
-from anabranch.broker.policies import Policies
-from anabranch.broker.producer import Publish
-from anabranch.broker.topic import Topic
+from anabranch.broker.publish.producer import Publish
+from anabranch.broker.topic.non_persistent_topic import MemoryTopic
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import Error, NotAllowed, NotReady
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position

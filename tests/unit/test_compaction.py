@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.compaction import CURSOR, Keyed, Status, messages_of, remainder
 from anabranch.broker.errors import AlreadyRunning
-from anabranch.broker.topic import Topic
+from anabranch.broker.topic.compaction import CURSOR, Keyed, Status, messages_of, remainder
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import NotAllowed
 from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol import entry as entries

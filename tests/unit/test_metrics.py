@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker.exposition import Family, escaped, gauge, labels, samples, single
-from anabranch.broker.latency import NAMES, Latencies
-from anabranch.broker.meter import WINDOW_SECONDS, Meter
-from anabranch.broker.metrics import FAMILIES
+from anabranch.broker.publish.latency_histogram import NAMES, Latencies
+from anabranch.broker.stats.metrics import FAMILIES
+from anabranch.broker.stats.prometheus_format import Family, escaped, gauge, labels, samples, single
+from anabranch.broker.topic_registry.rate_meter import WINDOW_SECONDS, Meter
 
 
 def test_the_first_look_says_nothing() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from anabranch.broker.metrics import FAMILIES
+from anabranch.broker.stats.metrics import FAMILIES
 from scripts.metrics_reference import PARTS, page
 
 DOCS = Path(__file__).parents[2] / "docs"

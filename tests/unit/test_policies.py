@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker import bundles
-from anabranch.broker.catalog import NamespacePolicies
-from anabranch.broker.consumer import SubscriptionType
-from anabranch.broker.dedup import Sequences
+from anabranch.broker.catalog import bundles
+from anabranch.broker.catalog.catalog import NamespacePolicies
+from anabranch.broker.catalog.policies import DeleteMode, InactiveRule, Policies, Quota, QuotaPolicy, Retention
+from anabranch.broker.catalog.policy_fields import ALWAYS, BY_KEY, RULES, parse_record, shown_record
 from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions, TooManyTopics
-from anabranch.broker.inactive import REVISIT_SECONDS, WAKE_MAX, Visits, is_doomed, is_eligible, needs_patrol
-from anabranch.broker.limits import check_consumer, check_producer, check_subscription
-from anabranch.broker.policies import DeleteMode, InactiveRule, Policies, Quota, QuotaPolicy, Retention
-from anabranch.broker.policyrules import ALWAYS, BY_KEY, RULES, parse_record, shown_record
-from anabranch.broker.quota import (
+from anabranch.broker.publish.sequence_ids import Sequences
+from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.topic.backlog_quota import (
     Blocked,
     EvictOlderThan,
     EvictUpTo,
@@ -25,8 +24,16 @@ from anabranch.broker.quota import (
     judge_size,
     position_leaving,
 )
-from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.topic import Topic
+from anabranch.broker.topic.inactive_topics import (
+    REVISIT_SECONDS,
+    WAKE_MAX,
+    Visits,
+    is_doomed,
+    is_eligible,
+    needs_patrol,
+)
+from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker.brake import Brake
-from anabranch.broker.producer import Producer, Publish
-from anabranch.broker.publish_gate import PublishGate
-from anabranch.broker.rates import NO_LIMIT, SUBSCRIBERS_MAX, Allowance, Rate, SubscribeRates, Throttle
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.subscription.dispatch_rate_limiter import Brake
+from anabranch.broker.token_bucket import NO_LIMIT, SUBSCRIBERS_MAX, Allowance, Rate, SubscribeRates, Throttle
 from tests.publish_world import make_producer, send
 from tests.topic_world import ManualClock
 

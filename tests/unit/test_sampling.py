@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from anabranch.broker.consumer import SubscriptionType
-from anabranch.broker.sampling import LOOK_SECONDS
-from anabranch.broker.stats import topic_stats
-from anabranch.broker.subscription_stats import StatsOptions
+from anabranch.broker.stats.subscription_stats import StatsOptions
+from anabranch.broker.stats.topic_stats import topic_stats
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.topic_registry.rate_sampler import LOOK_SECONDS
 from anabranch.model.names import TopicName
 from tests.broker_world import BrokerWorld
 

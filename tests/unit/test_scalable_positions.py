@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.scalable_positions import positions_of
+from anabranch.broker.admin.scalable_positions import positions_of
 from anabranch.controller.host import CursorStats, Rates, SegmentStats
 from anabranch.model.layout import Layout, LayoutLimits
 from anabranch.model.position import EARLIEST, Position

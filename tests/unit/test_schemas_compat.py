@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from anabranch.broker.schema_compat import (
+from anabranch.broker.schemas.compatibility import (
     DEPTH_MAX,
     NODES_MAX,
     SchemaTooLarge,
@@ -357,7 +357,7 @@ def test_the_older_strategy_names_mean_the_newer_ones() -> None:
 
 def test_the_avro_library_is_not_loaded_before_it_is_needed() -> None:
     code = (
-        "import sys, anabranch.node.node; from anabranch.broker.schema_compat import check_valid;"
+        "import sys, anabranch.node.node; from anabranch.broker.schemas.compatibility import check_valid;"
         "from anabranch.model.schema import Schema, SchemaType; check_valid(Schema(SchemaType.STRING), 9);"
         "assert not any(name.split('.')[0] in ('avro', 'fastavro') for name in sys.modules)"
     )

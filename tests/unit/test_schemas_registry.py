@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.catalog import Catalog
+from anabranch.broker.admin.schemas import SchemaAdmin
+from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.errors import IncompatibleSchema, NamespaceNotFound, SchemaNotFound, TooManySchemas
-from anabranch.broker.schema_admin import SchemaAdmin
-from anabranch.broker.schema_compat import SchemaTooLarge
-from anabranch.broker.schema_counts import NAMESPACES_MAX, OTHERS, Counts, SchemaCounts
-from anabranch.broker.schema_policy import AUTO_UPDATE, AUTO_UPDATE_STRATEGY, STRATEGY, VALIDATION, SchemaPolicy
-from anabranch.broker.schema_settings import SchemaSettings
-from anabranch.broker.schemas import SchemaRegistry, schema_name, version_bytes
+from anabranch.broker.schemas.compatibility import SchemaTooLarge
+from anabranch.broker.schemas.counters import NAMESPACES_MAX, OTHERS, Counts, SchemaCounts
+from anabranch.broker.schemas.policy import AUTO_UPDATE, AUTO_UPDATE_STRATEGY, STRATEGY, VALIDATION, SchemaPolicy
+from anabranch.broker.schemas.registry import SchemaRegistry, schema_name, version_bytes
+from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import Expected, Session, Version

@@ -6,7 +6,9 @@ import itertools
 
 import pytest
 
-from anabranch.broker.authorization import (
+from anabranch.model.errors import BadName, BadRequest
+from anabranch.model.names import TopicName
+from anabranch.security.authorization import (
     BROKER,
     AccessPolicies,
     Action,
@@ -17,8 +19,6 @@ from anabranch.broker.authorization import (
     parse_actions,
     parse_role,
 )
-from anabranch.model.errors import BadName, BadRequest
-from anabranch.model.names import TopicName
 
 TOPIC = TopicName.parse("persistent://t/n/x")
 OTHER = TopicName.parse("persistent://t/n/y")

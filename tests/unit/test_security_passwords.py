@@ -9,11 +9,11 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from anabranch.broker import passwords
-from anabranch.broker.authentication import Authenticator, CertificateMethod, Credentials, Unauthenticated
-from anabranch.broker.authentication import http_credentials as from_http
-from anabranch.broker.passwords import BadPasswordFile, PasswordMethod, apr1, matches, parse_htpasswd
 from anabranch.runtime.blocking import Blocking, ThreadBlocking
+from anabranch.security import htpasswd as passwords
+from anabranch.security.authentication import Authenticator, CertificateMethod, Credentials, Unauthenticated
+from anabranch.security.authentication import http_credentials as from_http
+from anabranch.security.htpasswd import BadPasswordFile, PasswordMethod, apr1, matches, parse_htpasswd
 from tests.security_world import PASSWORDS, basic_header, write_htpasswd
 
 

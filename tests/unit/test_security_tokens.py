@@ -13,12 +13,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from anabranch.broker import tokens
-from anabranch.broker.authentication import Credentials, Unauthenticated
-from anabranch.broker.token_files import FollowingTokenMethod, KeyFile
-from anabranch.broker.tokens import ALGORITHMS, HMAC_BYTES, BadKey, TokenKey, TokenMethod, TokenReader
 from anabranch.model.errors import BadRequest
 from anabranch.node.tokens import create_key_pair, create_secret_key, create_token, validate_token
+from anabranch.security import tokens
+from anabranch.security.authentication import Credentials, Unauthenticated
+from anabranch.security.token_key_file import FollowingTokenMethod, KeyFile
+from anabranch.security.tokens import ALGORITHMS, HMAC_BYTES, BadKey, TokenKey, TokenMethod, TokenReader
 
 NOW = 1_700_000_000_000
 SECRET = bytes(range(64))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker import segment_codec as codec
+from anabranch.broker.segment_host import request_codec as codec
 from anabranch.controller import host
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import TopicName

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker.segment_facts import (
+from anabranch.broker.segment.segment_state import (
     MOVES_MAX,
     NEVER,
     CursorFacts,

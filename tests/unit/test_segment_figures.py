@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.inactive import needs_patrol
-from anabranch.broker.meter import Meter
-from anabranch.broker.policies import InactiveRule, Policies, Retention
-from anabranch.broker.segment_policies import for_segments, segment_policies
-from anabranch.broker.segment_rates import LOOK_SECONDS, SHORT_SAMPLES, SHORT_SECONDS
+from anabranch.broker.catalog.policies import InactiveRule, Policies, Retention
+from anabranch.broker.catalog.segment_policies import for_segments, segment_policies
+from anabranch.broker.segment_host.segment_stats import LOOK_SECONDS, SHORT_SAMPLES, SHORT_SECONDS
 from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.topic.inactive_topics import needs_patrol
+from anabranch.broker.topic_registry.rate_meter import Meter
 from anabranch.node.settings import NodeSettings
 
 WEEK_MS = 7 * 24 * 3600 * 1000

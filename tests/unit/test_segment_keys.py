@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.broker.scalable_records import ScalableTopic
-from anabranch.broker.segment_keys import LOOKS, PROOFS, KeyProof
+from anabranch.broker.segment.key_range_check import LOOKS, PROOFS, KeyProof
+from anabranch.broker.segment_host.topic_layouts import ScalableTopic
 from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker.dedup import Last
 from anabranch.broker.errors import TopicNotFound
-from anabranch.broker.scalable_records import ScalableTopic, find_segment
-from anabranch.broker.segment_lineage import LastSequence, Lineage, telling
+from anabranch.broker.publish.sequence_ids import Last
+from anabranch.broker.segment_host.ancestor_sequences import LastSequence, Lineage, telling
+from anabranch.broker.segment_host.topic_layouts import ScalableTopic, find_segment
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.record_codec import encode_record
 from anabranch.controller.record_memo import RecordMemo

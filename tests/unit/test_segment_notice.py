@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from anabranch.broker.placement import Address, EverythingHere
-from anabranch.broker.scalable_records import ScalableTopic
-from anabranch.broker.segment_notice import SealedNotices
+from anabranch.broker.segment_host.seal_notifications import SealedNotices
+from anabranch.broker.segment_host.topic_layouts import ScalableTopic
 from anabranch.controller.host import Seal, SegmentRef
 from anabranch.metadata.port import StoreUnavailable
 from anabranch.model.layout import NO_LIMITS, Layout

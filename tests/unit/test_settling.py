@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from anabranch.broker.brake import first_entries
-from anabranch.broker.consumer import SubscriptionType
-from anabranch.broker.delay_alarm import DelayAlarm
-from anabranch.broker.dispatch_single import SingleDispatcher
-from anabranch.broker.settling import ack_entry, pass_over, pass_removed
+from anabranch.broker.subscription.acknowledgement import ack_entry, pass_over, pass_removed
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.subscription.delay_alarm import DelayAlarm
+from anabranch.broker.subscription.dispatch_rate_limiter import first_entries
+from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
 from anabranch.storage.port import StoredEntry
 from tests.broker_parts import ListLog, Shell, keyed, make_consumer, positions, shared

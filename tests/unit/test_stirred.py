@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from anabranch.broker.consumer import SubscriptionType
-from anabranch.broker.meter import WINDOW_SECONDS
-from anabranch.broker.sampling import LOOK_SECONDS
-from anabranch.broker.stirred import Stirred
-from anabranch.broker.topic import Topic
-from anabranch.broker.topics import REST_SECONDS
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.topic.topic import Topic
+from anabranch.broker.topic_registry.activity import Stirred
+from anabranch.broker.topic_registry.rate_meter import WINDOW_SECONDS
+from anabranch.broker.topic_registry.rate_sampler import LOOK_SECONDS
+from anabranch.broker.topic_registry.registry import REST_SECONDS
 from anabranch.model.names import TopicName
 from tests.broker_world import BrokerWorld
 

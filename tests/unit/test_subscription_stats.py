@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from anabranch.broker.consumer import SubscriptionType
-from anabranch.broker.memorytopic import MemoryTopic
-from anabranch.broker.sampling import SubscriptionBook
-from anabranch.broker.subscription_stats import StatsOptions, consumer_stats, rate_since, subscription_stats, when
+from anabranch.broker.stats.subscription_stats import StatsOptions, consumer_stats, rate_since, subscription_stats, when
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.topic.non_persistent_topic import MemoryTopic
+from anabranch.broker.topic_registry.rate_sampler import SubscriptionBook
 from anabranch.model.names import TopicName
 from tests.broker_parts import RecordingPeer, make_consumer
 from tests.broker_world import BrokerWorld

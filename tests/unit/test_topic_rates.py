@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.broker.consumer import SubscriptionType
-from anabranch.broker.policies import Policies
-from anabranch.broker.producer import Producer, Publish
-from anabranch.broker.publish_gate import PublishGate
-from anabranch.broker.rates import Rate
+from anabranch.broker.catalog.policies import Policies
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.publish_rate_limiter import PublishGate
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.topic_rates import TopicRates
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.token_bucket import Rate
+from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.model.errors import NotAllowed
 from anabranch.protocol.entry import build_entry
 from tests.broker_parts import RecordingPeer, make_consumer

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.compaction import CURSOR
-from anabranch.broker.consumer import SubscriptionType
 from anabranch.broker.errors import ConsumerBusy, SubscriptionNotFound, TooManySubscriptions, TopicFenced
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription import Subscription
-from anabranch.broker.topic_subscriptions import TopicSubscriptions
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.subscription.subscription import Subscription
+from anabranch.broker.topic.compaction import CURSOR
+from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions
 from anabranch.model.errors import NotAllowed
 from anabranch.model.position import Position
 from anabranch.runtime.tasks import TaskOwner

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from anabranch.broker.catalog import Catalog
-from anabranch.broker.fleet import Fleet
-from anabranch.broker.guard import Guard
-from anabranch.broker.names import NameGiver
+from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.name_generator import NameGiver
+from anabranch.broker.peers import Fleet
 from anabranch.broker.placement import Address, EverythingHere, Placement
-from anabranch.broker.schemas import SchemaRegistry
-from anabranch.broker.segment_host import EmbeddedHost
+from anabranch.broker.schemas.registry import SchemaRegistry
+from anabranch.broker.segment_host.host import EmbeddedHost
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.topics import Topics
+from anabranch.broker.topic_registry.registry import Topics
 from anabranch.controller.face import ScalableTopics
 from anabranch.runtime.clock import Clock
+from anabranch.security.access_control import Guard
 
 __all__ = ["SERVER_VERSION", "Address", "Services"]
 

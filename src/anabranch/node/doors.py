@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 
 from anabranch.broker.placement import Address
-from anabranch.broker.server import BrokerServer
+from anabranch.broker.wire.server import BrokerServer
 from anabranch.node.settings import NodeSettings
 from anabranch.rest.server import HttpServer
 from anabranch.runtime.net import Listener, SocketNetwork

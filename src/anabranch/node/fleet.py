@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from anabranch.broker.fleet import BrokerFacts, NoAnswer, NotConnected
+from anabranch.broker.peers import BrokerFacts, NoAnswer, NotConnected
 from anabranch.cluster.cluster import DIRECTOR
 from anabranch.cluster.slots import slots_of_bundle
 from anabranch.cluster.table import Seat

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 
-from anabranch.broker.authentication import Authenticator, CertificateMethod, Method
-from anabranch.broker.catalog import Catalog
-from anabranch.broker.guard import Guard
+from anabranch.broker.catalog.catalog import Catalog
 from anabranch.model.errors import Error
 from anabranch.node.security_settings import SecuritySettings, TlsSettings
 from anabranch.runtime.blocking import Blocking
 from anabranch.runtime.tls import TlsError, TlsFiles, TlsServer
+from anabranch.security.access_control import Guard
+from anabranch.security.authentication import Authenticator, CertificateMethod, Method
 
 
 class BadTlsFiles(Error):
@@ -30,7 +30,7 @@ def make_guard(settings: SecuritySettings, catalog: Catalog, blocking: Blocking)
             case "token":
                 methods[name] = _token_method(settings)
             case "basic":
-                from anabranch.broker.passwords import PasswordMethod
+                from anabranch.security.htpasswd import PasswordMethod
 
                 assert settings.basic_file is not None
                 methods[name] = PasswordMethod(settings.basic_file, blocking, os.urandom(32))
@@ -46,8 +46,8 @@ def make_guard(settings: SecuritySettings, catalog: Catalog, blocking: Blocking)
 
 
 def _token_method(settings: SecuritySettings) -> Method:
-    from anabranch.broker import tokens
-    from anabranch.broker.token_files import FollowingTokenMethod, KeyFile
+    from anabranch.security import tokens
+    from anabranch.security.token_key_file import FollowingTokenMethod, KeyFile
 
     if settings.token_secret_key:
         file = KeyFile(settings.token_secret_key, tokens.secret_keys)

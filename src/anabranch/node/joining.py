@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from anabranch import __version__
-from anabranch.broker.admin import BrokerAdmin
-from anabranch.broker.catalog_watch import CatalogWatch
+from anabranch.broker.admin.service import BrokerAdmin
+from anabranch.broker.catalog.catalog_watch import CatalogWatch
 from anabranch.broker.placement import Address
-from anabranch.broker.server import BrokerServer
-from anabranch.broker.topics import Topics
+from anabranch.broker.topic_registry.registry import Topics
+from anabranch.broker.wire.server import BrokerServer
 from anabranch.cluster.card import Card
 from anabranch.cluster.cluster import Cluster
 from anabranch.cluster.secret import load_secret

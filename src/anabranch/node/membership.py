@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from anabranch.broker.placement import Address, ServedElsewhere
-from anabranch.broker.topics import Topics
+from anabranch.broker.topic_registry.registry import Topics
 from anabranch.cluster.card import Card
 from anabranch.cluster.cluster import Cluster
 from anabranch.cluster.slots import slot_of

@@ -15,18 +15,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from anabranch import __version__
-from anabranch.broker.admin import BrokerAdmin
-from anabranch.broker.brokers_admin import BrokersAdmin
-from anabranch.broker.guard import Guard
-from anabranch.broker.names import NameGiver
+from anabranch.broker.admin.brokers import BrokersAdmin
+from anabranch.broker.admin.namespace_rules import ScalableRules
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
+from anabranch.broker.admin.service import BrokerAdmin
+from anabranch.broker.name_generator import NameGiver
 from anabranch.broker.placement import EverythingHere, Placement
-from anabranch.broker.scalable_admin import ScalableAdmin
-from anabranch.broker.scalable_rules import ScalableRules
-from anabranch.broker.schemas import SchemaRegistry
-from anabranch.broker.segment_host import GROUP
-from anabranch.broker.server import BrokerServer
+from anabranch.broker.schemas.registry import SchemaRegistry
+from anabranch.broker.segment_host.host import GROUP
 from anabranch.broker.services import Services
-from anabranch.broker.topics import Topics
+from anabranch.broker.topic_registry.registry import Topics
+from anabranch.broker.wire.server import BrokerServer
 from anabranch.controller.host import SegmentHost
 from anabranch.controller.record_memo import RecordMemo
 from anabranch.controller.service import ScalableService
@@ -50,6 +49,7 @@ from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import Clock, SystemClock
 from anabranch.runtime.net import SocketNetwork
 from anabranch.runtime.settings import shown
+from anabranch.security.access_control import Guard
 
 if TYPE_CHECKING:
     from anabranch.node.joining import Joining

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.scalable_records import ScalableTopic
+from anabranch.broker.segment_host.topic_layouts import ScalableTopic
 from anabranch.controller.record import TopicRecord
 from anabranch.controller.record_memo import RecordMemo
 from anabranch.metadata.port import MetadataStore

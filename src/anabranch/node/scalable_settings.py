@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.broker.policies import MIB, MINUTE_MS, Retention
+from anabranch.broker.catalog.policies import MIB, MINUTE_MS, Retention
 from anabranch.controller.settings import ScalableTopicsSettings
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from anabranch.broker.catalog import Catalog
-from anabranch.broker.policies import Retention
+from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.catalog.policies import Retention
 from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.runtime.clock import Clock

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from anabranch.broker.fleet import Fleet
+from anabranch.broker.peers import Fleet
 from anabranch.broker.placement import Placement
-from anabranch.broker.segment_graves import SegmentGraves
-from anabranch.broker.segment_guard import SegmentGuard
-from anabranch.broker.segment_host import EmbeddedHost
-from anabranch.broker.segment_owner import SegmentOwner
-from anabranch.broker.topics import Topics
+from anabranch.broker.segment_host.host import EmbeddedHost
+from anabranch.broker.segment_host.local_segments import SegmentOwner
+from anabranch.broker.segment_host.segment_guard import SegmentGuard
+from anabranch.broker.segment_host.tombstone_sweeper import SegmentGraves
+from anabranch.broker.topic_registry.registry import Topics
 from anabranch.node.scalable_records import StoredScalableRecords
 from anabranch.node.segment_logs import NodeSegmentLogs
 from anabranch.node.stores import Stores

@@ -7,7 +7,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anabranch.broker.schema_settings import SchemaSettings
+from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
 from anabranch.node.cluster_settings import ClusterSettings
 from anabranch.node.scalable_settings import ScalableTopicSettings

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from anabranch.broker.catalog import Catalog
+from anabranch.broker.catalog.catalog import Catalog
 from anabranch.metadata.open import open_store
 from anabranch.metadata.writegate import GatedStore
 from anabranch.model.names import TopicName

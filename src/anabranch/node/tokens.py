@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anabranch.broker import tokens
-from anabranch.broker.tokens import ALGORITHMS, HMAC_BYTES
 from anabranch.model.errors import AlreadyExists, BadRequest
+from anabranch.security import tokens
+from anabranch.security.tokens import ALGORITHMS, HMAC_BYTES
 
 PAIR_ALGORITHMS = tuple(name for name in ALGORITHMS if name not in HMAC_BYTES)
 

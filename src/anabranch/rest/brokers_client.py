@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import h11
 
-from anabranch.broker.fleet import ErrandRefused, NoAnswer
+from anabranch.broker.peers import ErrandRefused, NoAnswer
 from anabranch.cluster.signature import ANSWER_HEADER, HEADER, Secret, is_answer, sign
 from anabranch.cluster.table import Seat
 from anabranch.rest.brokers_door import ERRANDS

@@ -13,7 +13,7 @@ from typing import Any
 
 import h11
 
-from anabranch.broker.fleet import NoAnswer, NotConnected
+from anabranch.broker.peers import NoAnswer, NotConnected
 from anabranch.runtime.clock import Clock
 
 CONNECT_SECONDS = 2.0

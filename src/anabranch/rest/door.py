@@ -9,16 +9,16 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from anabranch.broker.authentication import Identity, http_credentials
-from anabranch.broker.authorization import BROKER, Action, Resource, Unauthorized
-from anabranch.broker.guard import Guard
-from anabranch.broker.permissions import SIGNED_IN, SUPERVISE, Scope
 from anabranch.model.errors import BadRequest, Error
 from anabranch.model.names import TopicName, check_subscription_name, check_tenant, parse_namespace
 from anabranch.rest.message import Request
 from anabranch.rest.router import Route
 from anabranch.rest.topic_path import topic_of
 from anabranch.runtime.clock import Clock
+from anabranch.security.access_control import Guard
+from anabranch.security.authentication import Identity, http_credentials
+from anabranch.security.authorization import BROKER, Action, Resource, Unauthorized
+from anabranch.security.permissions import SIGNED_IN, SUPERVISE, Scope
 
 log = logging.getLogger(__name__)
 

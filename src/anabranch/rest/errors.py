@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from anabranch.broker.fleet import ErrandRefused
+from anabranch.broker.peers import ErrandRefused
 from anabranch.broker.placement import Address
 from anabranch.model.errors import Error
 from anabranch.rest.message import Request, Response, json_response

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
-from anabranch.broker.authorization import Grants
-from anabranch.broker.subscription_stats import StatsOptions
+from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.model.position import Position
 from anabranch.rest.brokers_face import BrokersFace
 from anabranch.rest.namespace_face import NamespaceFace
@@ -17,6 +16,7 @@ from anabranch.rest.publish_face import PublishFace
 from anabranch.rest.scalable_face import ScalableFace
 from anabranch.rest.schema_face import SchemaFace
 from anabranch.rest.topic_face import CursorFace, TopicFace
+from anabranch.security.authorization import Grants
 
 
 class BrokerFace(Protocol):

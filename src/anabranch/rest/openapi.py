@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anabranch.broker.permissions import OPEN, SIGNED_IN
-from anabranch.broker.policyrules import RULES
+from anabranch.broker.catalog.policy_fields import RULES
 from anabranch.rest.message import Request, Response, json_response, raw_response
 from anabranch.rest.openapi_page import PAGE
 from anabranch.rest.openapi_results import FLAG, NUMBER, RESULTS, TEXT, TEXTS, WORDS, Schema
 from anabranch.rest.router import Route
+from anabranch.security.permissions import OPEN, SIGNED_IN
 
 _PART = re.compile(r"\{(\w+)(?::([^}]*))?\}")
 NUMBERS = {"timestamp", "count", "seconds", "number", "ledger", "entry", "version", "segment", "other"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from anabranch.broker.publish_admin import Outgoing, Published
+from anabranch.broker.admin.publish import Outgoing, Published
 from anabranch.model.schema import Schema
 
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote_plus
 
-from anabranch.broker.permissions import Need
 from anabranch.model.errors import BadRequest, Error
 from anabranch.rest.message import Request, Response
+from anabranch.security.permissions import Need
 
 Handler = Callable[[Request], Awaitable[Response]]
 

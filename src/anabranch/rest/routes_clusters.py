@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.permissions import SIGNED_IN, SUPERVISE
 from anabranch.model.errors import BadRequest
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.namespace_face import NamespaceFace
 from anabranch.rest.router import Route
+from anabranch.security.permissions import SIGNED_IN, SUPERVISE
 
 _TEXTS = ("serviceUrl", "serviceUrlTls", "brokerServiceUrl", "brokerServiceUrlTls", "proxyServiceUrl", "listenerName")
 _FLAGS = ("brokerClientTlsEnabled", "tlsAllowInsecureConnection", "brokerClientTlsEnabledWithKeyStore")

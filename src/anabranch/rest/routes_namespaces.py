@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.authorization import Grants
-from anabranch.broker.bundles import parse_bundles
-from anabranch.broker.permissions import NAMESPACE_ADMIN, NAMESPACE_LIST, SUPERVISE, TENANT_ADMIN
-from anabranch.broker.policyrules import parse_record
-from anabranch.broker.schema_policy import AUTO_UPDATE, AUTO_UPDATE_STRATEGY, STRATEGY, VALIDATION, check_policy
+from anabranch.broker.catalog.bundles import parse_bundles
+from anabranch.broker.catalog.policy_fields import parse_record
+from anabranch.broker.schemas.policy import AUTO_UPDATE, AUTO_UPDATE_STRATEGY, STRATEGY, VALIDATION, check_policy
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import Domain, check_subscription_name, check_tenant
 from anabranch.rest.errors import ForceRefused, NotEmpty
@@ -18,6 +16,8 @@ from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
 from anabranch.rest.routes_policies import NAMESPACE
 from anabranch.rest.routes_topics import namespace_of
+from anabranch.security.authorization import Grants
+from anabranch.security.permissions import NAMESPACE_ADMIN, NAMESPACE_LIST, SUPERVISE, TENANT_ADMIN
 
 _MODES = {
     "PERSISTENT": (Domain.PERSISTENT,),

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from anabranch.broker.authorization import Grants, parse_actions, parse_mode, parse_role, role_set, shown
-from anabranch.broker.permissions import BODY_TOPICS_ADMIN, NAMESPACE_ADMIN, TOPIC_ADMIN
 from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName, check_subscription_name
 from anabranch.rest.door import body_topics
@@ -17,6 +15,8 @@ from anabranch.rest.router import Route
 from anabranch.rest.routes_lookup import TOPIC_PARAMS
 from anabranch.rest.routes_topics import namespace_of
 from anabranch.rest.topic_path import topic_of
+from anabranch.security.authorization import Grants, parse_actions, parse_mode, parse_role, role_set, shown
+from anabranch.security.permissions import BODY_TOPICS_ADMIN, NAMESPACE_ADMIN, TOPIC_ADMIN
 
 NOTHING: frozenset[str] = frozenset()
 

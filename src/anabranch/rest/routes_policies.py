@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.permissions import NAMESPACE_ADMIN, SUPERVISE
-from anabranch.broker.policies import QuotaType
-from anabranch.broker.policyrules import RULES, Rule, cluster_names, one_of, quota, words
+from anabranch.broker.catalog.policies import QuotaType
+from anabranch.broker.catalog.policy_fields import RULES, Rule, cluster_names, one_of, quota, words
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response, raw_response
 from anabranch.rest.namespace_face import NamespaceFace
 from anabranch.rest.router import Handler, Route
 from anabranch.rest.routes_topics import namespace_of
+from anabranch.security.permissions import NAMESPACE_ADMIN, SUPERVISE
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 UNSET = Response()  # how Pulsar says "not set": 200 and nothing

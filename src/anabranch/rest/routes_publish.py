@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from anabranch.broker.permissions import TOPIC_PRODUCE
-from anabranch.broker.publish_admin import Outgoing
+from anabranch.broker.admin.publish import Outgoing
 from anabranch.model.errors import BadRequest
 from anabranch.model.position import Position
 from anabranch.model.schema import Schema, SchemaType
@@ -15,6 +14,7 @@ from anabranch.rest.publish_face import PublishFace
 from anabranch.rest.router import Route
 from anabranch.rest.routes_lookup import TOPIC_PARAMS
 from anabranch.rest.topic_path import topic_of
+from anabranch.security.permissions import TOPIC_PRODUCE
 
 _FORM = '{"messages": [{"payload": "hello", "key": "k", "properties": {"a": "b"}}]}'
 TIME_MS_MAX = 1 << 62

@@ -8,13 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.broker.permissions import (
-    NAMESPACE_LIST,
-    SUBSCRIPTION_CONSUME,
-    SUPERVISE,
-    TOPIC_ADMIN,
-    TOPIC_LOOKUP,
-)
 from anabranch.model.errors import BadRequest, Error, NotAllowed, NotFound
 from anabranch.model.keyhash import RING_SIZE
 from anabranch.model.names import TopicName, check_subscription_name
@@ -24,6 +17,13 @@ from anabranch.rest.router import Route
 from anabranch.rest.routes_topics import namespace_of, parse_properties
 from anabranch.rest.scalable_face import ScalableFace
 from anabranch.rest.topic_path import topic_of
+from anabranch.security.permissions import (
+    NAMESPACE_LIST,
+    SUBSCRIPTION_CONSUME,
+    SUPERVISE,
+    TOPIC_ADMIN,
+    TOPIC_LOOKUP,
+)
 
 KINDS = ("STREAM", "QUEUE", "CHECKPOINT")
 STARTS = ("earliest", "latest")

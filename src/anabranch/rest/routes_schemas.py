@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.permissions import NAMESPACE_ADMIN, TOPIC_ADMIN, TOPIC_LOOKUP
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import TopicName
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Handler, Route
 from anabranch.rest.routes_topics import namespace_of, parse_properties
 from anabranch.rest.schema_face import SchemaFace
+from anabranch.security.permissions import NAMESPACE_ADMIN, TOPIC_ADMIN, TOPIC_LOOKUP
 
 POLICIES = [  # last part of the path, how it is set, its name in the namespace's record, summary
     ("schemaCompatibilityStrategy", "PUT", "schema_compatibility_strategy", "how schemas may change"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.permissions import SUBSCRIPTION_CONSUME, TOPIC_ADMIN, TOPIC_CONSUME
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import check_subscription_name
 from anabranch.model.position import LATEST
@@ -17,6 +16,7 @@ from anabranch.rest.routes_policies import body_of
 from anabranch.rest.routes_topics import parse_properties
 from anabranch.rest.topic_face import CursorFace, TopicFace
 from anabranch.rest.topic_path import topic_of
+from anabranch.security.permissions import SUBSCRIPTION_CONSUME, TOPIC_ADMIN, TOPIC_CONSUME
 
 
 def name_of(request: Request) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.authorization import role_set
-from anabranch.broker.permissions import SUPERVISE, TENANT_ADMIN
-from anabranch.broker.policies import LOCAL_CLUSTER
+from anabranch.broker.catalog.policies import LOCAL_CLUSTER
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import check_tenant
 from anabranch.rest.errors import ForceRefused, NotEmpty
 from anabranch.rest.face import BrokerFace
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
+from anabranch.security.authorization import role_set
+from anabranch.security.permissions import SUPERVISE, TENANT_ADMIN
 
 
 class TenantCalls:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from anabranch.broker.permissions import TOPIC_ADMIN, TOPIC_CONSUME, TOPIC_LOOKUP
 from anabranch.model.errors import BadRequest, NotFound
 from anabranch.model.position import EARLIEST
 from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
@@ -14,6 +13,7 @@ from anabranch.rest.routes_policies import body_of
 from anabranch.rest.routes_topics import parse_properties
 from anabranch.rest.topic_face import TopicFace
 from anabranch.rest.topic_path import topic_of
+from anabranch.security.permissions import TOPIC_ADMIN, TOPIC_CONSUME, TOPIC_LOOKUP
 
 TOPIC_POLICIES = (
     "retention|messageTTL|subscriptionExpirationTime|backlogQuota|backlogQuotaMap|deduplicationEnabled|"

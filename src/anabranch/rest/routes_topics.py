@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.permissions import NAMESPACE_LIST, TOPIC_ADMIN, TOPIC_LOOKUP
-from anabranch.broker.subscription_stats import StatsOptions
+from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import parse_namespace
 from anabranch.rest.errors import BadPartitionCount, FewerPartitions, NotPartitioned
@@ -14,6 +13,7 @@ from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
 from anabranch.rest.routes_lookup import TOPIC_PARAMS
 from anabranch.rest.topic_path import topic_of
+from anabranch.security.permissions import NAMESPACE_LIST, TOPIC_ADMIN, TOPIC_LOOKUP
 
 
 def namespace_of(request: Request) -> str:

@@ -1,0 +1,1 @@
+"""What administrators (REST, other brokers) may ask; the only thing that `rest` calls."""

@@ -1,0 +1,193 @@
+"""What administrators may ask about brokers: who is there, who leads, what is loaded, how it is configured.
+
+A broker alone is a list of one, and it leads. Settings arrive as shown texts, secrets left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anabranch.broker.admin.owner_routing import Reach
+from anabranch.broker.catalog import bundles
+from anabranch.broker.catalog.policies import LOCAL_CLUSTER
+from anabranch.broker.peers import BrokerFacts
+from anabranch.broker.services import Services
+from anabranch.broker.stats.subscription_stats import StatsOptions
+from anabranch.broker.stats.topic_stats import topic_stats
+from anabranch.broker.topic.topic import Topic
+from anabranch.broker.topic_registry.factory import AnyTopic
+from anabranch.model.errors import Error, NotAllowed, NotFound, NotReady
+
+ALL_SLOTS = 256  # what a broker alone serves
+_OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+
+
+class BrokersAdmin:
+    """Implements `rest.brokers_face.BrokersFace`."""
+
+    ERRANDS = frozenset({"owned_here", "drain_me", "resume_me"})
+
+    def __init__(
+        self,
+        services: Callable[[], Services],
+        configuration: Mapping[str, str] | None = None,
+        metadata_url: str = "",
+        *,
+        version: str = "",
+        started_ms: int = 0,
+    ) -> None:
+        """`metadata_url` must not hold credentials."""
+        self._services = services
+        self._version, self._started_ms = version, started_ms
+        self.reach = Reach(services, "brokers", self, self.ERRANDS)
+        self._configuration = dict(configuration or {})
+        self._metadata_url = metadata_url
+
+    async def names(self, cluster: str | None = None) -> list[str]:
+        """Host and HTTP port of each."""
+        return sorted(one.address.broker_id for one in await self._facts(cluster))
+
+    async def _facts(self, cluster: str | None) -> list[BrokerFacts]:
+        if cluster not in (None, LOCAL_CLUSTER):
+            raise NotFound(f"Cluster {cluster} does not exist here")
+        services = self._services()
+        if services.fleet is not None:
+            return await services.fleet.facts()
+        return [
+            BrokerFacts(
+                id=services.address.broker_id,
+                address=services.address,
+                version=self._version,
+                started_ms=self._started_ms,
+                slots=ALL_SLOTS,
+                load=0.0,
+                is_draining=False,
+                is_leader=True,
+            )
+        ]
+
+    async def _one(self, cluster: str, broker: str) -> BrokerFacts:
+        """By host and HTTP port, or by its id."""
+        for one in await self._facts(cluster):
+            if broker in (one.id, one.address.broker_id):
+                return one
+        raise NotFound(f"Broker {broker} does not exist")
+
+    async def details(self, cluster: str) -> list[dict[str, Any]]:
+        return [_shown(one) for one in await self._facts(cluster)]
+
+    async def leader(self) -> dict[str, str]:
+        for one in await self._facts(None):
+            if one.is_leader:
+                return {"serviceUrl": one.address.http_url, "brokerId": one.address.broker_id}
+        raise NotReady("no broker leads at the moment: one is being elected")
+
+    async def drain(self, cluster: str, broker: str) -> None:
+        """Everything it serves goes to the others, and it gets nothing any more; done when this returns."""
+        await self._at(await self._one(cluster, broker), "drain_me")
+
+    async def resume(self, cluster: str, broker: str) -> None:
+        await self._at(await self._one(cluster, broker), "resume_me")
+
+    async def _at(self, broker: BrokerFacts, call: str) -> Any:
+        fleet = self._services().fleet
+        if fleet is None or broker.id == fleet.me:
+            return await self.reach.do(call, {})
+        return await fleet.ask(broker.id, f"brokers.{call}", {})
+
+    async def drain_me(self) -> None:
+        fleet = self._services().fleet
+        others = [] if fleet is None else [one for one in await fleet.facts() if one.id != fleet.me]
+        if fleet is None or all(one.is_draining for one in others):
+            raise NotAllowed("there is no other broker that could take the topics")
+        if not await fleet.drain():
+            raise NotReady("not everything is given away yet; the broker goes on with it")
+
+    async def resume_me(self) -> None:
+        fleet = self._services().fleet
+        if fleet is not None:
+            await fleet.resume()
+
+    async def owned(self, cluster: str, broker: str) -> dict[str, Any]:
+        """Bundles with loaded topics, as `tenant/namespace/range`."""
+        found: dict[str, Any] = await self._at(await self._one(cluster, broker), "owned_here")
+        return found
+
+    async def owned_here(self) -> dict[str, Any]:
+        loaded = await self._bundles()
+        return {name: dict(_OWNED) for name in sorted({bundle for bundle, _ in loaded})}
+
+    async def _bundles(self) -> list[tuple[str, AnyTopic]]:
+        services = self._services()
+        places: dict[str, Sequence[int]] = {}
+        found: list[tuple[str, AnyTopic]] = []
+        for topic in services.topics:
+            namespace = topic.name.namespace_path
+            if namespace not in places:
+                try:
+                    record = await services.catalog.policies(namespace)
+                except NotFound:  # deleted a moment ago, its topics are being closed
+                    continue
+                places[namespace] = bundles.boundaries_of(record.record)
+            found.append((f"{namespace}/{bundles.bundle_of(str(topic.name), places[namespace])}", topic))
+        return found
+
+    async def topics(self) -> dict[str, Any]:
+        """Stats of all loaded topics: namespace → bundle → domain → topic."""
+        services = self._services()
+        tree: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+        options = StatsOptions(subscription_backlog_size=False)
+        for bundle, topic in await self._bundles():
+            try:
+                book = services.topics.sampler.look(topic)
+                stats = await topic_stats(topic, book, services.clock.now_ms(), services.address.broker_id, options)
+            except Error:  # closed while we looked
+                continue
+            namespace, _, place = bundle.rpartition("/")
+            domain = tree.setdefault(namespace, {}).setdefault(place, {}).setdefault(str(topic.name.domain), {})
+            domain[str(topic.name)] = stats
+        return tree
+
+    def configuration(self) -> dict[str, str]:
+        """Every setting as text, under its dotted name."""
+        return dict(self._configuration)
+
+    def dynamic(self) -> dict[str, str]:
+        """Settings that were changed while it runs: there is none that can be."""
+        return {}
+
+    def change(self, setting: str) -> None:
+        raise NotAllowed(f"Can't update non-dynamic configuration: {setting} is read at start")
+
+    def internal(self) -> dict[str, str]:
+        """Where metadata is; the names are Pulsar's."""
+        return {
+            "metadataStoreUrl": self._metadata_url,
+            "configurationMetadataStoreUrl": self._metadata_url,
+            "ledgersRootPath": "/ledgers",
+        }
+
+    async def check_quotas(self) -> None:
+        """Look at all backlogs now instead of with the next sweep."""
+        for topic in self._services().topics:
+            if isinstance(topic, Topic):
+                await topic.check_quota()
+
+
+def _shown(one: BrokerFacts) -> dict[str, Any]:
+    address = one.address
+    urls = {"serviceUrlTls": address.service_url_tls, "httpUrlTls": address.http_url_tls}
+    return {
+        "id": one.id,
+        "brokerId": address.broker_id,
+        "serviceUrl": address.service_url,
+        "httpUrl": address.http_url,
+        **{name: url for name, url in urls.items() if url is not None},
+        "slots": one.slots,
+        "load": one.load,
+        "version": one.version,
+        "draining": one.is_draining,
+        "leader": one.is_leader,
+        "startedMs": one.started_ms,
+    }

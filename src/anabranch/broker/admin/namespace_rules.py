@@ -1,0 +1,65 @@
+"""What namespaces and regular topics mean for scalable topics: the controller's `Rules` and `Births`, from the catalog.
+
+Calls that need the leader of a topic go to it, wherever it is (`ScalableAdmin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
+from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.services import Services
+from anabranch.model.errors import AlreadyExists
+from anabranch.model.names import Domain, TopicName
+
+
+class ScalableRules:
+    def __init__(self, services: Callable[[], Services], admin: ScalableAdmin, auto_create_segments: int) -> None:
+        self._services, self._admin, self._auto_create_segments = services, admin, auto_create_segments
+
+    # -- `controller.rules.Rules`
+
+    async def check_may_create(self, topic: TopicName) -> None:
+        await self._services().catalog.check_room(topic.namespace_path, 0)
+        await self.check_name(topic)
+
+    async def check_name(self, topic: TopicName) -> None:
+        catalog, twin = self._services().catalog, regular_twin(topic)
+        if await catalog.is_regular(twin):
+            raise AlreadyExists(f"{twin} is a regular topic: migrate it, or take another name")
+
+    async def clear_name(self, topic: TopicName) -> None:
+        await self._services().catalog.clear_name(regular_twin(topic))
+
+    async def may_auto_create(self, namespace: str) -> bool:
+        return (await self._services().catalog.effective(namespace)).auto_create_topics
+
+    async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
+        found = (await self._services().catalog.policies(namespace)).other.get("scalableTopicAutoScalePolicy")
+        return found if isinstance(found, Mapping) else None
+
+    async def retention(self, namespace: str) -> tuple[int, int] | None:
+        found = (await self._services().catalog.policies(namespace)).other.get("retention_policies")
+        if not isinstance(found, Mapping):
+            return None
+        return int(found.get("retentionTimeInMinutes", 0)), int(found.get("retentionSizeInMB", 0))
+
+    # -- `controller.watches.Births`
+
+    async def create_by_use(self, topic: TopicName) -> None:
+        if not await self.may_auto_create(topic.namespace_path):
+            raise TopicNotFound(f"{topic} does not exist, and is not created by its use")
+        await self._admin.create(str(topic), self._auto_create_segments, {})
+
+    async def wake(self, topic: TopicName) -> None:
+        await self._admin.wake(str(topic))
+
+    async def partitions(self, topic: TopicName) -> int:
+        return await self._services().catalog.partitions(topic)
+
+
+def regular_twin(topic: TopicName) -> TopicName:
+    """The regular topic that would have the same name."""
+    return TopicName(Domain.PERSISTENT, topic.tenant, topic.namespace, topic.scalable.local)

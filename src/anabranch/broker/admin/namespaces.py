@@ -1,0 +1,192 @@
+"""What administrators may ask about clusters, namespaces and their policies, as plain calls. HTTP is a skin over it.
+
+A change counts at once: loaded topics of the namespace are told before the call returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from anabranch.broker.admin.owner_routing import Reach
+from anabranch.broker.catalog import bundles
+from anabranch.broker.catalog.catalog import NamespacePolicies
+from anabranch.broker.catalog.policies import LOCAL_CLUSTER
+from anabranch.broker.catalog.policy_fields import shown_record
+from anabranch.broker.errors import ConsumerBusy, TopicNotFound
+from anabranch.broker.services import Services
+from anabranch.broker.topic.topic import Topic
+from anabranch.model.errors import BadRequest, Error, NotAllowed, NotFound
+from anabranch.model.names import TopicName
+from anabranch.model.position import LATEST
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class ForeignCluster(Error):
+    """A cluster that the tenant may not use, or that is not there."""
+
+    code = "forbidden"
+
+
+class NamespaceAdmin:
+    """Implements `rest.namespace_face.NamespaceFace`. All topics of a namespace: each broker does its own."""
+
+    ERRANDS = frozenset({"unload_mine", "clear_topic", "is_subscription_used", "unsubscribe_topic"})
+
+    def __init__(self, services: Callable[[], Services]) -> None:
+        self._services = services
+        self.reach = Reach(services, "policies", self, self.ERRANDS)
+
+    # -- clusters
+
+    async def clusters(self) -> list[str]:
+        return await self._services().catalog.clusters()
+
+    async def cluster(self, name: str) -> dict[str, Any]:
+        """Our own one says by itself where it is."""
+        stored = await self._services().catalog.cluster(name)
+        address = self._services().address
+        where: dict[str, Any] = {}
+        if name == LOCAL_CLUSTER:
+            where = {"serviceUrl": address.http_url, "brokerServiceUrl": address.service_url}
+            if address.service_url_tls is not None:
+                where["brokerServiceUrlTls"] = address.service_url_tls
+            if address.http_url_tls is not None:
+                where["serviceUrlTls"] = address.http_url_tls
+        return {**where, **stored}
+
+    async def save_cluster(self, name: str, data: Mapping[str, Any], create: bool) -> None:
+        await self._services().catalog.save_cluster(name, data, create=create)
+
+    async def delete_cluster(self, name: str) -> None:
+        await self._services().catalog.delete_cluster(name)
+
+    async def check_clusters(self, names: Iterable[str]) -> None:
+        await self._services().catalog.check_clusters(names)
+
+    # -- namespaces
+
+    async def record(self, namespace: str) -> dict[str, Any]:
+        """The policies as they are stored, under Pulsar's names; NotFound."""
+        return (await self._services().catalog.policies(namespace)).record
+
+    async def shown(self, namespace: str) -> dict[str, Any]:
+        record = await self.record(namespace)
+        return shown_record(record, bundles.shown(bundles.boundaries_of(record)))
+
+    async def change(self, namespace: str, change: Change) -> None:
+        services = self._services()
+        await services.catalog.change_policies(
+            namespace, lambda policies: NamespacePolicies.of(change(policies.record))
+        )
+        await services.topics.apply_policies(namespace)
+
+    async def check_replication(self, tenant: str, names: Iterable[str]) -> None:
+        """Namespaces may only live where their tenant may."""
+        wanted, catalog = set(names), self._services().catalog
+        unknown = wanted.difference(await catalog.clusters())
+        if unknown:
+            raise ForeignCluster(f"Invalid cluster id: {', '.join(sorted(unknown))}")
+        allowed = (await catalog.tenant(tenant)).get("allowedClusters") or [LOCAL_CLUSTER]
+        foreign = wanted.difference(allowed)
+        if foreign:
+            raise ForeignCluster(f"Cluster [{', '.join(sorted(foreign))}] is not in the list of allowed clusters list")
+
+    # -- bundles
+
+    async def bundle_of(self, topic: str) -> str:
+        name = TopicName.parse(topic)
+        record = await self.record(name.namespace_path)
+        return bundles.bundle_of(str(name), bundles.boundaries_of(record))
+
+    async def split_bundle(self, namespace: str, bundle: str) -> None:
+        def change(record: dict[str, Any]) -> dict[str, Any]:
+            places = bundles.boundaries_of(record)
+            return {**record, "bundles": bundles.shown(bundles.split(places, bundles.parse_range(bundle, places)))}
+
+        await self.change(namespace, change)
+
+    async def _inside(self, namespace: str, bundle: str | None) -> Callable[[TopicName], bool]:
+        record = await self.record(namespace)
+        if bundle is None:
+            return lambda name: name.namespace_path == namespace
+        span = bundles.parse_range(bundle, bundles.boundaries_of(record))
+        return lambda name: name.namespace_path == namespace and bundles.holds(span, str(name))
+
+    async def unload(self, namespace: str, bundle: str | None, destination: str | None = None) -> None:
+        """Loaded topics are closed; their clients come back and open them again. With a `destination` (a broker as
+        `brokers list` names it, or its id) they are served there afterwards, like everything of the same hashes."""
+        await self._inside(namespace, bundle)
+        if destination:
+            await self._move(namespace, bundle, destination)
+        await self.reach.everywhere("unload_mine", {"namespace": namespace, "bundle": bundle}, absent_ok=True)
+
+    async def _move(self, namespace: str, bundle: str | None, destination: str) -> None:
+        services = self._services()
+        if bundle is None:
+            raise BadRequest("a destination is for one bundle: unload the bundles one by one")
+        if services.fleet is None:
+            if destination != services.address.broker_id:
+                raise NotFound(f"Broker {destination} does not exist")
+            return
+        facts = await services.fleet.facts()
+        wanted = next((one for one in facts if destination in (one.id, one.address.broker_id)), None)
+        if wanted is None:
+            raise NotFound(f"Broker {destination} does not exist")
+        if wanted.is_draining:
+            raise NotAllowed(f"Broker {destination} is being drained")
+        span = bundles.parse_range(bundle, bundles.boundaries_of(await self.record(namespace)))
+        await services.fleet.move(span, wanted.id)
+
+    async def unload_mine(self, namespace: str, bundle: str | None) -> None:
+        """What this broker serves."""
+        inside, topics, here = await self._inside(namespace, bundle), self._services().topics, self._services().address
+        await asyncio.gather(*(topics.close(topic.name, here) for topic in topics if inside(topic.name)))
+
+    # -- all topics of a namespace at once
+
+    async def _persistent(self, namespace: str, bundle: str | None) -> list[TopicName]:
+        """Wherever they are served."""
+        inside = await self._inside(namespace, bundle)
+        return [name for name in await self._services().catalog.topics(namespace) if inside(name)]
+
+    async def _topic(self, topic: str) -> Topic | None:
+        """None: deleted meanwhile."""
+        try:
+            found = await self._services().topics.get(TopicName.parse(topic), create=False)
+        except TopicNotFound:
+            return None
+        assert isinstance(found, Topic)
+        return found
+
+    async def clear_backlog(self, namespace: str, bundle: str | None, subscription: str | None) -> None:
+        """Subscriptions (or the one named, where it exists) go to the end."""
+        await self.reach.each(await self._persistent(namespace, bundle), "clear_topic", subscription=subscription)
+
+    async def clear_topic(self, topic: str, subscription: str | None) -> None:
+        found = await self._topic(topic)
+        if found is None:
+            return
+        for one in list(found.subscriptions.values()):
+            if one.is_durable and subscription in (None, one.name):
+                await one.seek(found.resolve(LATEST))
+
+    async def unsubscribe(self, namespace: str, bundle: str | None, subscription: str) -> None:
+        """No topic loses it while another one has consumers on it."""
+        names = await self._persistent(namespace, bundle)
+        if any(await self.reach.each(names, "is_subscription_used", subscription=subscription)):
+            raise ConsumerBusy("Subscription has active connected consumers")
+        await self.reach.each(names, "unsubscribe_topic", subscription=subscription)
+
+    async def is_subscription_used(self, topic: str, subscription: str) -> bool:
+        found = await self._topic(topic)
+        known = None if found is None else found.subscriptions.get(subscription)
+        return known is not None and bool(known.consumers)
+
+    async def unsubscribe_topic(self, topic: str, subscription: str) -> None:
+        """Where it exists."""
+        found = await self._topic(topic)
+        if found is not None and subscription in found.subscriptions:
+            await found.unsubscribe(subscription, force=False)

@@ -1,0 +1,169 @@
+"""Publishing without a connection: what HTTP posts goes the way of every SEND (rates, deduplication, durability).
+
+`LocalPeer` stands where a connection would: it reads the receipts that a producer is sent and hands them to who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anabranch.broker.errors import NotOfThisKind
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer_access import AccessMode
+from anabranch.broker.publish.window import Window
+from anabranch.broker.schemas.registry import version_bytes
+from anabranch.broker.services import SERVER_VERSION, Services
+from anabranch.model.errors import BadRequest, Error, NotReady
+from anabranch.model.names import TopicName
+from anabranch.model.position import Position
+from anabranch.model.schema import Schema, SchemaType
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand, read_command, signed
+from anabranch.protocol.entry import seal_entry
+from anabranch.protocol.frames import FrameDecoder
+from anabranch.runtime.net import Buffer
+
+MESSAGES_MAX = 1_000
+FRAME_BYTES_MAX = 1 << 20
+TEXT_TYPES = (SchemaType.NONE, SchemaType.STRING, SchemaType.JSON)
+"""Whose payload is what the text says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    payload: bytes
+    key: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    event_time_ms: int = 0
+    deliver_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where each message went (or why not), and the version of their schema."""
+
+    results: tuple[Position | str, ...]
+    schema_version: int | None
+
+
+class LocalPeer:
+    """A peer of this process, for one producer."""
+
+    address = "local"
+    client_version = SERVER_VERSION
+    protocol_version = 21
+    knows_end_of_topic = False
+    is_open = True
+    has_room = True
+
+    def __init__(self) -> None:
+        self.answers: dict[int, asyncio.Future[Position | str]] = {}
+        self._frames = FrameDecoder(FRAME_BYTES_MAX)
+
+    def expect(self, sequence: int) -> None:
+        self.answers[sequence] = asyncio.get_running_loop().create_future()
+
+    def send(self, *buffers: Buffer) -> None:
+        for buffer in buffers:
+            for frame in self._frames.feed(buffer):
+                kind, body = read_command(frame.command)
+                if kind == BaseCommand.SEND_RECEIPT:
+                    where = body.message_id
+                    self._answer(body.sequence_id, Position(signed(where.ledgerId), signed(where.entryId)))
+                elif kind == BaseCommand.SEND_ERROR:
+                    self._answer(body.sequence_id, body.message)
+
+    def send_run(self, buffers: list[Buffer], size: int) -> None:
+        self.send(*buffers)
+
+    def _answer(self, sequence: int, answer: Position | str) -> None:
+        waiting = self.answers.get(sequence)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    async def is_alive(self) -> bool:
+        return True
+
+    def held(self, size: int) -> None:
+        """The caller posts a bounded number and waits: there is nothing to slow down."""
+
+    def producer_closed(self, producer_id: int) -> None:
+        for waiting in self.answers.values():
+            if not waiting.done():
+                waiting.set_exception(NotReady("the topic closed its producers; try again"))
+
+    def consumer_closed(self, consumer_id: int) -> None:
+        """There are none."""
+
+
+class PublishAdmin:
+    def __init__(self, services: Callable[[], Services]) -> None:
+        self._services = services
+
+    async def publish(
+        self, topic: str, messages: Sequence[Outgoing], schema: Schema | None, producer_name: str
+    ) -> Published:
+        """All durable (or refused one by one) when it returns. The topic must exist; it is not created."""
+        services, name = self._services(), TopicName.parse(topic)
+        if len(messages) > MESSAGES_MAX:
+            raise BadRequest(f"at most {MESSAGES_MAX} messages at once")
+        if await services.catalog.partitions(name):
+            raise NotOfThisKind(f"{name} is partitioned: publish to one of its partitions")
+        found = await services.topics.get(name, create=False)
+        version = await self._schema_version(name, schema)
+        peer = LocalPeer()
+        producer = self._producer(peer, name, producer_name, version)
+        await found.add_producer(producer, None)
+        try:
+            for sequence, message in enumerate(messages):
+                peer.expect(sequence)
+                entry = self._entry(producer, sequence, message)
+                found.publish(Publish(producer, sequence, 0, sequence, 1, entry, True))
+            outcomes = await asyncio.gather(*peer.answers.values(), return_exceptions=True)
+        finally:
+            found.remove_producer(producer)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, Error):
+                raise outcome
+        shown = tuple(one.reason if isinstance(one, Error) else one for one in outcomes)
+        return Published(tuple(one for one in shown if not isinstance(one, BaseException)), version)
+
+    async def _schema_version(self, name: TopicName, schema: Schema | None) -> int | None:
+        if schema is not None and schema.type not in TEXT_TYPES:
+            raise BadRequest(f"payloads of type {schema.type.name} cannot be given as text: use a client")
+        return await self._services().schemas.admit_producer(name, schema)
+
+    def _producer(self, peer: LocalPeer, name: TopicName, wanted: str, version: int | None) -> Producer:
+        services = self._services()
+        return Producer(
+            peer,
+            producer_id=0,
+            request_id=0,
+            name=wanted or services.names.producer(),
+            partition=name.partition_index,
+            epoch=0,
+            mode=AccessMode.SHARED,
+            metadata={},
+            window=Window(services.settings.producer_bytes_max, services.settings.producer_messages_max),
+            grants_credits=False,
+            connected_ms=services.clock.now_ms(),
+            schema_version=version_bytes(version),
+        )
+
+    def _entry(self, producer: Producer, sequence: int, message: Outgoing) -> bytes:
+        return seal_entry(
+            pb.MessageMetadata(
+                producer_name=producer.name,
+                sequence_id=sequence,
+                publish_time=self._services().clock.now_ms(),
+                partition_key=message.key,
+                properties=[pb.KeyValue(key=key, value=value) for key, value in message.properties.items()],
+                event_time=message.event_time_ms or None,
+                deliver_at_time=message.deliver_at_ms or None,
+                schema_version=producer.schema_version or None,
+                uncompressed_size=len(message.payload),
+            ),
+            message.payload,
+        )

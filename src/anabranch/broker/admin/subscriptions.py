@@ -1,0 +1,222 @@
+"""What administrators may ask of a subscription: where it stands, and to stand elsewhere. Plain calls with full names;
+HTTP is a skin over it. Where Pulsar allows it, a partitioned topic's name means all of its partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anabranch.broker.admin.owner_routing import Reach
+from anabranch.broker.admin.topic_maintenance import TopicShelf, subscription_of
+from anabranch.broker.errors import NothingToDo, NotOfThisKind, TopicNotFound
+from anabranch.broker.services import Services
+from anabranch.model.errors import AlreadyExists, BadRequest, NotAllowed
+from anabranch.model.names import TopicName, check_subscription_name
+from anabranch.model.position import EARLIEST, LATEST, Position
+
+SCAN_ENTRIES_MAX = 1_000_000
+SCAN_STEP = 1_000
+
+
+class CursorAdmin:
+    """Implements `rest.topic_face.CursorFace`. A parent's calls are made for each partition by the broker it is at."""
+
+    ERRANDS = frozenset(
+        {"names", "check", "make", "durable", "delete", "properties", "set_properties", "skip_all", "reset_to_time"}
+        | {"expire"}
+    )
+
+    def __init__(self, services: Callable[[], Services]) -> None:
+        self._services = services
+        self._shelf = TopicShelf(services)
+        self.reach = Reach(services, "cursors", self, self.ERRANDS, once=frozenset({"make", "delete"}))
+
+    async def _parts(self, topic: str, name: str) -> list[TopicName]:
+        """The partitions of a parent, each of which must have the subscription: nothing is done by halves."""
+        parts = await self._shelf.parts(topic)
+        await self.reach.each(parts, "check", name=name)
+        return parts
+
+    async def check(self, topic: str, name: str) -> None:
+        """Raises SubscriptionNotFound."""
+        await self._shelf.subscription(topic, name)
+
+    # -- there or not
+
+    async def names(self, topic: str) -> list[str]:
+        if parts := await self._shelf.parts(topic):
+            return sorted({known for some in await self.reach.each(parts, "names") for known in some})
+        name = TopicName.parse(topic)
+        if not name.is_persistent:
+            return sorted((await self._services().topics.get(name, create=False)).subscriptions)
+        return sorted((await self._shelf.one(topic)).subscriptions)
+
+    async def create(self, topic: str, name: str, position: Position, properties: Mapping[str, str]) -> None:
+        """On a missing topic that may be created, too."""
+        check_subscription_name(name)
+        await self._ready(topic)
+        place, said = [position.ledger, position.entry], dict(properties)
+        if parts := await self._shelf.parts(topic):
+            made = await self.reach.each(parts, "make", name=name, position=place, properties=said)
+        else:
+            made = [await self.make(topic, name, place, said)]
+        if not any(made):
+            raise AlreadyExists("Subscription already exists for topic")
+
+    async def make(self, topic: str, name: str, position: Sequence[int], properties: Mapping[str, str]) -> bool:
+        """False: it is there."""
+        one = await self._shelf.one(topic)
+        if name in one.subscriptions:
+            return False
+        await one.create_subscription(name, one.resolve(Position(*position)), properties)
+        return True
+
+    async def durable(self, topic: str) -> dict[str, dict[str, str]]:
+        """Durable subscriptions of one topic, with their properties."""
+        one = await self._shelf.one(topic)
+        return {sub.name: dict(sub.cursor.properties) for sub in one.subscriptions.values() if sub.is_durable}
+
+    async def _ready(self, topic: str) -> None:
+        """The topic is there, created if it may be."""
+        parsed = TopicName.parse(topic)
+        if not parsed.is_persistent:
+            raise BadRequest("subscriptions of non-persistent topics are made by their consumers only")
+        services = self._services()
+        try:
+            if not await services.catalog.partitions_or_create(parsed, auto_create=True):
+                await services.topics.get(parsed, create=True)
+        except TopicNotFound as error:
+            raise NotAllowed(f"Topic {parsed} not found, and it may not be created") from error
+
+    async def delete(self, topic: str, name: str, force: bool) -> None:
+        if await self._shelf.parts(topic) and TopicName.parse(topic).is_persistent:
+            await self.reach.each(await self._parts(topic, name), "delete", name=name, force=force)
+            return
+        parsed = TopicName.parse(topic)
+        if not parsed.is_persistent:
+            await (await self._services().topics.get(parsed, create=False)).unsubscribe(name, force=force)
+            return
+        found, _ = await self._shelf.subscription(topic, name)
+        await found.unsubscribe(name, force=force)
+
+    # -- properties
+
+    async def properties(self, topic: str, name: str) -> dict[str, str]:
+        if parts := await self._parts(topic, name):
+            found: dict[str, str] = (await self.reach.each(parts[:1], "properties", name=name))[0]
+            return found
+        _, one = await self._shelf.subscription(topic, name)
+        return dict(one.cursor.properties)
+
+    async def set_properties(self, topic: str, name: str, properties: Mapping[str, str]) -> None:
+        if parts := await self._parts(topic, name):
+            await self.reach.each(parts, "set_properties", name=name, properties=dict(properties))
+            return
+        _, one = await self._shelf.subscription(topic, name)
+        one.cursor.properties = properties
+        await one.flush()
+
+    # -- moving
+
+    async def skip(self, topic: str, name: str, count: int) -> None:
+        """Passes over the next unacknowledged entries; more than there are means all."""
+        found, one = await self._shelf.subscription(topic, name)
+        cursor = one.cursor
+        if count <= 0 or not cursor.backlog_entries:
+            return
+        if count >= cursor.backlog_entries:
+            one.pass_over(found.log.last_position)
+        else:
+            position = cursor.first_unacked()
+            for _ in range(count - 1):
+                position = cursor.next_unacked(found.log.after(position))
+            one.pass_over(position)
+        await one.flush()
+
+    async def skip_all(self, topic: str, name: str) -> None:
+        if not TopicName.parse(topic).is_persistent:
+            raise NotOfThisKind("a non-persistent topic keeps nothing that could be skipped")
+        if parts := await self._parts(topic, name):
+            await self.reach.each(parts, "skip_all", name=name)
+            return
+        found, one = await self._shelf.subscription(topic, name)
+        one.pass_over(found.log.last_position)
+        await one.flush()
+
+    async def reset_to_time(self, topic: str, name: str, publish_ms: int) -> None:
+        """The first message published at or after comes next. Consumers are cut and come back."""
+        if parts := await self._parts(topic, name):
+            await self.reach.each(parts, "reset_to_time", name=name, publish_ms=publish_ms)
+            return
+        found, one = await self._shelf.subscription(topic, name)
+        await one.seek(await found.log.position_at_time(max(publish_ms, 0)))
+
+    async def reset_to(self, topic: str, name: str, position: Position, excluded: bool) -> None:
+        found, one = await self._shelf.subscription(topic, name)
+        start = found.resolve(position)
+        if excluded and position not in (EARLIEST, LATEST) and found.log.chain.contains(start):
+            start = found.log.after(start)
+        await one.seek(start)
+
+    async def expire_older(self, topic: str, name: str | None, seconds: int) -> None:
+        """None: every subscription. NothingToDo when nothing was old enough."""
+        before_ms = self._services().clock.now_ms() - seconds * 1000
+        if parts := await self._shelf.parts(topic):
+            expired = sum(await self.reach.each(parts, "expire", name=name, before_ms=before_ms))
+        else:
+            expired = await self.expire(topic, name, before_ms)
+        if not expired and name is not None:
+            raise NothingToDo(f"Expire message by timestamp not issued on topic {topic} for subscription {name}")
+
+    async def expire(self, topic: str, name: str | None, before_ms: int) -> int:
+        """How many entries of one topic."""
+        found, expired = await self._shelf.one(topic), 0
+        first_kept = await found.log.position_at_time(before_ms)
+        last = Position(first_kept.ledger, first_kept.entry - 1)
+        chosen = list(found.subscriptions.values()) if name is None else [subscription_of(found, name)]
+        for one in chosen:
+            expired += one.expire_up_to(last)
+            await one.flush()
+        return expired
+
+    async def expire_up_to(self, topic: str, name: str, position: Position) -> None:
+        found, one = await self._shelf.subscription(topic, name)
+        if position > found.log.last_position or not one.expire_up_to(position):
+            raise NothingToDo(f"Expire message by position not issued on topic {topic} for subscription {name}")
+        await one.flush()
+
+    # -- looking
+
+    async def analyze(self, topic: str, name: str, start: Position | None) -> dict[str, Any]:
+        """Reads the backlog and counts; stops after a million entries and says so."""
+        found, one = await self._shelf.subscription(topic, name)
+        cursor, log, read_bytes = one.cursor, found.log, self._services().settings.read_bytes
+        position = max(cursor.first_unacked(), start) if start is not None else cursor.first_unacked()
+        last, first_seen, last_seen = log.last_position, None, None
+        entries = messages = scanned = 0
+        while position <= last and scanned < SCAN_ENTRIES_MAX:
+            step = await log.read(position, SCAN_STEP, read_bytes, last)
+            if not step:
+                break
+            for entry in step:
+                if not cursor.is_acked(entry.position):
+                    entries += 1
+                    messages += entry.messages
+                    first_seen, last_seen = first_seen or entry.position, entry.position
+            scanned += len(step)
+            position = log.after(step[-1].position)
+        answer: dict[str, Any] = {"entries": entries, "messages": messages, "markerMessages": 0}
+        for outcome in ("Rejected", "Accepted", "Rescheduled"):
+            answer[f"filter{outcome}Entries"] = entries if outcome == "Accepted" else 0
+            answer[f"filter{outcome}Messages"] = messages if outcome == "Accepted" else 0
+        answer["aborted"] = scanned >= SCAN_ENTRIES_MAX
+        if first_seen is not None and last_seen is not None:
+            answer |= {"firstMessageId": f"{first_seen.ledger}:{first_seen.entry}"}
+            answer |= {"lastMessageId": f"{last_seen.ledger}:{last_seen.entry}"}
+        return answer
+
+    async def replicated(self, topic: str, name: str) -> dict[str, bool]:
+        names = await self._parts(topic, name)
+        if not names:
+            names = [(await self._shelf.subscription(topic, name))[0].name]
+        return {str(one): False for one in names}

@@ -1,0 +1,1 @@
+"""Tenants, namespaces, policies, names: what exists, in the metadata store."""

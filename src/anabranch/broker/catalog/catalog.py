@@ -1,0 +1,443 @@
+"""What exists: tenants, namespaces with their policies, partitioned topics, plain topics. Lives in the metadata store.
+
+Keys: `/clusters/C`, `/tenants/T`, `/namespaces/T/N`, `/partitioned/DOMAIN/T/N/NAME`, and the topic records that storage
+writes below `/managed/T/N/persistent/NAME` (their existence is the topic's). NAME is the form-url-encoded local name.
+Must not know connections or loaded topics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from anabranch.broker.catalog.name_conflicts import clear, scalable_key, settle
+from anabranch.broker.catalog.policies import LOCAL_CLUSTER, Policies
+from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
+from anabranch.broker.settings import BrokerSettings
+from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
+from anabranch.model.errors import AlreadyExists, BadName, BadRequest, NotAllowed, NotFound
+from anabranch.model.names import Domain, TopicName, check_namespace, check_tenant, parse_namespace
+from anabranch.security.authorization import Grants
+
+DEFAULT_TENANT, DEFAULT_NAMESPACE = "public", "public/default"
+CAS_TRIES = 16
+_REGULAR = (Domain.PERSISTENT, Domain.NON_PERSISTENT)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicies:
+    """What a namespace says about its topics; None = the broker's default."""
+
+    deduplication: bool | None = None
+    other: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> NamespacePolicies:
+        other = dict(record)
+        return cls(other.pop("deduplicationEnabled", None), other)
+
+    @classmethod
+    def load(cls, value: bytes) -> NamespacePolicies:
+        return cls.of(json.loads(value))
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """All of it, under Pulsar's names."""
+        record: dict[str, Any] = dict(self.other)
+        if self.deduplication is not None:
+            record["deduplicationEnabled"] = self.deduplication
+        return record
+
+    def dump(self) -> bytes:
+        return json.dumps(self.record).encode()
+
+
+class Catalog:
+    def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
+        self._store = store
+        self._settings = settings
+
+    async def ensure_defaults(self) -> None:
+        """`public/default` and our own cluster exist on every fresh data directory."""
+        for key in (
+            f"/clusters/{LOCAL_CLUSTER}",
+            f"/tenants/{DEFAULT_TENANT}",
+            f"/namespaces/{DEFAULT_NAMESPACE}",
+        ):
+            if await self._store.get(key) is None:
+                try:
+                    await self._store.put(key, b"{}", expected=ABSENT)
+                except VersionMismatch:
+                    continue  # another broker was first
+
+    # -- tenants and namespaces
+
+    async def tenants(self) -> list[str]:
+        return sorted(await self._store.children("/tenants"))
+
+    async def tenant(self, tenant: str) -> dict[str, Any]:
+        """The tenant's record: `adminRoles` and `allowedClusters` as far as they were given."""
+        found = await self._store.get(f"/tenants/{check_tenant(tenant)}")
+        if found is None:
+            raise NotFound("Tenant does not exist")
+        record: dict[str, Any] = json.loads(found.value)
+        return record
+
+    async def update_tenant(self, tenant: str, record: dict[str, Any]) -> None:
+        """Replaces all of it."""
+        found = await self._store.get(f"/tenants/{check_tenant(tenant)}")
+        if found is None:
+            raise NotFound(f"Tenant {tenant} not found")
+        try:
+            await self._store.put(f"/tenants/{tenant}", json.dumps(record).encode(), expected=found.version)
+        except VersionMismatch as raced:
+            raise NotAllowed(f"tenant {tenant!r} is changed by somebody else at the same time") from raced
+
+    async def create_tenant(self, tenant: str, record: dict[str, Any]) -> None:
+        check_tenant(tenant)
+        try:
+            await self._store.put(f"/tenants/{tenant}", json.dumps(record).encode(), expected=ABSENT)
+        except VersionMismatch as taken:
+            raise AlreadyExists(f"tenant {tenant!r} already exists") from taken
+
+    async def delete_tenant(self, tenant: str) -> None:
+        check_tenant(tenant)
+        if await self._store.children(f"/namespaces/{tenant}"):
+            raise NotAllowed(f"tenant {tenant!r} still has namespaces")
+        try:
+            await self._store.delete(f"/tenants/{tenant}", expected=ANY)
+        except KeyMissing as missing:
+            raise NotFound(f"no such tenant: {tenant!r}") from missing
+
+    async def namespaces(self, tenant: str) -> list[str]:
+        if await self._store.get(f"/tenants/{tenant}") is None:
+            raise NotFound(f"no such tenant: {tenant!r}")
+        return [f"{tenant}/{name}" for name in sorted(await self._store.children(f"/namespaces/{tenant}"))]
+
+    async def create_namespace(self, namespace: str, record: dict[str, Any] | None = None) -> None:
+        """`record` holds policies under Pulsar's names."""
+        tenant, name = parse_namespace(namespace)
+        check_namespace(name)
+        if await self._store.get(f"/tenants/{tenant}") is None:
+            raise NotFound(f"no such tenant: {tenant!r}")
+        try:
+            await self._store.put(f"/namespaces/{tenant}/{name}", json.dumps(record or {}).encode(), expected=ABSENT)
+        except VersionMismatch as taken:
+            raise AlreadyExists(f"namespace {namespace!r} already exists") from taken
+
+    async def delete_namespace(self, namespace: str) -> None:
+        await self.policies(namespace)
+        scalable = await self._store.children(f"/topics/{namespace}")
+        if scalable or await self.topics(namespace) or await self.partitioned_topics(namespace, "persistent"):
+            raise NotAllowed(f"namespace {namespace!r} still has topics")
+        await self._store.delete(f"/namespaces/{namespace}", expected=ANY)
+
+    async def policies(self, namespace: str) -> NamespacePolicies:
+        found = await self._store.get(f"/namespaces/{namespace}")
+        if found is None:
+            raise NamespaceNotFound(f"Namespace does not exist: {namespace}")
+        return NamespacePolicies.load(found.value)
+
+    async def effective(self, namespace: str) -> Policies:
+        """What holds there, the broker's defaults included."""
+        return Policies.of((await self.policies(namespace)).record, self._settings)
+
+    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
+        await self.change_policies(namespace, lambda policies: replace(policies, deduplication=enabled))
+
+    async def change_policies(
+        self, namespace: str, change: Callable[[NamespacePolicies], NamespacePolicies]
+    ) -> NamespacePolicies:
+        """Read, change, write, again when somebody else wrote between; answers what is stored now."""
+        for _ in range(CAS_TRIES):
+            found = await self._store.get(f"/namespaces/{namespace}")
+            if found is None:
+                raise NamespaceNotFound(f"Namespace does not exist: {namespace}")
+            changed = change(NamespacePolicies.load(found.value))
+            try:
+                await self._store.put(f"/namespaces/{namespace}", changed.dump(), expected=found.version)
+                return changed
+            except VersionMismatch:
+                continue
+        raise NotAllowed(f"namespace {namespace!r} is changed by too many at once")
+
+    # -- who may do what: missing records grant nothing
+
+    async def tenant_admins(self, tenant: str) -> frozenset[str]:
+        found = await self._store.get(f"/tenants/{check_tenant(tenant)}")
+        return frozenset() if found is None else frozenset(json.loads(found.value).get("adminRoles") or ())
+
+    async def grants(self, namespace: str) -> Grants:
+        tenant, name = parse_namespace(namespace)
+        found = await self._store.get(f"/namespaces/{tenant}/{name}")
+        return Grants() if found is None else Grants.load(NamespacePolicies.load(found.value).other)
+
+    async def change_grants(self, namespace: str, change: Callable[[Grants], Grants]) -> None:
+        """The rest of the namespace's record stays as it is."""
+
+        def changed(policies: NamespacePolicies) -> NamespacePolicies:
+            return replace(policies, other={**policies.other, **change(Grants.load(policies.other)).dump()})
+
+        await self.change_policies(namespace, changed)
+
+    async def deduplicates(self, topic: TopicName) -> bool:
+        return (await self.effective(topic.namespace_path)).deduplicate
+
+    # -- clusters: names that tenants and namespaces refer to
+
+    async def clusters(self) -> list[str]:
+        return sorted(await self._store.children("/clusters"))
+
+    async def cluster(self, name: str) -> dict[str, Any]:
+        found = await self._store.get(f"/clusters/{check_cluster(name)}")
+        if found is None:
+            raise NotFound("Cluster does not exist")
+        data: dict[str, Any] = json.loads(found.value)
+        return data
+
+    async def save_cluster(self, name: str, data: Mapping[str, Any], *, create: bool) -> None:
+        key = f"/clusters/{check_cluster(name)}"
+        found = await self._store.get(key)
+        if create and found is not None:
+            raise AlreadyExists("Cluster already exists")
+        if not create and found is None:
+            raise NotFound("Cluster does not exist")
+        try:
+            expected = ABSENT if found is None else found.version
+            await self._store.put(key, json.dumps(dict(data)).encode(), expected=expected)
+        except VersionMismatch as raced:
+            raise NotAllowed(f"cluster {name!r} is changed by somebody else at the same time") from raced
+
+    async def delete_cluster(self, name: str) -> None:
+        """Only one that nobody refers to."""
+        await self.cluster(name)
+        if name == LOCAL_CLUSTER:
+            raise NotAllowed("this broker's own cluster cannot be deleted")
+        for tenant in await self.tenants():
+            if name in (await self.tenant(tenant)).get("allowedClusters", ()):
+                raise NotAllowed(f"cluster {name!r} is allowed to tenant {tenant!r}")
+            for namespace in await self.namespaces(tenant):
+                record = (await self.policies(namespace)).other
+                if name in (*record.get("replication_clusters", ()), *record.get("allowed_clusters", ())):
+                    raise NotAllowed(f"cluster {name!r} is used by namespace {namespace!r}")
+        await self._store.delete(f"/clusters/{name}", expected=ANY)
+
+    async def check_clusters(self, names: Iterable[str]) -> None:
+        missing = sorted(set(names).difference(await self.clusters()))
+        if missing:
+            raise NotAllowed(f"Clusters do not exist: {', '.join(missing)}")
+
+    # -- topics
+
+    @staticmethod
+    def topic_key(topic: TopicName) -> str:
+        return f"/managed/{topic.namespace_path}/{topic.domain}/{topic.encoded_local}"
+
+    @staticmethod
+    def _partitioned_key(topic: TopicName) -> str:
+        return f"/partitioned/{topic.domain}/{topic.namespace_path}/{topic.encoded_local}"
+
+    async def is_scalable(self, topic: TopicName) -> bool:
+        """Is the name taken by a scalable topic? Then there is no regular one, and none may be made beside it."""
+        return await self._store.get(scalable_key(topic)) is not None
+
+    async def is_regular(self, topic: TopicName) -> bool:
+        """Is the name taken by a regular topic, partitioned or not, as the store has it now?"""
+        await self._store.sync()
+        return await self.exists(topic) or bool(await self.partitions(topic))
+
+    async def settle(self, topic: TopicName, *, is_new: bool = True) -> None:
+        """A regular topic is there: raises AlreadyExists when a scalable one has the name (`twins`)."""
+        if topic.domain in _REGULAR:
+            await settle(self._store, topic, sync=is_new)
+
+    async def clear_name(self, topic: TopicName) -> None:
+        """Of a scalable topic that is led: what the making of this regular one left behind goes (`twins`)."""
+        await clear(self._store, self.topic_key(topic), self._partitioned_key(topic))
+
+    async def check_regular(self, topic: TopicName) -> None:
+        """What clients of regular topics are told of a scalable one: as with Pulsar, that it is not there."""
+        if topic.domain not in _REGULAR or not await self.is_scalable(topic):
+            return
+        if await self.exists(topic) or await self.partitions(topic):  # somebody died while both were made
+            try:
+                await self.settle(topic)
+                return
+            except AlreadyExists:
+                pass  # as always, then
+        raise TopicNotFound(f"Topic {topic} not found: {topic.scalable} is a scalable topic")
+
+    async def check_free(self, topic: TopicName) -> None:
+        """Raises AlreadyExists when a regular topic is to be made and a scalable one has the name."""
+        if topic.domain in _REGULAR and await self.is_scalable(topic):
+            raise AlreadyExists(f"{topic.scalable} already exists: a regular topic cannot have its name")
+
+    async def exists(self, topic: TopicName) -> bool:
+        return await self._store.get(self.topic_key(topic)) is not None
+
+    async def topics(self, namespace: str) -> list[TopicName]:
+        """Persistent topics, partitions one by one."""
+        tenant, name = parse_namespace(namespace)
+        encoded = await self._store.children(f"/managed/{namespace}/persistent")
+        return [TopicName.from_rest("persistent", tenant, name, local) for local in sorted(encoded)]
+
+    async def partitions(self, topic: TopicName) -> int:
+        """0 for a plain (or absent) topic."""
+        return int((await self.partitioned_record(topic)).get("partitions", 0))
+
+    async def partitioned_record(self, topic: TopicName) -> dict[str, Any]:
+        """`partitions` and, if any, `properties`; empty for a plain (or absent) topic."""
+        found = await self._store.get(self._partitioned_key(topic))
+        record: dict[str, Any] = {} if found is None else json.loads(found.value)
+        return record
+
+    async def change_partitioned(self, topic: TopicName, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Change the properties of a partitioned topic."""
+        for _ in range(CAS_TRIES):
+            found = await self._store.get(self._partitioned_key(topic))
+            if found is None:
+                raise TopicNotFound(f"no such partitioned topic: {topic}")
+            record = json.loads(found.value)
+            changed = {**record, "properties": change(record.get("properties", {}))}
+            try:
+                await self._store.put(
+                    self._partitioned_key(topic), json.dumps(changed).encode(), expected=found.version
+                )
+                return
+            except VersionMismatch:
+                continue
+        raise NotAllowed(f"{topic} is changed by too many at once")
+
+    async def partitioned_topics(self, namespace: str, domain: str) -> list[TopicName]:
+        tenant, name = parse_namespace(namespace)
+        encoded = await self._store.children(f"/partitioned/{domain}/{namespace}")
+        return [TopicName.from_rest(domain, tenant, name, local) for local in sorted(encoded)]
+
+    def _check_count(self, count: int) -> None:
+        if not 1 <= count <= self._settings.partitions_max:
+            raise BadRequest(f"number of partitions must be between 1 and {self._settings.partitions_max}")
+
+    async def create_partitioned(
+        self, topic: TopicName, count: int, properties: Mapping[str, str] | None = None
+    ) -> None:
+        self._check_count(count)
+        await self.check_room(topic.namespace_path, count if topic.is_persistent else 0)
+        if topic.partition_index >= 0:
+            raise BadRequest("a partitioned topic's name cannot end like a partition's")
+        if await self.exists(topic):
+            raise AlreadyExists(f"topic {topic} already exists and is not partitioned")
+        await self.check_free(topic)
+        record = {"partitions": count, **({"properties": dict(properties)} if properties else {})}
+        key, value = self._partitioned_key(topic), json.dumps(record).encode()
+        try:
+            await self._store.put(key, value, expected=ABSENT)
+        except VersionMismatch as taken:
+            raise AlreadyExists(f"partitioned topic {topic} already exists") from taken
+        except OutcomeUnknown:  # whether it is there or not: not beside a scalable one
+            await self._settle_partitioned(topic, key, value)
+            raise
+        await self._settle_partitioned(topic, key, value)
+
+    async def _settle_partitioned(self, topic: TopicName, key: str, value: bytes) -> None:
+        try:
+            await self.settle(topic)
+        except AlreadyExists:
+            found = await self._store.get(key)
+            if found is not None and found.value == value:
+                try:
+                    await self._store.delete(key, expected=found.version)
+                except (VersionMismatch, KeyMissing):
+                    pass  # somebody else took it, as it is, or away
+            raise
+
+    async def grow_partitions(self, topic: TopicName, count: int, prepare: Callable[[range], Awaitable[None]]) -> None:
+        """More partitions. `prepare` makes the new ones ready before any client can learn of them."""
+        self._check_count(count)
+        found = await self._store.get(self._partitioned_key(topic))
+        if found is None:
+            raise TopicNotFound(f"no such partitioned topic: {topic}")
+        record = json.loads(found.value)
+        before = int(record["partitions"])
+        if count < before:
+            raise FewerPartitions(f"{topic} has {before} partitions; partitions can only be added")
+        if count > before:
+            await self.check_room(topic.namespace_path, count - before if topic.is_persistent else 0)
+            await prepare(range(before, count))
+            grown = json.dumps({**record, "partitions": count}).encode()
+            await self._store.put(self._partitioned_key(topic), grown, expected=found.version)
+
+    async def delete_partitioned(self, topic: TopicName) -> None:
+        try:
+            await self._store.delete(self._partitioned_key(topic), expected=ANY)
+        except KeyMissing as missing:
+            raise TopicNotFound(f"no such partitioned topic: {topic}") from missing
+
+    async def partitions_or_create(self, topic: TopicName, auto_create: bool) -> int:
+        """What PARTITIONED_METADATA answers: the count; a missing topic is created by policy first where allowed."""
+        holds = await self.effective(topic.namespace_path)
+        _check_local(holds, topic.namespace_path)
+        if topic.partition_index >= 0:
+            return 0
+        if topic.domain is Domain.TOPIC:
+            raise TopicNotFound(f"Topic {topic} not found: it is no regular topic")
+        await self.check_regular(topic)
+        count = await self.partitions(topic)
+        if count or await self.exists(topic):
+            return count
+        if not topic.is_persistent:
+            return 0
+        if not (auto_create and holds.auto_create_topics):
+            raise TopicNotFound(f"Topic {topic} not found")
+        if holds.auto_create_partitions:
+            try:
+                await self.create_partitioned(topic, holds.auto_create_partitions)
+            except AlreadyExists:
+                return await self.partitions(topic)
+            return holds.auto_create_partitions
+        return 0
+
+    async def check_may_load(self, topic: TopicName, create: bool) -> bool:
+        """Raises TopicNotFound when the topic is missing and may not be created; answers whether it exists."""
+        holds = await self.effective(topic.namespace_path)
+        _check_local(holds, topic.namespace_path)
+        await self.check_regular(topic)
+        if await self.exists(topic):
+            return True
+        index = topic.partition_index
+        if index >= 0 and (count := await self.partitions(topic.base)) > 0:
+            await self.check_regular(topic.base)
+            if index >= count:
+                raise TopicNotFound(f"{topic.base} has only {count} partitions")
+            return False
+        if not (create and holds.auto_create_topics):
+            raise TopicNotFound(f"Topic {topic} not found")
+        if index < 0 and await self.partitions(topic) > 0:
+            raise NotAllowed(f"{topic} is partitioned: use one of its partitions")
+        if topic.is_persistent:
+            await self.check_room(topic.namespace_path, 1)
+        return False
+
+    async def check_room(self, namespace: str, count: int) -> None:
+        """May the namespace have so many topics more?"""
+        holds = await self.effective(namespace)
+        _check_local(holds, namespace)
+        if holds.topics_max and len(await self._store.children(f"/managed/{namespace}/persistent")) + count > (
+            holds.topics_max
+        ):
+            raise TooManyTopics(f"Exceed maximum number of topics in namespace {namespace}: {holds.topics_max}")
+
+
+def _check_local(holds: Policies, namespace: str) -> None:
+    if not holds.is_local:
+        raise NotAllowed(
+            f"Namespace missing local cluster name in clusters list: {LOCAL_CLUSTER} is not in {namespace}'s"
+        )
+
+
+def check_cluster(name: str) -> str:
+    try:
+        return check_tenant(name)
+    except BadName as error:
+        raise BadName("Cluster name is not valid") from error

@@ -1,0 +1,1 @@
+"""From SEND to receipt."""

@@ -1,0 +1,224 @@
+"""One attached producer: what it has sent, what it has been told. Knows its peer and the receipt frames, no storage.
+
+Receipts leave strictly in SEND order (clients close the connection otherwise). Entries become durable in order by
+themselves; what is answered without an append (a duplicate) waits behind the appends that came before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from anabranch.broker.client_connection import Peer
+from anabranch.broker.publish.producer_access import AccessMode
+from anabranch.broker.publish.window import Window
+from anabranch.protocol import commands, replies
+from anabranch.protocol.native import NATIVE
+from anabranch.protocol.pulsar_pb2 import AncestorSequence
+from anabranch.protocol.server_errors import ServerError
+from anabranch.storage.port import Payload
+
+
+class Publish(NamedTuple):
+    """One SEND on its way. A tuple, because one is made for every entry."""
+
+    producer: Producer
+    sequence: int
+    highest: int  # as the client sent it, echoed in the receipt
+    last_sequence: int  # last sequence id the entry covers, for deduplication
+    messages: int
+    payload: Payload
+    is_last_chunk: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.payload)
+
+
+class Deferred:
+    """An answer without an append of its own, in its turn. `receipt` is None until it is known, b"" for none at all."""
+
+    __slots__ = ("after", "receipt")
+
+    def __init__(self, after: int, receipt: bytes | None) -> None:
+        self.after = after  # goes out when this many appends of the producer are settled
+        self.receipt = receipt
+
+
+class Producer:
+    __slots__ = (
+        "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
+        "connected_ms", "schema_version", "ancestors", "fencing_epoch", "told_from", "messages_in", "bytes_in",
+        "closed", "is_ready", "request_id", "_submitted", "_completed", "_deferred", "_on_idle",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        peer: Peer,
+        *,
+        producer_id: int,
+        request_id: int,
+        name: str,
+        partition: int,
+        epoch: int,
+        mode: AccessMode,
+        metadata: Mapping[str, str],
+        window: Window,
+        grants_credits: bool,
+        connected_ms: int,
+        schema_version: bytes = b"",
+        fencing_epoch: int | None = None,
+        told_from: int | None = None,
+    ) -> None:
+        self.peer = peer
+        self.producer_id = producer_id
+        self.request_id = request_id
+        self.name = name
+        self.partition = partition
+        self.epoch = epoch
+        self.mode = mode
+        self.metadata = metadata
+        self.window = window
+        self.held: deque[Publish] = deque()
+        self.grants_credits = grants_credits
+        self.connected_ms = connected_ms
+        self.schema_version = schema_version  # what its messages carry; empty without a schema
+        self.ancestors: Sequence[AncestorSequence] = ()  # of the segment it was opened on: what they have of it
+        self.fencing_epoch = fencing_epoch  # of two with one name, the one with the higher epoch is right
+        self.told_from = told_from  # the first sequence id it will send: ancestors that have that or later are told
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.closed = False
+        self.is_ready = True
+        self._submitted = 0
+        self._completed = 0
+        self._deferred: deque[Deferred] = deque()
+        self._on_idle: Callable[[], None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything it sent has been answered."""
+        return self._completed >= self._submitted and not self.held and not self._deferred
+
+    def when_idle(self, call: Callable[[], None]) -> None:
+        """A clean close answers what is in flight first; so does one that was fenced meanwhile."""
+        before = self._on_idle
+
+        def both() -> None:
+            if before is not None:
+                before()
+            call()
+
+        if self.is_idle:
+            call()
+        else:
+            self._on_idle = both
+
+    def _check_idle(self) -> None:
+        if self._on_idle is not None and self.is_idle:
+            call, self._on_idle = self._on_idle, None
+            call()
+
+    def submitted(self, size: int, messages: int, count: int = 1) -> None:
+        self._submitted += count
+        window = self.window  # what `window.take` does, without the call
+        window.bytes += size
+        window.messages += messages
+
+    def completed(self, publishes: Sequence[Publish], ledger: int, entry: int) -> tuple[int, int]:
+        """Durable, one behind the other from `entry` on: answer them, and whatever waited behind. Their bytes and
+        messages."""
+        size = messages = 0
+        for _, _, _, _, count, payload, _ in publishes:
+            size += len(payload)
+            messages += count
+        self.bytes_in += size
+        self.messages_in += messages
+        self.window.give(size, messages)
+        self.peer.held(-size)
+        if self.closed:
+            self._completed += len(publishes)
+        elif self._deferred:
+            for number, publish in enumerate(publishes, entry):
+                self._completed += 1
+                self.peer.send(self._receipt(publish, ledger, number))
+                self._answer_deferred()
+        else:
+            self._completed += len(publishes)
+            self.peer.send(*self._receipts(publishes, ledger, entry))
+        if self._on_idle is not None:
+            self._check_idle()
+        return size, messages
+
+    def failed(self, publish: Publish) -> None:
+        self._completed += 1
+        self.window.give(publish.size, publish.messages)
+        self.peer.held(-publish.size)
+        self._check_idle()
+
+    def duplicate(self, publish: Publish) -> None:
+        """Already there: a receipt without a position, in its turn."""
+        self.peer.held(-publish.size)
+        self._deferred.append(Deferred(self._submitted, self._receipt(publish, -1, -1)))
+        self._answer_deferred()
+
+    def echo(self, publish: Publish) -> Deferred:
+        """The same as something in flight (perhaps of another connection): keep its turn until that is settled."""
+        self._deferred.append(echo := Deferred(self._submitted, None))
+        return echo
+
+    def echo_settled(self, echo: Deferred, publish: Publish, *, is_duplicate: bool) -> None:
+        """Without the first copy there is no receipt: its producer was closed and its client will send again."""
+        self.peer.held(-publish.size)
+        echo.receipt = self._receipt(publish, -1, -1) if is_duplicate else b""
+        self._answer_deferred()
+        self._check_idle()
+
+    def _answer_deferred(self) -> None:
+        deferred = self._deferred
+        while deferred and deferred[0].after <= self._completed and (receipt := deferred[0].receipt) is not None:
+            deferred.popleft()
+            if receipt and not self.closed:
+                self.peer.send(receipt)
+
+    def _receipts(self, publishes: Sequence[Publish], ledger: int, entry: int) -> list[bytes]:
+        if self.grants_credits:
+            return [self._receipt(publish, ledger, number) for number, publish in enumerate(publishes, entry)]
+        if NATIVE is not None:
+            return [NATIVE.receipts(self.producer_id, ledger, entry, self.partition, publishes)]
+        receipt, producer_id, partition = commands.receipt_frame, self.producer_id, self.partition
+        return [
+            receipt(producer_id, sequence, ledger, number, partition, highest)
+            for number, (_, sequence, highest, _, _, _, _) in enumerate(publishes, entry)
+        ]
+
+    def _receipt(self, publish: Publish, ledger: int, entry: int) -> bytes:
+        if self.grants_credits:
+            return commands.receipt_frame(
+                self.producer_id,
+                publish.sequence,
+                ledger,
+                entry,
+                self.partition,
+                publish.highest,
+                publish.size,
+                publish.messages,
+            )
+        return commands.receipt_frame(
+            self.producer_id, publish.sequence, ledger, entry, self.partition, publish.highest
+        )
+
+    def refuse(self, publish: Publish, code: ServerError, text: str) -> None:
+        self.peer.held(-publish.size)
+        self.peer.send(replies.send_error(self.producer_id, max(publish.sequence, publish.highest), code, text))
+
+    def drop_held(self) -> None:
+        """The producer is closed: what waits here is neither stored nor answered any more."""
+        while self.held:
+            self.peer.held(-self.held.popleft().size)
+        self._deferred.clear()
+        self._check_idle()
+
+    def __repr__(self) -> str:
+        return f"<Producer {self.name!r} id={self.producer_id} in flight={self._submitted - self._completed}>"

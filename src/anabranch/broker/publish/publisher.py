@@ -1,0 +1,265 @@
+"""The publish path of one persistent topic: window, deduplication, append, receipt. Runs on the loop, never awaits.
+
+Order is the law here: entries of one producer are appended in the order of their SENDs, and answered in that order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from anabranch.broker.publish.latency_histogram import Latencies
+from anabranch.broker.publish.producer import Deferred, Producer, Publish
+from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.publish.sequence_ids import STATE, Sequences, Verdict
+from anabranch.model.errors import Error
+from anabranch.model.position import Position
+from anabranch.protocol.entry import metadata as entry_metadata
+from anabranch.protocol.errors import BadEntry
+from anabranch.protocol.server_errors import ServerError
+from anabranch.storage.port import Payload, StorageError
+from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
+
+NEVER = (1 << 62, 0.0)  # a sample that is never settled: nothing is measured
+_PRODUCER_OF: Callable[[Publish], Producer] = itemgetter(0)
+
+
+class Publisher:
+    """`persisted`/`persist_failed` make it the log's sink. `on_persisted` is told per group, `on_failed` per loss."""
+
+    def __init__(
+        self,
+        topic_log: TopicLog,
+        sequences: Sequences | None,
+        *,
+        snapshot_entries: int,
+        on_persisted: Callable[[], None],
+        on_failed: Callable[[Error], None],
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        """`now` (seconds) lets it measure: one publish at a time, so that measuring costs next to nothing."""
+        self._log = topic_log
+        self._on_persisted = on_persisted
+        self._on_failed = on_failed
+        self._snapshot_entries = snapshot_entries
+        self._since_snapshot = 0
+        # Copies of what is in flight: (appends before it, publish, its turn among the receipts).
+        self._echoes: deque[tuple[int, Publish, Deferred]] = deque()
+        self._appended = 0
+        self._settled = 0
+        self._now = now
+        self._sample: tuple[int, float] | None = None if now is not None else NEVER  # the append, when it was made
+        self.latencies = Latencies()
+        self.sequences = sequences
+        self.gate: PublishGate | None = None  # a rate is set: entries come by `publish_limited`
+        self.is_paused = False  # whatever comes waits in its producer's `held`
+        self._noted: Position | None = None  # everything up to here is in `sequences`
+        self.messages_in = 0
+        self.bytes_in = 0
+
+    def publish(self, publish: Publish) -> None:
+        self.publish_run(publish.producer, (publish,))
+
+    def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
+        """Take SENDs of one producer; their bytes count against the connection from now until they are answered."""
+        size = messages = 0
+        payloads: list[Payload] = []
+        counts: list[int] = []
+        for _, _, _, _, count, payload, _ in publishes:
+            size += len(payload)
+            messages += count
+            payloads.append(payload)
+            counts.append(count)
+        producer.peer.held(size)
+        window = producer.window
+        is_plain = (
+            not producer.held
+            and not self.is_paused
+            and window.bytes + size < window.bytes_max
+            and window.messages + messages < window.messages_max
+            and not self._log.is_terminated
+            and (self.sequences is None or _pushed_whole(self.sequences, producer.name, publishes))
+        )
+        if not is_plain:
+            for publish in publishes:
+                self._take(publish)
+            return
+        producer.submitted(size, messages, len(publishes))
+        try:
+            self._log.append_run(payloads, counts, self, publishes)
+        except StorageError as error:
+            for publish in publishes:
+                producer.failed(publish)
+                self._lost(publish, error)
+            return
+        self._appended += len(publishes)
+        if self._sample is None and self._now is not None:
+            self._sample = (self._appended, self._now())
+
+    def _take(self, publish: Publish) -> None:
+        """One by one, in order: appended, held until the window opens, or known already."""
+        producer = publish.producer
+        if producer.held or self.is_paused or not producer.window.is_open:
+            producer.held.append(publish)
+        else:
+            self._submit(publish, len(publish.payload))
+
+    def publish_limited(self, publish: Publish) -> None:
+        """As `publish`, where the rate may make it wait."""
+        publish.producer.peer.held(publish.size)
+        publish.producer.held.append(publish)
+        self.release(publish.producer)
+
+    def _submit(self, publish: Publish, size: int) -> None:
+        producer, messages, payload = publish.producer, publish.messages, publish.payload
+        if self._log.is_terminated:
+            producer.refuse(publish, ServerError.TopicTerminatedError, "topic is terminated")
+            return
+        if self.sequences is not None and not self._is_new(publish, self.sequences):
+            return
+        producer.submitted(size, messages)
+        try:
+            self._log.append(payload, messages, self, publish)
+        except StorageError as error:
+            producer.failed(publish)
+            self._lost(publish, error)
+            return
+        self._appended += 1
+        if self._sample is None and self._now is not None:
+            self._sample = (self._appended, self._now())
+
+    def _is_new(self, publish: Publish, sequences: Sequences) -> bool:
+        """Not known by its sequence id; a copy is taken care of here."""
+        producer = publish.producer
+        verdict = sequences.judge(producer.name, publish.last_sequence)
+        if verdict is Verdict.DUPLICATE:
+            producer.duplicate(publish)
+            return False
+        if verdict is Verdict.IN_FLIGHT:
+            self._echoes.append((self._appended, publish, producer.echo(publish)))
+            return False
+        if publish.is_last_chunk:
+            sequences.push(producer.name, publish.last_sequence)
+        return True
+
+    # -- the log answers, in append order
+
+    def persisted(self, ledger: int, entry: int, contexts: Sequence[Publish]) -> None:
+        if self._echoes:  # they have their turn between the receipts
+            for number, publish in enumerate(contexts, entry):
+                self._settle(ledger, number, (publish,))
+                self._answer_echoes()
+        else:
+            self._settle(ledger, entry, contexts)
+        sample = self._sample
+        if sample is not None and sample[0] <= self._settled and self._now is not None:
+            self.latencies.record(self._now() - sample[1])
+            self._sample = None
+        self._on_persisted()
+
+    def _settle(self, ledger: int, entry: int, publishes: Sequence[Publish]) -> None:
+        self._settled += len(publishes)
+        sequences, last = self.sequences, Position(ledger, entry + len(publishes) - 1)
+        for producer, run in groupby(publishes, _PRODUCER_OF):
+            own = list(run)
+            if sequences is not None:
+                _persist_run(sequences, producer, own)
+            size, messages = producer.completed(own, ledger, entry)
+            entry += len(own)
+            self.bytes_in += size
+            self.messages_in += messages
+            if producer.held:
+                self.release(producer)
+        if sequences is not None:
+            self._note_sequences(sequences, len(publishes), last)
+
+    def _note_sequences(self, sequences: Sequences, count: int, last: Position) -> None:
+        self._noted = last
+        self._since_snapshot += count
+        if self._since_snapshot >= self._snapshot_entries:
+            self._since_snapshot = 0
+            self._log.save_state_nowait(STATE, sequences.dump(last))
+
+    def release(self, producer: Producer) -> None:
+        """Go on with what it holds, as far as its window and the topic's rate allow."""
+        held, gate = producer.held, self.gate
+        if self.is_paused:
+            return
+        while held and producer.window.is_open and not producer.closed and (gate is None or gate.admits(held[0])):
+            publish = held.popleft()
+            self._submit(publish, len(publish.payload))
+
+    def _answer_echoes(self) -> None:
+        echoes = self._echoes
+        while echoes and echoes[0][0] <= self._settled:
+            _, publish, echo = echoes.popleft()
+            sequences, producer = self.sequences, publish.producer
+            # Deduplication may have been switched off meanwhile; the first copy is settled all the same.
+            is_there = sequences is None or sequences.judge(producer.name, publish.last_sequence) is Verdict.DUPLICATE
+            producer.echo_settled(echo, publish, is_duplicate=is_there)
+
+    def persist_failed(self, error: StorageError, context: Publish) -> None:
+        self._settled += 1
+        if self._sample is not None and self._sample[0] <= self._settled:
+            self._sample = None if self._now is not None else NEVER
+        context.producer.failed(context)
+        self._lost(context, error)
+        if self._echoes:
+            self._answer_echoes()
+
+    def _lost(self, publish: Publish, error: StorageError) -> None:
+        if self.sequences is not None:
+            self.sequences.forget_pushed(publish.producer.name)
+        self._on_failed(error)
+
+    @property
+    def has_news(self) -> bool:
+        """Is anything settled since the last snapshot?"""
+        return self._since_snapshot > 0
+
+    def snapshot_settled(self) -> None:
+        """While it runs: what is new since the last snapshot, so that opening after a crash reads less back."""
+        if self.sequences is not None and self._since_snapshot and self._noted is not None:
+            self._since_snapshot = 0
+            self._log.save_state_nowait(STATE, self.sequences.dump(self._noted))
+
+    def snapshot(self) -> None:
+        """Before a clean close, so that opening reads nothing back."""
+        if self.sequences is not None and self.sequences.persisted:
+            self._log.save_state_nowait(STATE, self.sequences.dump(self._log.last_position))
+
+
+def _pushed_whole(sequences: Sequences, name: str, publishes: Sequence[Publish]) -> bool:
+    """The usual case, for less: all of it is new, in order, and not a part of a message. Noted then, all or none."""
+    last = sequences.pushed.get(name, -1)
+    for _, _, _, sequence, _, _, is_last_chunk in publishes:
+        if sequence <= last or not is_last_chunk:
+            return False
+        last = sequence
+    sequences.push(name, last)
+    return True
+
+
+def _persist_run(sequences: Sequences, producer: Producer, publishes: Sequence[Publish]) -> None:
+    """Of one producer, durable one behind the other: the highest counts."""
+    if producer.fencing_epoch is not None:  # attempts of a task: they leave notes
+        for publish in publishes:
+            if publish.is_last_chunk:
+                sequences.persist(producer.name, publish.last_sequence, note_of(publish.payload))
+        return
+    ends = [publish.last_sequence for publish in publishes if publish.is_last_chunk]
+    if ends:
+        sequences.persist(producer.name, max(ends))
+
+
+def note_of(payload: Payload) -> bytes:
+    """What the producer has left in the entry's metadata for its own later attempts."""
+    try:
+        return entry_metadata(payload).producer_note
+    except BadEntry:
+        return b""

@@ -1,0 +1,55 @@
+"""What a namespace says about schemas: pure reading of its policies, under Pulsar's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.broker.schemas.settings import SchemaSettings
+from anabranch.model.errors import BadRequest
+from anabranch.model.schema import AUTO_UPDATE_STRATEGIES, Strategy
+
+STRATEGY = "schema_compatibility_strategy"
+AUTO_UPDATE_STRATEGY = "schema_auto_update_compatibility_strategy"
+AUTO_UPDATE = "is_allow_auto_update_schema"
+VALIDATION = "schema_validation_enforced"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPolicy:
+    """What holds, everything resolved: `strategy` is never UNDEFINED."""
+
+    strategy: Strategy
+    auto_update: bool
+    validation_enforced: bool
+
+    @classmethod
+    def of(cls, policies: Mapping[str, Any], settings: SchemaSettings) -> SchemaPolicy:
+        strategy = Strategy(policies.get(STRATEGY) or Strategy.UNDEFINED)
+        if strategy is Strategy.UNDEFINED:
+            strategy = AUTO_UPDATE_STRATEGIES.get(policies.get(AUTO_UPDATE_STRATEGY) or "", settings.strategy)
+        return cls(
+            strategy,
+            bool(policies.get(AUTO_UPDATE, settings.auto_update)),
+            bool(policies.get(VALIDATION, False)) or settings.validation_enforced,
+        )
+
+
+def check_policy(name: str, value: Any) -> None:
+    """Raises BadRequest for what a policy cannot be. None takes it away."""
+    match name:
+        case _ if value is None:
+            return
+        case "schema_compatibility_strategy":
+            _one_of(value, list(Strategy))
+        case "schema_auto_update_compatibility_strategy":
+            _one_of(value, list(AUTO_UPDATE_STRATEGIES))
+        case _:
+            if not isinstance(value, bool):
+                raise BadRequest("the body is true or false")
+
+
+def _one_of(value: Any, words: list[str]) -> None:
+    if value not in words:
+        raise BadRequest(f"the strategy is one of {', '.join(words)}, not {value!r}")

@@ -1,0 +1,379 @@
+"""The schemas of topics: versions 0, 1, 2 … of one history that a topic, its partitions and its segments share.
+
+Keys: `/schemas/T/N/NAME` is the history, one compare-and-set unit: the next number and the live versions, each with the
+digest of its schema and the id of its definition; `/schemas/T/N/NAME/ID` is the definition, written before a history
+names it. NAME is the form-url-encoded local name of the topic without partition or segment. Knows the metadata store
+and the namespace's policies; must not know connections or HTTP.
+
+A deletion takes a number of its own and hides what came before; numbers go on counting. A forced one takes the whole
+history away. Ids are never used twice, and a deletion removes just the definitions that its history named: whoever
+registers at the same time has written another one. (A crash between the two writes of a registration, or of a deletion,
+leaves a definition that nothing names.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from anabranch.broker.catalog.catalog import Catalog, NamespacePolicies
+from anabranch.broker.errors import IncompatibleSchema, SchemaNotFound, TooManySchemas
+from anabranch.broker.schemas.compatibility import check_size, check_valid, must_read_all, objection, reader_objection
+from anabranch.broker.schemas.counters import SchemaCounts
+from anabranch.broker.schemas.policy import SchemaPolicy
+from anabranch.broker.schemas.settings import SchemaSettings
+from anabranch.broker.schemas.stale_cache import LastKnown
+from anabranch.metadata.port import ABSENT, ANY, Expected, KeyMissing, MetadataStore, Version, VersionMismatch
+from anabranch.model.errors import Error, NotReady
+from anabranch.model.names import TopicName, encode_component
+from anabranch.model.schema import Schema, SchemaType, Strategy
+from anabranch.runtime.blocking import Blocking
+from anabranch.runtime.clock import Clock
+
+T = TypeVar("T")
+
+CAS_TRIES = 16
+VERSION_BYTES = 8
+QUICK_BYTES = 16 * 1024  # a definition of this size is looked at in less than a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One live version in a history."""
+
+    version: int
+    digest: str
+    registered_ms: int
+    definition: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a topic's key holds. Never edited: every change is a new one."""
+
+    next_version: int = 0
+    entries: tuple[Entry, ...] = ()
+
+    @classmethod
+    def load(cls, value: bytes) -> History:
+        record = json.loads(value)
+        return cls(record["next"], tuple(Entry(*row) for row in record["versions"]))
+
+    def dump(self) -> bytes:
+        rows = [[one.version, one.digest, one.registered_ms, one.definition] for one in self.entries]
+        return json.dumps({"next": self.next_version, "versions": rows}, separators=(",", ":")).encode()
+
+    def version_of(self, digest: str) -> int | None:
+        return next((one.version for one in self.entries if one.digest == digest), None)
+
+    def with_version(self, digest: str, now_ms: int, definition: str) -> History:
+        return History(self.next_version + 1, (*self.entries, Entry(self.next_version, digest, now_ms, definition)))
+
+    def deleted(self) -> History:
+        return History(self.next_version + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    version: int
+    schema: Schema
+    registered_ms: int
+
+
+class SchemaRegistry:
+    def __init__(
+        self,
+        store: MetadataStore,
+        catalog: Catalog,
+        blocking: Blocking,
+        clock: Clock,
+        settings: SchemaSettings,
+        new_id: Callable[[], str],
+    ) -> None:
+        """`new_id` gives names that nobody on the store has had before."""
+        self._new_id = new_id
+        self._store = store
+        self._catalog = catalog
+        self._blocking = blocking
+        self._clock = clock
+        self._settings = settings
+        self._one_check = asyncio.Lock()
+        # Clients of loaded topics come back while the store is away. What was known can only be behind: versions keep
+        # their meaning. Whoever writes reads anew.
+        self._histories: LastKnown[tuple[History, Version | None]] = LastKnown(clock)
+        self._policies: LastKnown[NamespacePolicies] = LastKnown(clock)
+        self.counts = SchemaCounts()
+
+    # -- what clients ask
+
+    async def admit_producer(self, topic: TopicName, schema: Schema | None) -> int | None:
+        """The version that the producer's messages carry; None without a schema. New schemas become a version."""
+        if is_schemaless(schema):
+            policy = await self.policy(topic.namespace_path)
+            if policy.validation_enforced and (await self._history(topic))[0].entries:
+                raise IncompatibleSchema(f"{topic.base} takes no producer without a schema (validation is enforced)")
+            return None
+        assert schema is not None
+        return await self.register(topic, schema)
+
+    async def admit_consumer(self, topic: TopicName, schema: Schema | None, is_unused: Callable[[], bool]) -> None:
+        """A consumer must be able to read what the topic's schema writes. A topic that has no schema takes the first
+        consumer's while it is unused; later nobody knows what is in it."""
+        if is_schemaless(schema):
+            return
+        assert schema is not None
+        check_size(schema, self._settings.bytes_max)
+        history, _ = await self._history(topic)
+        if not history.entries and is_unused():
+            await self.register(topic, schema)
+            return
+        strategy = (await self.policy(topic.namespace_path)).strategy
+        if strategy is Strategy.ALWAYS_COMPATIBLE:
+            return
+        if not history.entries:
+            raise IncompatibleSchema(f"{topic.base} has messages or producers, but no schema")
+        if await self._digest(schema) == history.entries[-1].digest and not must_read_all(strategy):
+            return
+        await self._check_valid(schema)
+        existing = await self._compared(topic, strategy, history)
+        await self._decide(topic, lambda: reader_objection(strategy, schema, existing))
+
+    async def register(self, topic: TopicName, schema: Schema, *, by_administrator: bool = False) -> int:
+        """The version of this schema; a new one where the namespace's policy allows it."""
+        counts = self.counts.of(topic.namespace_path)
+        try:
+            version = await self._register(topic, schema, by_administrator)
+        except Error:
+            counts.put_failed += 1
+            raise
+        counts.put += 1
+        return version
+
+    async def _register(self, topic: TopicName, schema: Schema, by_administrator: bool) -> int:
+        known = await self.find(topic, schema)
+        if known is not None:
+            return known
+        await self._check_valid(schema)
+        digest = await self._digest(schema)
+        written: str | None = None
+        for _ in range(CAS_TRIES):
+            history, version = await self._load_history(_key(topic))
+            known = history.version_of(digest)
+            try:
+                if known is None:
+                    await self._check_new(topic, schema, history, by_administrator)
+            except Error:
+                await self._discard(topic, written)
+                raise
+            if known is not None:
+                await self._discard(topic, written)
+                return known
+            if written is None:
+                written = self._new_id()
+                await self._store.put(_definition_key(topic, written), _dump(schema), expected=ABSENT)
+            if await self._save(_key(topic), history.with_version(digest, self._clock.now_ms(), written), version):
+                return history.next_version
+        await self._discard(topic, written)
+        raise _contended(_key(topic))
+
+    async def _check_new(self, topic: TopicName, schema: Schema, history: History, by_administrator: bool) -> None:
+        policy = await self.policy(topic.namespace_path)
+        if not (policy.auto_update or by_administrator):
+            raise IncompatibleSchema(f"schema is not known and {topic.namespace_path} takes no new ones by itself")
+        if len(history.entries) >= self._settings.versions_max:
+            raise TooManySchemas(f"{topic.base} has {len(history.entries)} schema versions already")
+        await self._check_follows(topic, policy.strategy, schema, history)
+
+    async def _discard(self, topic: TopicName, written: str | None) -> None:
+        """A definition of ours that no history names, for certain: every write that named it was refused."""
+        if written is not None:
+            await self._remove(_definition_key(topic, written))
+
+    async def get(self, topic: TopicName, version: int | None = None) -> StoredSchema:
+        """One live version, the latest unless told."""
+        counts = self.counts.of(topic.namespace_path)
+        history, _ = await self._history(topic)
+        wanted = [one for one in history.entries if version in (None, one.version)][-1:]
+        found = await self._load(topic, replace(history, entries=tuple(wanted)))
+        if not found:
+            counts.got_failed += 1
+            raise SchemaNotFound("Schema not found")  # Pulsar's words, which tools look for
+        counts.got += 1
+        return found[0]
+
+    # -- what administrators ask
+
+    async def history(self, topic: TopicName) -> list[StoredSchema]:
+        """Live versions, oldest first."""
+        return await self._load(topic, (await self._history(topic))[0])
+
+    async def find(self, topic: TopicName, schema: Schema) -> int | None:
+        """The version that this schema has already."""
+        check_size(schema, self._settings.bytes_max)
+        digest = await self._digest(schema)
+        return (await self._history(topic))[0].version_of(digest)
+
+    async def check(self, topic: TopicName, schema: Schema) -> None:
+        """Raises IncompatibleSchema unless this schema could become the next version."""
+        await self._check_valid(schema)
+        history, _ = await self._history(topic)
+        policy = await self.policy(topic.namespace_path)
+        await self._check_follows(topic, policy.strategy, schema, history)
+
+    async def delete(self, topic: TopicName, *, force: bool = False) -> int:
+        """The number that the deletion takes; with `force` the whole history goes and the answer is -1."""
+        counts = self.counts.of(topic.namespace_path)
+        try:
+            number = await self._delete(_key(topic), force)
+        except Error:
+            counts.deleted_failed += 1
+            raise
+        counts.deleted += 1
+        return number
+
+    async def _delete(self, key: str, force: bool) -> int:
+        for _ in range(CAS_TRIES):
+            history, version = await self._load_history(key)
+            if force and version is None:
+                return -1
+            if force and version is not None:
+                done = await self._remove(key, expected=version)
+            else:
+                done = await self._save(key, history.deleted(), version)
+            if done:
+                for one in history.entries:
+                    await self._remove(f"{key}/{one.definition}")
+                return -1 if force else history.next_version
+        raise _contended(key)
+
+    async def forget_topic(self, topic: TopicName, *, may_return: bool) -> None:
+        """The topic is deleted. With `may_return` its producers will connect again and send what they have, under the
+        old numbers: these must never mean something else, so numbers go on. Otherwise nothing is left."""
+        history, version = await self._load_history(_key(topic))
+        if version is None or (may_return and not history.entries):
+            return
+        await self.delete(topic, force=not may_return)
+
+    async def forget_namespace(self, namespace: str) -> None:
+        """The namespace is gone: so is every schema below it, also of topics that never existed."""
+        for encoded in await self._store.children(f"/schemas/{namespace}"):
+            await self._delete(f"/schemas/{namespace}/{encoded}", force=True)
+
+    async def policy(self, namespace: str) -> SchemaPolicy:
+        record = await self._policies.recall(namespace, lambda: self._catalog.policies(namespace))
+        return SchemaPolicy.of(record.other, self._settings)
+
+    # -- the store
+
+    async def _history(self, topic: TopicName) -> tuple[History, Version | None]:
+        return await self._read(_key(topic))
+
+    async def _read(self, key: str) -> tuple[History, Version | None]:
+        return await self._histories.recall(key, lambda: self._load_history(key))
+
+    async def _load_history(self, key: str) -> tuple[History, Version | None]:
+        found = await self._store.get(key)
+        return (History(), None) if found is None else (History.load(found.value), found.version)
+
+    async def _load(self, topic: TopicName, history: History) -> list[StoredSchema]:
+        found = []
+        for one in history.entries:
+            record = await self._store.get(_definition_key(topic, one.definition))
+            if record is not None:  # deleted since the history was read
+                found.append(StoredSchema(one.version, _load_schema(record.value), one.registered_ms))
+        return found
+
+    async def _save(self, key: str, history: History, version: Version | None) -> bool:
+        """False: somebody else was first."""
+        try:
+            await self._store.put(key, history.dump(), expected=ABSENT if version is None else version)
+        except VersionMismatch:
+            return False
+        return True
+
+    async def _remove(self, key: str, *, expected: Expected = ANY) -> bool:
+        """False: somebody has written or deleted it since."""
+        try:
+            await self._store.delete(key, expected=expected)
+        except (VersionMismatch, KeyMissing):
+            return False
+        return True
+
+    # -- deciding
+
+    async def _beside(self, work: Callable[[], T]) -> T:
+        """Off the event loop, and one at a time: whatever clients send, storage has the other threads to itself."""
+        async with self._one_check:
+            return await self._blocking.run(work)
+
+    async def _digest(self, schema: Schema) -> str:
+        if len(schema.data) <= QUICK_BYTES:
+            return schema.digest
+        return await self._beside(lambda: schema.digest)
+
+    async def _check_valid(self, schema: Schema) -> None:
+        await self._beside(lambda: check_valid(schema, self._settings.bytes_max))
+
+    async def _check_follows(self, topic: TopicName, strategy: Strategy, schema: Schema, history: History) -> None:
+        existing = await self._compared(topic, strategy, history)
+        if existing:
+            await self._decide(topic, lambda: objection(strategy, schema, existing))
+
+    async def _compared(self, topic: TopicName, strategy: Strategy, history: History) -> list[Schema]:
+        """The versions that the strategy looks at, oldest first."""
+        looks_at_all = strategy.is_transitive or strategy is Strategy.ALWAYS_INCOMPATIBLE
+        entries = history.entries if looks_at_all else history.entries[-1:]
+        return [one.schema for one in await self._load(topic, replace(history, entries=entries))]
+
+    async def _decide(self, topic: TopicName, question: Callable[[], str | None]) -> None:
+        counts, reason = self.counts.of(topic.namespace_path), await self._beside(question)
+        if reason is None:
+            counts.compatible += 1
+        else:
+            counts.incompatible += 1
+            raise IncompatibleSchema(f"Incompatible schema: {reason}")
+
+
+def is_schemaless(schema: Schema | None) -> bool:
+    """Bytes, or whatever the topic has: nothing to compare."""
+    return schema is None or schema.type in (SchemaType.NONE, SchemaType.AUTO_CONSUME)
+
+
+def schema_name(topic: TopicName) -> str:
+    """What Pulsar calls a topic's schema."""
+    return f"{topic.namespace_path}/{encode_component(topic.scalable.local)}"
+
+
+def version_bytes(version: int | None) -> bytes:
+    """As on the wire and in messages; empty for none."""
+    return b"" if version is None else version.to_bytes(VERSION_BYTES, "big")
+
+
+def _key(topic: TopicName) -> str:
+    return f"/schemas/{schema_name(topic)}"
+
+
+def _definition_key(topic: TopicName, definition: str) -> str:
+    return f"{_key(topic)}/{definition}"
+
+
+def _contended(key: str) -> NotReady:
+    return NotReady(f"{key} is changed by too many at once")
+
+
+def _dump(schema: Schema) -> bytes:
+    record = {
+        "type": schema.type.name,
+        "data": base64.b64encode(schema.data).decode(),
+        "properties": dict(schema.properties),
+    }
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _load_schema(value: bytes) -> Schema:
+    record: dict[str, Any] = json.loads(value)
+    return Schema(SchemaType[record["type"]], base64.b64decode(record["data"]), record["properties"])

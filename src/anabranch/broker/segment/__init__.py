@@ -1,0 +1,1 @@
+"""One segment of a scalable topic: a topic that can be sealed and drained."""

@@ -1,0 +1,114 @@
+"""What a producer that opens a segment must know: who the ancestors are, what each has of it, how keys are routed.
+
+Asked of the ancestors' owners, here or elsewhere; what a sealed one has of a producer never changes and is remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from anabranch.broker.publish.sequence_ids import Last
+from anabranch.broker.segment.key_range_check import KeyProof
+from anabranch.broker.segment_host.topic_layouts import ScalableRecords, ScalableTopic, find_segment
+from anabranch.model.names import TopicName
+from anabranch.model.routing import RingHash, RoutingKind
+from anabranch.model.segment import Segment, backing_topic
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.segments import ancestor_sequence
+
+KNOWN_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LastSequence:
+    last: Last
+    is_final: bool
+
+
+_Key = tuple[TopicName, int, str]
+"""Segment, incarnation of its topic (names are used again), producer."""
+
+AskSequence = Callable[[TopicName, str], Awaitable[LastSequence | None]]
+"""Of a segment's owner: what it has of a producer; None when there is no such segment."""
+
+
+class Lineage:
+    def __init__(self, records: ScalableRecords, ask: AskSequence) -> None:
+        self._records = records
+        self._ask = ask
+        self._known: OrderedDict[_Key, Last] = OrderedDict()
+
+    async def topic(self, name: TopicName) -> tuple[ScalableTopic, Segment]:
+        """The record of a segment's topic; TopicNotFound when it does not list the segment."""
+        return await find_segment(self._records, name)
+
+    def proof(self, topic: ScalableTopic, segment: Segment) -> KeyProof | None:
+        """What keys a producer may send there; None where ranges are decoration."""
+        routing = topic.layout.routing
+        if routing.kind is not RoutingKind.RANGE:
+            return None
+        return KeyProof(segment.hash_range, routing.ring_hash)
+
+    async def ancestors(
+        self, topic: ScalableTopic, segment: Segment, producer: str, since: int | None = None
+    ) -> list[pb.AncestorSequence]:
+        """With `since`, every ancestor that has something of that sequence id or a later one, with its note. Raises
+        what asking raises: without an answer nobody knows what was stored already."""
+        found = topic.ancestors(segment)
+        keys = [(backing_topic(topic.name, one), topic.incarnation, producer) for one in found]
+        lasts = [self._remembered(key) for key in keys]
+        unknown = [index for index, last in enumerate(lasts) if last is None]
+        answers = await asyncio.gather(*(self._last(keys[index]) for index in unknown))
+        for index, answer in zip(unknown, answers, strict=True):
+            lasts[index] = answer
+        had = [(one, last) for one, last in zip(found, lasts, strict=True) if last is not None]
+        if since is None:
+            told = telling([(one, last.sequence) for one, last in had])
+            return [ancestor_sequence(one, self._ring_hash(topic, one), last) for one, last in told]
+        return [
+            ancestor_sequence(one, self._ring_hash(topic, one), last.sequence, last.note)
+            for one, last in had
+            if last.sequence >= since
+        ]
+
+    def _ring_hash(self, topic: ScalableTopic, segment: Segment) -> RingHash | None:
+        return None if segment.legacy_topic_name is not None else topic.layout.routing.ring_hash
+
+    def _remembered(self, key: _Key) -> Last | None:
+        if key not in self._known:
+            return None
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    async def _last(self, key: _Key) -> Last | None:
+        name, _, producer = key
+        answer = await self._ask(name, producer)
+        if answer is None:
+            return None
+        if answer.is_final:
+            self._known[key] = answer.last
+            while len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+        return answer.last
+
+
+def telling(ancestors: Sequence[tuple[Segment, int]]) -> list[tuple[Segment, int]]:
+    """Those of the ancestors (with what each has last) that say something which no other one says.
+
+    Where an ancestor has everything up to a sequence id, one with a part of its keys and a lower id adds nothing. So a
+    topic that was split and merged a thousand times tells a producer of a few. Partitions of a regular topic stay: how
+    many there are is part of what they say.
+    """
+    kept: list[tuple[Segment, int]] = []
+    for one, last in sorted(ancestors, key=lambda it: (-it[1], -it[0].segment_id)):
+        is_modulo = one.legacy_topic_name is not None
+        if is_modulo or not any(_covers(other, one) for other, _ in kept):
+            kept.append((one, last))
+    return sorted(kept, key=lambda it: it[0].segment_id)
+
+
+def _covers(other: Segment, one: Segment) -> bool:
+    return other.legacy_topic_name is None and other.hash_range.covers(one.hash_range)

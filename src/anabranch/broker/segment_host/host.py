@@ -1,0 +1,277 @@
+"""The controller's port (`SegmentHost`) on the brokers of this cluster: each request goes to who owns the segment now.
+
+What is ours is asked directly, what is another broker's becomes an errand; when the segment changes hands meanwhile the
+request follows it, under the same mandate: done twice it is done once. Events of our own segments are told to every
+broker that is registered, until it has them, because the leader of the topic may be anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anabranch.broker.errors import TopicFenced
+from anabranch.broker.peers import ErrandRefused, Fleet, NoAnswer, NotConnected
+from anabranch.broker.placement import Placement, ServedElsewhere
+from anabranch.broker.publish.producer import Producer
+from anabranch.broker.publish.sequence_ids import Last
+from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment_host.ancestor_sequences import LastSequence, Lineage
+from anabranch.broker.segment_host.event_broadcast import SegmentNews
+from anabranch.broker.segment_host.local_segments import SegmentOwner
+from anabranch.broker.segment_host.request_codec import (
+    ERRORS,
+    answer_json,
+    event_json,
+    read_answer,
+    read_event,
+    read_ref,
+    read_request,
+    read_stats,
+    ref_json,
+    request_json,
+    stats_json,
+)
+from anabranch.broker.segment_host.seal_notifications import SealedNotices
+from anabranch.broker.segment_host.topic_layouts import ScalableRecords
+from anabranch.controller.host import (
+    Answer,
+    HostCapabilities,
+    HostEvent,
+    HostOutcomeUnknown,
+    HostUnavailable,
+    Mandate,
+    Request,
+    SegmentRef,
+    SegmentStats,
+)
+from anabranch.model.errors import Error, NotFound, NotReady
+from anabranch.model.names import TopicName
+from anabranch.runtime.clock import Clock
+from anabranch.storage.port import Fenced, Superseded
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 10.0  # the host's own deadline
+MEASURE_SECONDS = 2.0
+AGAIN_SECONDS = 0.02
+GROUP = "segments"  # of errands
+
+CAPABILITIES = HostCapabilities(
+    "embedded", has_drain_events=True, has_fencing=True, has_dedup_handover=True, tells_children=True
+)
+
+
+MOVING = frozenset({NotReady.code, TopicFenced.code, Fenced.code, Superseded.code})
+"""The segment is just being closed, opened or taken over: it is asked again, here or elsewhere."""
+
+
+class Unsettled(NotReady):
+    """One of these: it may have been done."""
+
+
+class EmbeddedHost:
+    """Implements `controller.host.SegmentHost`, and the errands of the other brokers' hosts."""
+
+    def __init__(
+        self,
+        owner: SegmentOwner,
+        placement: Placement,
+        fleet: Fleet | None,
+        clock: Clock,
+        records: ScalableRecords,
+        *,
+        ask_seconds: float = ASK_SECONDS,
+    ) -> None:
+        self._owner = owner
+        self._lineage = Lineage(records, self.last_sequence)
+        notices = SealedNotices(records, placement)
+        owner.before_seal, owner.tell_sealed = notices.prepare, notices.tell
+        self._placement = placement
+        self._fleet = fleet
+        self._clock = clock
+        self._ask_seconds = ask_seconds
+        self._listeners: list[Callable[[HostEvent], None]] = []
+        self._news = None if fleet is None else SegmentNews(fleet, f"{GROUP}.news", clock)
+        self._stop = owner.listen(self._happened)
+
+    async def close(self) -> None:
+        self._stop()
+        if self._news is not None:
+            await self._news.close()
+
+    @property
+    def capabilities(self) -> HostCapabilities:
+        return CAPABILITIES
+
+    # -- asking
+
+    async def ask(self, mandate: Mandate, request: Request) -> Answer:
+        is_sent = False
+        error: Error = HostUnavailable(f"nobody serves {request.segment.name} at the moment")
+        try:
+            async with asyncio.timeout(self._ask_seconds):
+                while True:
+                    try:
+                        return await self._ask(mandate, request)
+                    except (ServedElsewhere, NotConnected) as missed:
+                        error = missed
+                    except (NoAnswer, Unsettled) as missed:
+                        error, is_sent = missed, True
+                    await self._clock.sleep(AGAIN_SECONDS)
+        except TimeoutError:
+            kind = HostOutcomeUnknown if is_sent else HostUnavailable
+            raise kind(error.reason) from error
+
+    async def _ask(self, mandate: Mandate, request: Request) -> Answer:
+        """Once, where the segment is now."""
+        name, fleet = request.segment.name, self._fleet
+        if fleet is None or self._placement.is_here(name):
+            try:
+                return await self._owner.apply(mandate, request)
+            except Error as error:
+                raise _translated(error) from error
+        await self._placement.wait_placed(name)
+        owner = fleet.owner_of(name)
+        if owner is None or owner == fleet.me:
+            raise ServedElsewhere(name, None)
+        try:
+            return read_answer(await fleet.ask(owner, f"{GROUP}.ask", request_json(mandate, request)))
+        except ErrandRefused as refused:
+            if refused.code == ServedElsewhere.code:
+                raise ServedElsewhere(name, None) from refused
+            if refused.code in MOVING:
+                raise Unsettled(refused.reason) from refused
+            raise ERRORS.get(refused.code, HostOutcomeUnknown)(refused.reason) from refused
+
+    # -- figures
+
+    async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:
+        """One errand per owner."""
+        owners: dict[str | None, list[int]] = {}
+        for index, ref in enumerate(segments):
+            fleet = self._fleet
+            is_here = fleet is None or self._placement.is_here(ref.name)
+            owners.setdefault(None if is_here or fleet is None else fleet.owner_of(ref.name) or "", []).append(index)
+        found: list[SegmentStats | None] = [None] * len(segments)
+
+        async def ask(owner: str | None, some: list[int]) -> None:
+            answers = await self._measure(owner, [segments[index] for index in some])
+            for index, answer in zip(some, answers, strict=True):
+                found[index] = answer
+
+        await asyncio.gather(*(ask(owner, some) for owner, some in owners.items()))
+        return tuple(found)
+
+    async def _measure(self, owner: str | None, segments: list[SegmentRef]) -> list[SegmentStats | None]:
+        try:
+            async with asyncio.timeout(MEASURE_SECONDS):
+                if owner is None or self._fleet is None:
+                    return await self._measure_here(segments)
+                asked = {"segments": [ref_json(one) for one in segments]}
+                answer = await self._fleet.ask(owner, f"{GROUP}.measure", asked)
+                return [None if one is None else read_stats(one) for one in answer]
+        except (Error, TimeoutError) as error:
+            log.info("segments not measured", extra={"broker": owner or "here", "reason": str(error)})
+            return [None] * len(segments)
+
+    async def _measure_here(self, segments: Sequence[SegmentRef]) -> list[SegmentStats | None]:
+        found: list[SegmentStats | None] = []
+        for ref in segments:
+            try:
+                found.append(await self._owner.stats(ref))
+            except Error as error:  # moved or closed a moment ago
+                log.info("segment not measured", extra={"segment": str(ref.name), "reason": error.reason})
+                found.append(None)
+        return found
+
+    # -- producers
+
+    async def check_listed(self, name: TopicName) -> None:
+        """TopicNotFound for what no topic's record lists as its segment."""
+        await self._lineage.topic(name)
+
+    async def prepare(self, producer: Producer, topic: SegmentTopic) -> None:
+        """Before a producer is let in: what its ancestors have of it, for peers of our own kind, and how keys go."""
+        record, segment = await self._lineage.topic(topic.name)
+        if producer.grants_credits:
+            producer.ancestors = await self._lineage.ancestors(record, segment, producer.name, producer.told_from)
+        proof = self._lineage.proof(record, segment)
+        if proof is not None:
+            topic.prove(producer, proof)
+
+    async def last_sequence(self, name: TopicName, producer: str) -> LastSequence | None:
+        """What a segment has of a producer, asked of its owner; NotReady when nobody answers in time."""
+        asked = {"segment": str(name), "producer": producer}
+        error: Error = NotReady(f"nobody serves {name} at the moment")
+        try:
+            async with asyncio.timeout(self._ask_seconds):
+                while True:
+                    try:
+                        return await self._last_sequence(name, asked)
+                    except (ServedElsewhere, NoAnswer, ErrandRefused) as missed:
+                        error = missed
+                    await self._clock.sleep(AGAIN_SECONDS)
+        except TimeoutError:
+            raise NotReady(f"{name}, an ancestor, cannot be asked: {error.reason}") from error
+
+    async def _last_sequence(self, name: TopicName, asked: Mapping[str, str]) -> LastSequence | None:
+        fleet = self._fleet
+        if fleet is None or self._placement.is_here(name):
+            return await self._owner.last_sequence(name, asked["producer"])
+        await self._placement.wait_placed(name)
+        owner = fleet.owner_of(name)
+        if owner is None or owner == fleet.me:
+            raise ServedElsewhere(name, None)
+        found = await fleet.ask(owner, f"{GROUP}.sequence", asked)
+        if found is None:
+            return None
+        return LastSequence(Last(int(found["last"]), b64decode(found.get("note", ""))), bool(found["final"]))
+
+    # -- events
+
+    def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback)
+
+    def _happened(self, event: HostEvent) -> None:
+        """On one of our own segments."""
+        if self._news is not None:
+            self._news.tell((event.segment.name, event.subscription, type(event)), event_json(event))
+        self._hear(event)
+
+    def _hear(self, event: HostEvent) -> None:
+        for tell in tuple(self._listeners):
+            tell(event)
+
+    # -- errands of other brokers
+
+    async def do(self, call: str, arguments: Mapping[str, Any]) -> Any:
+        match call:
+            case "ask":
+                return answer_json(await self._owner.apply(*read_request(arguments)))
+            case "news":
+                for one in arguments["events"]:
+                    self._hear(read_event(one))
+                return None
+            case "measure":
+                some = await self._measure_here([read_ref(one) for one in arguments["segments"]])
+                return [None if one is None else stats_json(one) for one in some]
+            case "sequence":
+                found = await self._owner.last_sequence(TopicName.parse(arguments["segment"]), arguments["producer"])
+                if found is None:
+                    return None
+                sequence, note = found.last
+                return {"last": sequence, "note": b64encode(note).decode(), "final": found.is_final}
+            case _:
+                raise NotFound(f"no errand {GROUP}.{call}")
+
+
+def _translated(error: Error) -> Error:
+    """What is not of the port: storage or metadata could not say whether it was done."""
+    if isinstance(error, ServedElsewhere) or type(error) in ERRORS.values():
+        return error
+    return (Unsettled if error.code in MOVING else HostOutcomeUnknown)(error.reason)

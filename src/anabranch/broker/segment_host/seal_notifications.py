@@ -1,0 +1,81 @@
+"""What producers of our own kind are told when their segment is sealed: the children and where they are. Knows records
+and placement.
+
+Who the children are is read before the seal begins, so that nothing is asked while producers wait.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+
+from anabranch.broker.placement import Placement
+from anabranch.broker.publish.producer import Producer
+from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.segment_host.topic_layouts import ScalableRecords, ScalableTopic
+from anabranch.controller.host import Seal
+from anabranch.model.errors import Error
+from anabranch.model.hashrange import HashRange
+from anabranch.model.names import TopicName
+from anabranch.model.segment import Segment
+from anabranch.protocol.segments import segment_sealed
+
+log = logging.getLogger(__name__)
+
+READY_MAX = 1_000
+
+
+class SealedNotices:
+    def __init__(self, records: ScalableRecords, placement: Placement) -> None:
+        self._records = records
+        self._placement = placement
+        self._ready: OrderedDict[TopicName, tuple[Segment, ...]] = OrderedDict()
+
+    async def prepare(self, request: Seal) -> None:
+        """Know what will be told; read only where this broker has not seen the plan yet."""
+        name = request.segment.name
+        known = self._listed(self._records.remembered(name.scalable), request)
+        if known is None:
+            try:
+                known = self._listed(await self._records.read(name.scalable), request)
+            except Error as error:
+                log.warning("children told by name only", extra={"segment": str(name), "reason": error.reason})
+        self._ready[name] = _by_name(request) if known is None else known
+        while len(self._ready) > READY_MAX:
+            self._ready.popitem(last=False)
+
+    def _listed(self, topic: ScalableTopic | None, request: Seal) -> tuple[Segment, ...] | None:
+        """The children as the record has them; None unless it has all of them."""
+        if topic is None or topic.incarnation != request.segment.incarnation:
+            return None
+        found = [topic.segment(one.name) for one in request.children]
+        listed = tuple(one for one in found if one is not None)
+        return listed if len(listed) == len(found) else None
+
+    def ready(self, name: TopicName) -> tuple[Segment, ...]:
+        """The children of a segment that is being sealed."""
+        return self._ready.get(name, ())
+
+    def tell(self, producer: Producer, topic: SegmentTopic) -> None:
+        note = topic.facts.sealed
+        assert note is not None
+        addresses = ((one.segment_id, self._placement.whereabouts(one.name)) for one in note.children)
+        producer.peer.send(
+            segment_sealed(
+                producer.producer_id,
+                note.operation,
+                topic.last_sequence(producer.name),
+                self.ready(topic.name),
+                [(one, at.service_url, at.service_url_tls) for one, at in addresses if at is not None],
+            )
+        )
+
+
+def _by_name(request: Seal) -> tuple[Segment, ...]:
+    """Ids and ranges are in the names."""
+    named = ((one, one.name.segment) for one in request.children)
+    return tuple(
+        Segment(one.segment_id, HashRange(at.start, at.end), parent_ids=(request.segment.segment_id,))
+        for one, at in named
+        if at is not None
+    )

@@ -1,0 +1,61 @@
+"""Rolling rates of the segments that are loaded here, over ten seconds and over a minute. Looks at the counters of
+those that are awake at times; nothing is written down where messages pass.
+"""
+
+from __future__ import annotations
+
+from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.topic_registry.rate_meter import Meter
+from anabranch.broker.topic_registry.rate_sampler import Breath, Sampler
+from anabranch.controller.host import CursorStats, Rates, SegmentStats
+from anabranch.runtime.clock import Clock
+
+LOOK_SECONDS = 2.5
+SHORT_SECONDS = 10.0
+SHORT_SAMPLES = 5
+
+
+class SegmentRates:
+    def __init__(self, sampler: Sampler, clock: Clock) -> None:
+        """`sampler` keeps the rates over a minute, of all topics."""
+        self._sampler = sampler
+        self._clock = clock
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            breath = Breath(self._clock)
+            for topic in tuple(self._sampler.awake()):
+                if isinstance(topic, SegmentTopic):
+                    self._look(topic)
+                    await breath.take()
+
+    def _look(self, topic: SegmentTopic) -> tuple[Rates, Rates]:
+        book = self._sampler.look(topic)
+        if book.short is None:
+            book.short = Meter(SHORT_SECONDS, SHORT_SAMPLES)
+        return Rates(*book.short.rates(self._clock.monotonic(), book.totals)), Rates(*book.rates)
+
+    async def stats(self, topic: SegmentTopic) -> SegmentStats:
+        short, long = self._look(topic)
+        return SegmentStats(
+            short,
+            long,
+            producers=len(topic.producers),
+            messages=topic.log.total_messages,
+            bytes=topic.log.total_bytes,
+            subscriptions=await _cursors(topic),
+        )
+
+
+async def _cursors(topic: SegmentTopic) -> dict[str, CursorStats]:
+    """Checkpoint groups have none: what is kept for them counts."""
+    found: dict[str, CursorStats] = {}
+    for group, position in topic.facts.holds.items():
+        behind = await topic.log.messages_between(position, topic.log.last_position)
+        found[group] = CursorStats(behind, 0, position)
+    for one in topic.subscriptions.values():
+        if one.is_durable:
+            found[one.name] = CursorStats(await one.backlog_messages(), len(one.consumers), one.mark_delete)
+    return found

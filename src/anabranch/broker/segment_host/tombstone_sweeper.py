@@ -1,0 +1,58 @@
+"""Graves are not kept for ever: a request that could hurt is on its way for minutes, not a day. Looks once an hour."""
+
+from __future__ import annotations
+
+import logging
+
+from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.placement import ServedElsewhere
+from anabranch.broker.segment.segment_logs import SegmentLogs
+from anabranch.broker.segment_host.local_segments import SegmentOwner
+from anabranch.broker.topic_registry.rate_sampler import Breath
+from anabranch.model.errors import Error
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 3_600.0
+KEEP_MS = 24 * 3_600 * 1_000
+
+
+class SegmentGraves:
+    def __init__(self, catalog: Catalog, logs: SegmentLogs, owner: SegmentOwner, clock: Clock) -> None:
+        self._catalog = catalog
+        self._logs = logs
+        self._owner = owner
+        self._clock = clock
+        self._tasks = TaskOwner("segment graves")
+
+    def start(self) -> None:
+        self._tasks.spawn(self._run(), "sweep")
+
+    async def close(self) -> None:
+        await self._tasks.close()
+
+    async def _run(self) -> None:
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            try:
+                count = await self.sweep(self._clock.now_ms() - KEEP_MS)
+            except Error as error:  # metadata failing: the next round tries again
+                log.warning("graves not swept", extra={"reason": error.reason})
+            else:
+                if count:
+                    log.info("graves of segments forgotten", extra={"count": count})
+
+    async def sweep(self, before_ms: int) -> int:
+        """Those of our own segments; how many are gone."""
+        breath, count = Breath(self._clock), 0
+        for tenant in await self._catalog.tenants():
+            for namespace in await self._catalog.namespaces(tenant):
+                for name in await self._logs.names(namespace):
+                    await breath.take()
+                    try:
+                        count += await self._owner.forget(name, before_ms)
+                    except ServedElsewhere:
+                        continue  # its owner does that
+        return count

@@ -1,0 +1,1 @@
+"""Stats JSON and Prometheus metrics."""

@@ -1,0 +1,61 @@
+"""Figures of scalable topics for Prometheus: what the controllers of this broker lead and have done. Pure.
+
+Segments are topics with series of their own (`topic="segment://…"`); here is what only the controller knows. The number
+of active segments is also what an autoscaler of consumers wants to follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anabranch.broker.catalog.policies import LOCAL_CLUSTER
+from anabranch.broker.stats.prometheus_format import Family, Row, counter, escaped, gauge, labels
+from anabranch.controller.face import LedTopic, Totals
+
+TOTALS = (
+    gauge("anabranch_scalable_topics_led", "Scalable topics whose controller is here and loaded"),
+    counter("anabranch_scalable_leaderships_total", "Terms of office that this broker took"),
+    counter("anabranch_scalable_splits_total", "Splits that were committed"),
+    counter("anabranch_scalable_merges_total", "Merges that were committed"),
+    counter("anabranch_scalable_operations_aborted_total", "Splits and merges that were given up"),
+    counter("anabranch_scalable_segments_sealed_total", "Segments that were sealed by splits and merges"),
+    counter("anabranch_scalable_segments_collected_total", "Sealed segments that retention let go"),
+    counter("anabranch_scalable_operation_seconds_total", "Time from plan to commit, of all splits and merges"),
+)
+TOPICS = (
+    gauge("anabranch_scalable_active_segments", "Segments that are written to"),
+    gauge("anabranch_scalable_sealed_segments", "Segments that are only read"),
+    gauge("anabranch_scalable_epoch", "One more with every change of the layout"),
+    gauge("anabranch_scalable_operation_running", "1: a split, a merge or the deletion runs"),
+)
+GROUPS = (
+    gauge("anabranch_scalable_consumers", "Consumers that share the segments, or may come back to them"),
+    gauge("anabranch_scalable_assignment_generation", "One more with every new assignment: its increase is rebalances"),
+    gauge("anabranch_scalable_drained_segments", "Segments that the subscription is through with"),
+)
+
+Group = tuple[tuple[Family, ...], list[Row]]
+
+
+def scalable_groups(totals: Totals, led: Sequence[LedTopic], topics_max: int) -> list[Group]:
+    """At most `topics_max` topics have series."""
+    where = labels(cluster=LOCAL_CLUSTER)
+    done = (
+        len(led),
+        totals.leaderships,
+        totals.splits,
+        totals.merges,
+        totals.aborted,
+        totals.sealed,
+        totals.collected,
+        totals.operation_ms / 1000,
+    )
+    topics, groups = list[Row](), list[Row]()
+    for one in led[:topics_max]:
+        name = f'{where},namespace="{escaped(one.topic.namespace_path)}",topic="{escaped(str(one.topic))}"'
+        topics.append((name, (one.active, one.sealed, one.epoch, int(one.is_changing))))
+        groups += [
+            (f'{name},subscription="{escaped(it.subscription)}"', (it.consumers, it.generation, it.drained))
+            for it in one.groups
+        ]
+    return [(TOTALS, [(where, done)]), (TOPICS, topics), (GROUPS, groups)]

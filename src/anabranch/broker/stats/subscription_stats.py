@@ -1,0 +1,178 @@
+"""What one subscription tells about itself and its consumers, in the shape of Pulsar's stats JSON. Reads, changes
+nothing; what its topic says is in `stats`.
+
+Rates of the subscription are over the last minute (`sampling`), those of a consumer since it connected. What cannot be
+here (filters, replication) is shown as 0 or False, because tools expect the key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
+from anabranch.broker.subscription.subscription import Subscription
+from anabranch.broker.topic.backlog_quota import bytes_after
+from anabranch.broker.topic.non_persistent_topic import MemorySubscription
+from anabranch.broker.topic.topic import Topic
+from anabranch.broker.topic_registry.factory import AnyTopic
+from anabranch.broker.topic_registry.rate_sampler import SubscriptionBook, sent
+from anabranch.protocol.entry import publish_time_of
+
+_READ_BYTES = 64 * 1024
+_ABSENT = {
+    "isReplicated": False,
+    "replicated": False,
+    **{f"filter{what}MsgCount": 0 for what in ("Processed", "Accepted", "Rejected", "Rescheduled")},
+}
+_WITHOUT_LOG = {  # of a subscription that keeps nothing
+    "backlogSize": 0,
+    "earliestMsgPublishTimeInBacklog": 0,
+    "msgRateExpired": 0.0,
+    "msgExpired": 0,
+    "totalMsgExpired": 0,
+    "lastExpireTimestamp": 0,
+    "nonContiguousDeletedMessagesRanges": 0,
+    **{
+        f"dispatchThrottled{what}EventsBy{by}Limit": 0
+        for by in ("Subscription", "Topic", "Broker")
+        for what in ("Msg", "Bytes")
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StatsOptions:
+    subscription_backlog_size: bool = True
+    earliest_time: bool = False  # publish time of the oldest message of each backlog: reads it
+    exclude_publishers: bool = False
+    exclude_consumers: bool = False
+
+
+async def subscription_stats(
+    topic: AnyTopic,
+    subscription: Subscription | MemorySubscription,
+    book: SubscriptionBook,
+    now_ms: int,
+    options: StatsOptions,
+) -> dict[str, Any]:
+    consumers = [consumer_stats(consumer, now_ms) for consumer in subscription.consumers]
+    stats = {
+        **_flow(subscription, book),
+        **await _waiting(subscription, consumers),
+        **_kind(subscription),
+        "consumers": [] if options.exclude_consumers else consumers,
+        "consumersAfterMarkDeletePosition": {},
+        "markDeletePosition": str(subscription.mark_delete),
+        "subscriptionProperties": {},
+        **_WITHOUT_LOG,
+        **_ABSENT,
+    }
+    if isinstance(subscription, MemorySubscription):
+        return {**stats, "msgDropRate": book.rates[4]}
+    assert isinstance(topic, Topic)
+    return {**stats, **await _stored(topic, subscription, book, options)}
+
+
+def _flow(subscription: Subscription | MemorySubscription, book: SubscriptionBook) -> dict[str, Any]:
+    """What went out, how fast, and when something last happened."""
+    messages_out, bytes_out = sent(subscription)[:2]
+    return {
+        "msgRateOut": book.rates[0],
+        "msgThroughputOut": book.rates[1],
+        "bytesOutCounter": bytes_out,
+        "msgOutCounter": messages_out,
+        "msgRateRedeliver": book.rates[3],
+        "messageAckRate": book.rates[2],
+        "lastConsumedTimestamp": book.out_ms,
+        "lastAckedTimestamp": book.acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": book.mark_ms,
+    }
+
+
+async def _waiting(subscription: Subscription | MemorySubscription, consumers: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is not acknowledged yet, and what keeps it."""
+    backlog, delayed = await subscription.backlog_messages(), subscription.delayed_count
+    is_shared = subscription.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+    return {
+        "msgBacklog": backlog,
+        "msgBacklogNoDelayed": max(backlog - delayed, 0),
+        "blockedSubscriptionOnUnackedMsgs": bool(consumers) and is_shared and subscription.is_blocked,
+        "msgDelayed": delayed,
+        "msgInReplay": subscription.replay_count,
+        "unackedMessages": sum(one["unackedMessages"] for one in consumers),
+    }
+
+
+def _kind(subscription: Subscription | MemorySubscription) -> dict[str, Any]:
+    kind, active = subscription.type, subscription.active_consumer
+    stats: dict[str, Any] = {
+        "type": kind.label if kind is not None else "None",
+        "isDurable": subscription.is_durable,
+        "durable": subscription.is_durable,
+        "allowOutOfOrderDelivery": False,
+    }
+    if active is not None:
+        stats["activeConsumerName"] = active.name
+    if kind is SubscriptionType.KEY_SHARED and subscription.consumers:
+        policy = subscription.consumers[0].spec.key_shared
+        stats["keySharedMode"] = "STICKY" if policy.is_sticky else "AUTO_SPLIT"
+        stats["allowOutOfOrderDelivery"] = policy.allow_out_of_order
+    return stats
+
+
+async def _stored(
+    topic: Topic, subscription: Subscription, book: SubscriptionBook, options: StatsOptions
+) -> dict[str, Any]:
+    """What only a subscription with a cursor can say."""
+    size = bytes_after(topic.log.chain, subscription.mark_delete) if options.subscription_backlog_size else -1
+    return {
+        "backlogSize": size,
+        "earliestMsgPublishTimeInBacklog": await _earliest(topic, subscription) if options.earliest_time else 0,
+        "msgRateExpired": book.rates[4],
+        "msgExpired": subscription.entries_expired,
+        "totalMsgExpired": subscription.entries_expired,
+        "lastExpireTimestamp": subscription.last_expired_ms,
+        "nonContiguousDeletedMessagesRanges": subscription.cursor.state.holes,
+        "subscriptionProperties": dict(subscription.cursor.properties),
+        "dispatchThrottledMsgEventsBySubscriptionLimit": subscription.throttled_times,
+        "dispatchThrottledMsgEventsByTopicLimit": topic.dispatch_throttled_times,
+    }
+
+
+async def _earliest(topic: Topic, subscription: Subscription) -> int:
+    """Publish time of the oldest unacknowledged message; 0 without one."""
+    if not subscription.cursor.has_backlog:
+        return 0
+    found = await topic.log.read(subscription.cursor.first_unacked(), 1, _READ_BYTES, topic.log.last_position)
+    return publish_time_of(found[0].payload) if found else 0
+
+
+def consumer_stats(consumer: Consumer, now_ms: int) -> dict[str, Any]:
+    since = consumer.connected_ms
+    return {
+        "msgRateOut": rate_since(consumer.messages_out, since, now_ms),
+        "msgThroughputOut": rate_since(consumer.bytes_out, since, now_ms),
+        "bytesOutCounter": consumer.bytes_out,
+        "msgOutCounter": consumer.messages_out,
+        "msgRateRedeliver": rate_since(consumer.messages_redelivered, since, now_ms),
+        "messageAckRate": rate_since(consumer.messages_acked, since, now_ms),
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages,
+        "blockedConsumerOnUnackedMsgs": consumer.is_blocked,
+        "address": consumer.peer.address,
+        "connectedSince": when(since),
+        "clientVersion": consumer.peer.client_version,
+        "metadata": dict(consumer.spec.metadata),
+    }
+
+
+def when(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def rate_since(count: int, since_ms: int, now_ms: int) -> float:
+    """Per second; what is younger than a second counts as if it were one."""
+    return count / max(1.0, (now_ms - since_ms) / 1000)

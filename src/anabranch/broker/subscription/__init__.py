@@ -1,0 +1,1 @@
+"""From a durable entry to a consumer, and its acknowledgement."""

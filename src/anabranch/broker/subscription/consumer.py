@@ -1,0 +1,241 @@
+"""One attached consumer: permits, what it holds unacknowledged, and how an entry is put on its wire.
+
+Knows its peer and the MESSAGE frame; must not know cursors, other consumers or how entries are chosen for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import takewhile
+from typing import NamedTuple
+
+from anabranch.broker.client_connection import Peer
+from anabranch.model.position import Position
+from anabranch.protocol import commands
+from anabranch.protocol.messages import MessageRuns
+from anabranch.storage.topiclog import StoredEntry
+
+PENDING_TRACKED_MAX = 50_000
+"""Exclusive and Failover consumers may leave any number unacknowledged; only so many are remembered one by one."""
+
+RUN_BYTES = 512 * 1024
+"""So much is handed over between two looks at the socket's room."""
+
+
+class SubscriptionType(IntEnum):
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    @property
+    def label(self) -> str:
+        return ("Exclusive", "Shared", "Failover", "Key_Shared")[self]
+
+    @property
+    def is_shared(self) -> bool:
+        """Do several consumers read at the same time?"""
+        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """`ranges` is empty for auto-split."""
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    allow_out_of_order: bool = False
+
+    @property
+    def is_sticky(self) -> bool:
+        return bool(self.ranges)
+
+
+class SegmentGrant(NamedTuple):
+    """Under which assignment of its topic's controller a consumer attaches to a segment."""
+
+    incarnation: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSpec:
+    """What SUBSCRIBE said about the consumer itself."""
+
+    consumer_id: int
+    name: str
+    type: SubscriptionType
+    priority: int
+    partition: int
+    metadata: Mapping[str, str]
+    key_shared: KeySharedPolicy
+    epoch: int | None
+    read_compacted: bool = False
+    grant: SegmentGrant | None = None  # clients of Pulsar say none
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRequest:
+    """What SUBSCRIBE said about the subscription."""
+
+    name: str
+    spec: ConsumerSpec
+    durable: bool
+    from_earliest: bool
+    start: Position | None  # non-durable only
+    rollback_seconds: int
+    create: bool
+    properties: Mapping[str, str]
+
+
+class Pending(NamedTuple):
+    messages: int  # still unacknowledged in this entry
+    slot: int  # hash slot (Key_Shared), else -1
+    total: int  # all messages of the entry
+
+
+class Consumer:
+    __slots__ = (
+        "peer", "spec", "consumer_id", "name", "permits", "pending", "unacked_messages", "unacked_max", "epoch",
+        "messages_out", "bytes_out", "messages_acked", "messages_redelivered", "connected_ms", "_tracks_all", "closed",
+        "lost_track", "_runs",
+    )  # fmt: skip
+
+    def __init__(self, peer: Peer, spec: ConsumerSpec, unacked_max: int, connected_ms: int) -> None:
+        self.peer = peer
+        self.spec = spec
+        self.consumer_id = spec.consumer_id
+        self.name = spec.name
+        self.permits = 0
+        self.pending: dict[Position, Pending] = {}
+        self.unacked_messages = 0
+        self.unacked_max = unacked_max
+        self.epoch = spec.epoch
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_acked = 0
+        self.messages_redelivered = 0
+        self.connected_ms = connected_ms
+        self._tracks_all = spec.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
+        self.closed = False
+        self._runs = MessageRuns(spec.consumer_id, spec.partition)
+        self.lost_track = False  # held more than is remembered: `pending` may lack some
+
+    @property
+    def is_blocked(self) -> bool:
+        """Too many messages unacknowledged (Shared and Key_Shared only)."""
+        return self._tracks_all and 0 < self.unacked_max <= self.unacked_messages
+
+    @property
+    def is_ready(self) -> bool:
+        return self.permits > 0 and not self.is_blocked and self.peer.has_room and not self.closed
+
+    def deliver(self, entry: StoredEntry, redelivery_count: int, ack_set: Sequence[int] | None, slot: int = -1) -> None:
+        """Hand one entry over. Permits may fall below zero by one batch: clients count on it."""
+        messages = entry.messages
+        if ack_set:
+            messages = sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in ack_set)
+        position, payload = entry.position, entry.payload
+        self.peer.send(
+            commands.message_header(
+                len(payload),
+                self.consumer_id,
+                position.ledger,
+                position.entry,
+                self.spec.partition,
+                redelivery_count,
+                ack_set,
+                self.epoch,
+            ),
+            payload,
+        )
+        self.permits -= messages
+        self.messages_out += messages
+        self.bytes_out += len(payload)
+        if redelivery_count:
+            self.messages_redelivered += messages
+        if self._tracks_all or len(self.pending) < PENDING_TRACKED_MAX:
+            self.pending[position] = Pending(messages, slot, entry.messages)
+            self.unacked_messages += messages
+        else:
+            self.lost_track = True
+
+    def deliver_run(self, entries: list[StoredEntry], start: int) -> int:
+        """`deliver` for those from `start` on, of which nobody has acknowledged anything, while there is room: how
+        many.
+
+        The same steps for many at once; an odd consumer is left to `deliver`.
+        """
+        if self.epoch is not None:
+            return 0
+        at, end = start, len(entries)
+        while at < end and self.is_ready:
+            permits = self.permits
+            if self._tracks_all and self.unacked_max > 0:
+                permits = min(permits, self.unacked_max - self.unacked_messages)
+            frames, positions, wire, size, total, each = self._runs.take(entries, at, RUN_BYTES, permits)
+            self.peer.send_run(frames, wire)
+            self.permits -= total
+            self.messages_out += total
+            self.bytes_out += size
+            upto = at + len(positions)
+            if each >= 0 and (self._tracks_all or len(self.pending) + len(positions) <= PENDING_TRACKED_MAX):
+                self.pending.update(dict.fromkeys(positions, Pending(each, -1, each)))
+                self.unacked_messages += total
+            else:
+                self._track(entries[at:upto])
+            at = upto
+        return at - start
+
+    def _track(self, entries: list[StoredEntry]) -> None:
+        """Remember what was delivered whole, as far as there is room to."""
+        if not self._tracks_all and len(entries) > (room := max(PENDING_TRACKED_MAX - len(self.pending), 0)):
+            self.lost_track = True
+            entries = entries[:room]
+        for position, messages, _, _ in entries:
+            self.pending[position] = Pending(messages, -1, messages)
+            self.unacked_messages += messages
+
+    def settle(self, position: Position) -> Pending | None:
+        """The entry is no longer this consumer's concern."""
+        pending = self.pending.pop(position, None)
+        if pending is not None:
+            self.unacked_messages -= pending.messages
+        return pending
+
+    def settle_partly(self, position: Position, left: int) -> int:
+        """Some messages of a batch were acknowledged; answers how many."""
+        pending = self.pending.get(position)
+        if pending is None or left >= pending.messages:
+            return 0
+        self.pending[position] = Pending(left, pending.slot, pending.total)
+        gone = pending.messages - left
+        self.unacked_messages -= gone
+        return gone
+
+    def settle_up_to(self, position: Position) -> int:
+        """Cumulative acknowledgement; answers how many messages it covered."""
+        done = list(takewhile(position.__ge__, self.pending))  # delivered in order, so pending is in order
+        return sum(pending.messages for p in done if (pending := self.settle(p)) is not None)
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self.name!r} id={self.consumer_id} permits={self.permits} pending={len(self.pending)}>"
+
+
+class Departed:
+    """What those consumers of a subscription have done that are gone, in sum: totals never shrink."""
+
+    __slots__ = ("bytes_out", "messages_acked", "messages_out", "messages_redelivered")
+
+    def __init__(self) -> None:
+        self.messages_out = 0
+        self.bytes_out = 0
+        self.messages_acked = 0
+        self.messages_redelivered = 0
+
+    def add(self, consumer: Consumer) -> None:
+        self.messages_out += consumer.messages_out
+        self.bytes_out += consumer.bytes_out
+        self.messages_acked += consumer.messages_acked
+        self.messages_redelivered += consumer.messages_redelivered

@@ -1,0 +1,65 @@
+"""The delivery rate of one subscription: how much it may read now, and when to go on. Knows a clock, no dispatcher.
+
+Two limits meet here: the topic's, which all its subscriptions draw from, and the subscription's own. What is charged is
+what consumers were really given. A subscription without a limit has no brake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from anabranch.broker.token_bucket import UNLIMITED, Allowance, Throttle
+from anabranch.runtime.clock import Clock, Timer
+from anabranch.storage.topiclog import StoredEntry
+
+
+def first_entries(entries: list[StoredEntry], messages_max: int) -> list[StoredEntry]:
+    """As many of them as hold so many messages (batches hold many); at least one, the last one whole."""
+    messages = 0
+    for index, entry in enumerate(entries):
+        messages += entry.messages
+        if messages >= messages_max:
+            return entries[: index + 1]
+    return entries
+
+
+class Brake:
+    def __init__(self, throttles: Sequence[Throttle], clock: Clock, resume: Callable[[], None]) -> None:
+        self.throttles = tuple(throttles)
+        self._clock = clock
+        self._resume = resume
+        self._timer: Timer | None = None
+        self._messages: int | None = None
+        self._bytes = 0
+
+    def charge(self, messages_out: int, bytes_out: int) -> None:
+        """The subscription's totals by now; the first call only sets the mark."""
+        if self._messages is not None and messages_out > self._messages:
+            for throttle in self.throttles:
+                throttle.take(messages_out - self._messages, bytes_out - self._bytes)
+        self._messages, self._bytes = messages_out, bytes_out
+
+    def allowance(self) -> Allowance | None:
+        """What may be read now; None: nothing, `resume` is called when there is."""
+        now = self._clock.monotonic()
+        allowed, wait = UNLIMITED, 0.0
+        for throttle in self.throttles:
+            short = throttle.wait_seconds(now)
+            if short > 0 and self._timer is None:
+                throttle.times += 1
+            wait = max(wait, short)
+            allowed = allowed.both(throttle.allowance())
+        if wait <= 0:
+            return allowed
+        if self._timer is None:
+            self._timer = self._clock.call_later(wait + 0.001, self._over)
+        return None
+
+    def _over(self) -> None:
+        self._timer = None
+        self._resume()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,130 @@
+"""What all dispatchers share. A dispatcher is a machine: consumers join and leave, entries are offered, and it says
+what it wants to read next. It never awaits, reads a clock or touches the log; the subscription around it does.
+
+    shell                              dispatcher
+    -----                              ----------
+    wants()                    ->      ReadForward(start) | ReadThese(positions) | None
+    (reads, cached or not)
+    offer(want, entries)       ->      delivered to consumers, or kept until they have room
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from anabranch.broker.subscription.consumer import Consumer
+from anabranch.model.position import Position
+from anabranch.storage.topiclog import StoredEntry
+
+
+@dataclass(frozen=True, slots=True)
+class ReadForward:
+    start: Position
+
+
+@dataclass(frozen=True, slots=True)
+class ReadThese:
+    """Single entries that were read before and must be delivered (again)."""
+
+    positions: tuple[Position, ...]
+
+
+Want = ReadForward | ReadThese
+
+
+class Acks(Protocol):
+    """The part of a cursor that dispatch asks."""
+
+    def is_acked(self, p: Position) -> bool: ...
+
+    def ack_set(self, p: Position) -> tuple[int, ...] | None: ...
+
+    def first_unacked(self) -> Position: ...
+
+    def is_untouched_from(self, p: Position) -> bool:
+        """Is nothing at or behind `p` acknowledged, not even partly? No is always a safe answer."""
+
+
+class Dispatcher(Protocol):
+    consumers: list[Consumer]
+    read_position: Position
+    generation: int  # raised by a rewind: what was read before it must not be offered any more
+
+    def join(self, consumer: Consumer) -> None: ...
+
+    def leave(self, consumer: Consumer) -> None: ...
+
+    def wants(self) -> Want | None: ...
+
+    def offer(self, want: Want, entries: Sequence[StoredEntry]) -> None: ...
+
+    def give_back(self, want: Want) -> None:
+        """The read failed; ask for it again later."""
+
+    def drain(self) -> None:
+        """Deliver what is buffered, as far as consumers have room now."""
+
+    def rewind(self) -> None:
+        """Forget what was delivered; begin again at the first unacknowledged entry."""
+
+    def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
+        """Deliver again: those of the consumer's entries (None: all of them)."""
+
+    def settled(self, consumer: Consumer, position: Position) -> None:
+        """The entry was fully acknowledged through this consumer."""
+
+
+def after(position: Position) -> Position:
+    """The slot behind; reading moves on to the next ledger by itself when there is no such entry."""
+    return Position(position.ledger, position.entry + 1)
+
+
+UNLIMITED = 1 << 62
+
+
+def room_left(unacked_max: int, consumers: Iterable[Consumer]) -> int:
+    """Messages that a subscription may still give out before too many are unacknowledged. Asks every consumer: to be
+    done once per step and counted down from there, not once per entry."""
+    if unacked_max <= 0:
+        return UNLIMITED
+    return unacked_max - sum(consumer.unacked_messages for consumer in consumers)
+
+
+class EntryBuffer:
+    """Entries that were read but found no room. Bounded by one read, because nothing is read while it holds any."""
+
+    __slots__ = ("at", "entries")
+
+    def __init__(self) -> None:
+        self.entries: list[StoredEntry] = []
+        self.at = 0  # those before it have been taken
+
+    def __bool__(self) -> bool:
+        return self.at < len(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries) - self.at
+
+    def extend(self, entries: Iterable[StoredEntry]) -> None:
+        self.entries.extend(entries)
+
+    @property
+    def head(self) -> StoredEntry:
+        return self.entries[self.at]
+
+    def pop(self) -> StoredEntry:
+        entry = self.entries[self.at]
+        self.drop(1)
+        return entry
+
+    def drop(self, count: int) -> None:
+        """So many from the left were taken."""
+        self.at += count
+        if self.at >= len(self.entries):
+            self.clear()
+
+    def clear(self) -> None:
+        self.entries.clear()
+        self.at = 0

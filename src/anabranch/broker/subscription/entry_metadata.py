@@ -1,0 +1,63 @@
+"""The few facts about an entry that dispatch needs, read from its outer metadata. Batches are never opened."""
+
+from __future__ import annotations
+
+from anabranch.broker.subscription.chunk_affinity import Chunk
+from anabranch.protocol import entry as entries
+from anabranch.protocol.errors import ProtocolError
+from anabranch.protocol.keyhash import key_shared_slot
+from anabranch.storage.port import Payload
+from anabranch.storage.topiclog import StoredEntry
+
+DELIVER_AT_TAG = b"\x98\x01"  # field 19, varint
+CHUNKS_TAG = b"\xd8\x01"  # field 27, varint
+CHECKSUM_MAGIC = b"\x0e\x01"
+
+
+def deliver_at_of(entry: StoredEntry) -> int:
+    """`deliver_at_time` in ms, 0 when the message may go at once.
+
+    Most entries have none, and their bytes do not contain the field's tag: that costs a search instead of a parse.
+    """
+    if DELIVER_AT_TAG not in _metadata_bytes(entry):
+        return 0
+    try:
+        metadata = entries.metadata(entry.payload)
+    except ProtocolError:
+        return 0  # its consumer will find out and acknowledge it with a validation error
+    return metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0
+
+
+def chunk_of(entry: StoredEntry) -> Chunk | None:
+    """What part of which message it is; None for a whole one. Found as `deliver_at_of` finds its field."""
+    if CHUNKS_TAG not in _metadata_bytes(entry):
+        return None
+    try:
+        metadata = entries.metadata(entry.payload)
+    except ProtocolError:
+        return None  # its consumer will find out
+    if metadata.num_chunks_from_msg < 2:
+        return None
+    return Chunk(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
+
+
+def _metadata_bytes(entry: StoredEntry) -> bytes:
+    payload = entry.payload
+    start = 6 if payload[:2] == CHECKSUM_MAGIC else 0
+    end = start + 4 + int.from_bytes(payload[start : start + 4], "big")
+    return bytes(payload[start:end])
+
+
+def slot_of(entry: StoredEntry) -> int:
+    """Key_Shared slot of an entry."""
+    try:
+        key = entries.sticky_key(entry.payload)
+    except ProtocolError:
+        key = b"NONE_KEY"
+    return key_shared_slot(key)
+
+
+def batch_size_of(payload: Payload) -> int:
+    """Messages in a batch-layout entry, 0 for a plain one."""
+    metadata = entries.metadata(payload)
+    return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0

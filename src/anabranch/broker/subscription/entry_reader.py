@@ -1,0 +1,147 @@
+"""How one subscription gets the entries its dispatcher asks for: from memory, from the compacted view, from the disk.
+
+Whoever reads a long backlog reads in order. What the system holds in memory of it is read at once: no thread is asked,
+nothing waits. Where it does not, a thread reads, and the block behind the one just handed out is fetched while that one
+is on its way to the consumers: at most one block is held ahead. Knows the log; must not know consumers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want, after
+from anabranch.model.errors import Error
+from anabranch.model.position import Position
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.port import LedgerNotFound
+from anabranch.storage.topiclog import StoredEntry, TopicLog
+
+READ_ENTRIES_MAX = 1_000
+COLD_READS = 16
+"""After a read found nothing in memory, so many go to a thread before memory is tried again."""
+
+
+class ReadableTopic(Protocol):
+    log: TopicLog
+
+    def stable_position(self) -> Position:
+        """Last entry that may be delivered."""
+
+
+class _Ahead:
+    """A read that nobody has asked for yet."""
+
+    __slots__ = ("start", "task")
+
+    def __init__(self, start: Position, task: asyncio.Task[list[StoredEntry] | Error]) -> None:
+        self.start = start
+        self.task = task
+
+
+class SubscriptionReader:
+    def __init__(self, topic: ReadableTopic, tasks: TaskOwner, read_bytes: int) -> None:
+        self.reads_compacted = False
+        self._topic = topic
+        self._tasks = tasks
+        self._read_bytes = read_bytes
+        self.entries_max, self._bytes_max = READ_ENTRIES_MAX, read_bytes  # of one read
+        self._ahead: _Ahead | None = None
+        self.resident_reads = 0  # so far; each takes a moment of the event loop
+        self._next: Position | None = None  # where the last read of the log ended
+        self._cold = 0  # reads to go until memory is tried again
+
+    def limit(self, entries: int | None, size: int | None) -> None:
+        """Read at most so much at once (None: as much as is sensible)."""
+        self.entries_max = READ_ENTRIES_MAX if entries is None else min(READ_ENTRIES_MAX, entries)
+        self._bytes_max = self._read_bytes if size is None else min(self._read_bytes, size)
+
+    def read_cached(self, want: Want) -> list[StoredEntry] | None:
+        """Without waiting; None when only `read` can tell."""
+        stable, topic_log = self._topic.stable_position(), self._topic.log
+        if isinstance(want, ReadForward):
+            start = want.start
+            if start > stable:
+                return []
+            if self.reads_compacted and topic_log.compacted is not None and start <= topic_log.compacted.horizon:
+                return None  # the view is read from disk
+            reads_on = start == self._next and not self._cold
+            if reads_on and (entries := self._read_resident(start, stable)) is not None:
+                return entries
+            cached = topic_log.read_cached(start, self.entries_max, self._bytes_max, stable)
+            if cached is None and reads_on:
+                self._cold = COLD_READS
+            return cached
+        found: list[StoredEntry] = []
+        for position in want.positions:
+            entries = topic_log.read_cached(position, 1, self._read_bytes, position)
+            if entries is None:
+                return None
+            found.extend(entry for entry in entries if entry.position == position)
+        return found
+
+    def _read_resident(self, start: Position, stable: Position) -> list[StoredEntry] | None:
+        """The next entries of a backlog that is read in order, when they need no waiting."""
+        entries = self._topic.log.read_resident(start, self.entries_max, self._bytes_max, stable)
+        if entries is not None:
+            self._next = after(entries[-1].position)
+            self.resident_reads += 1
+        return entries
+
+    async def read(self, dispatcher: Dispatcher, want: Want) -> list[StoredEntry]:
+        topic_log = self._topic.log
+        if not isinstance(want, ReadForward):
+            found: list[StoredEntry] = []
+            for position in want.positions:
+                single = await topic_log.read(position, 1, self._read_bytes, position)
+                found.extend(entry for entry in single if entry.position == position)
+            return found
+        view = topic_log.compacted if self.reads_compacted else None
+        if view is None or want.start > view.horizon:
+            return await self._read_log(want.start)
+        generation = dispatcher.generation
+        try:
+            entries = await view.read(want.start, self.entries_max, self._bytes_max)
+        except LedgerNotFound:
+            if topic_log.compacted is view:
+                raise
+            return []  # a newer view has taken its place: the pump asks again
+        if not entries and generation == dispatcher.generation:
+            dispatcher.read_position = Position(view.horizon.ledger, view.horizon.entry + 1)  # on to the tail
+        return entries
+
+    async def _read_log(self, start: Position) -> list[StoredEntry]:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.start == start:
+            outcome = await ahead.task
+            if isinstance(outcome, Error):
+                raise outcome
+            entries = outcome
+        else:
+            entries = await self._fetch(start)
+        if entries:
+            self._next = after(entries[-1].position)
+            self._cold = max(self._cold - 1, 0)
+            if self._cold and sum(len(entry.payload) for entry in entries) * 2 > self._read_bytes:
+                self._fetch_ahead(self._next)
+        return entries
+
+    def _fetch_ahead(self, start: Position) -> None:
+        if start <= self._topic.stable_position():
+            task = self._tasks.spawn(self._try_fetch(start), "read ahead")
+            if task is not None:
+                self._ahead = _Ahead(start, task)
+
+    async def _try_fetch(self, start: Position) -> list[StoredEntry] | Error:
+        """A failure waits for who asks: perhaps nobody will."""
+        try:
+            return await self._fetch(start)
+        except Error as error:
+            return error
+
+    async def _fetch(self, start: Position) -> list[StoredEntry]:
+        return await self._topic.log.read(start, self.entries_max, self._bytes_max, self._topic.stable_position())
+
+    def forget(self) -> None:
+        """What was read ahead is not wanted any more."""
+        self._ahead = None

@@ -1,0 +1,413 @@
+"""One subscription of a persistent topic: a cursor, its consumers, and the pump that reads for the dispatcher.
+
+The dispatcher decides (pure), `settling` says what an acknowledgement changes (pure); this shell reads entries from the
+log, says who may acknowledge, and moves the cursor on seek. It must not know connections beyond `Peer`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from anabranch.broker.catalog.policies import Policies
+from anabranch.broker.close_notifications import Farewell, tell_consumer
+from anabranch.broker.errors import ConsumerBusy, TopicFenced
+from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.subscription.acknowledgement import Ack, ack_entry, pass_over, pass_removed
+from anabranch.broker.subscription.compacted_cursor import CompactedAcks
+from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
+from anabranch.broker.subscription.delay_alarm import DelayAlarm
+from anabranch.broker.subscription.delayed_delivery import DelayedEntries
+from anabranch.broker.subscription.dispatch_rate_limiter import Brake, first_entries
+from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want
+from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
+from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
+from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
+from anabranch.broker.subscription.entry_metadata import chunk_of, deliver_at_of, slot_of
+from anabranch.broker.subscription.entry_reader import ReadableTopic, SubscriptionReader
+from anabranch.broker.token_bucket import Rate, Throttle
+from anabranch.model.errors import Error
+from anabranch.model.position import EARLIEST, LATEST, Position
+from anabranch.protocol import replies
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.topiclog import StoredEntry
+
+log = logging.getLogger(__name__)
+
+ACK_WORDS_MAX = 1_024  # a batch of 65,536 messages
+READ_RETRY_SECONDS = 0.2
+STEP_READS = 4  # of a backlog that is in memory; then the loop serves others first
+NEVER_MS = 1 << 62
+
+
+class Subscription:
+    def __init__(
+        self,
+        name: str,
+        cursor: Cursor,
+        topic: ReadableTopic,
+        *,
+        partition: int,
+        settings: BrokerSettings,
+        clock: Clock,
+        tasks: TaskOwner,
+        stir: Callable[[], None],
+    ) -> None:
+        """`stir` is told whenever something may be delivered, acknowledged or moved."""
+        self.name = name
+        self._stir = stir
+        self.cursor = cursor
+        self.type: SubscriptionType | None = None
+        self.departed = Departed()
+        self.entries_expired = 0
+        self.last_expired_ms = 0
+        self.on_moved: Callable[[Subscription], None] | None = None  # somebody wants to know when the cursor moves
+        self._topic = topic
+        self._partition = partition
+        self._settings = settings
+        self._clock = clock
+        self._tasks = tasks
+        self._dispatcher: Dispatcher | None = None
+        self._reading = False
+        self._pumping = False
+        self._fenced = False
+        self._delayed = DelayedEntries(settings.delayed_max)
+        self._alarm = DelayAlarm(clock, self._delay_over)
+        self._delays = True
+        self._reader = SubscriptionReader(topic, tasks, settings.read_bytes)
+        self._unacked_max = settings.unacked_per_subscription_max
+        self._throttle: Throttle | None = None  # of this subscription alone
+        self._brake: Brake | None = None
+
+    def apply(self, policies: Policies, shared: Throttle | None = None) -> None:
+        """Counts for consumers that are attached, too. `shared`: the limit of the whole topic."""
+        self._set_rates(policies.subscription_dispatch_rate, shared)
+        self._unacked_max = policies.unacked_per_subscription_max
+        if isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher):
+            self._dispatcher.unacked_max = self._unacked_max
+        for consumer in self.consumers:
+            consumer.unacked_max = policies.unacked_per_consumer_max
+        if self._delays and not policies.delays and isinstance(self._dispatcher, SharedDispatcher):
+            self._dispatcher.release(self._delayed.due(NEVER_MS))
+        self._delays = policies.delays
+        self.pump()
+
+    def _set_rates(self, own: Rate, shared: Throttle | None) -> None:
+        if not own.is_limited:
+            self._throttle = None
+        elif self._throttle is None or self._throttle.rate != own:
+            self._throttle = Throttle(own, self._clock.monotonic())
+        throttles = tuple(one for one in (self._throttle, shared) if one is not None)
+        if self._brake is not None:
+            if self._brake.throttles == throttles:
+                return
+            self._brake.close()
+        self._reader.limit(None, None)
+        self._brake = Brake(throttles, self._clock, self.pump) if throttles else None
+
+    @property
+    def throttled_times(self) -> int:
+        """How often delivery waited for this subscription's own rate."""
+        return 0 if self._throttle is None else self._throttle.times
+
+    def _may_read(self, brake: Brake) -> bool:
+        """Charge what was delivered; how large the next read may be."""
+        consumers, departed = self.consumers, self.departed
+        brake.charge(
+            departed.messages_out + sum(one.messages_out for one in consumers),
+            departed.bytes_out + sum(one.bytes_out for one in consumers),
+        )
+        allowed = brake.allowance()
+        if allowed is None:
+            return False
+        self._reader.limit(allowed.messages, allowed.bytes)
+        return True
+
+    def _within(self, want: Want, entries: list[StoredEntry]) -> list[StoredEntry]:
+        """As many entries as the rate has messages for."""
+        return first_entries(entries, self._reader.entries_max) if isinstance(want, ReadForward) else entries
+
+    def _deliver_at(self, entry: StoredEntry) -> int:
+        return deliver_at_of(entry) if self._delays else 0
+
+    # -- members
+
+    @property
+    def consumers(self) -> Sequence[Consumer]:
+        return self._dispatcher.consumers if self._dispatcher is not None else ()
+
+    @property
+    def is_durable(self) -> bool:
+        return self.cursor.durable
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        return self._dispatcher.active if isinstance(self._dispatcher, SingleDispatcher) else None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Too many messages unacknowledged by all consumers together."""
+        return isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher) and self._dispatcher.is_blocked
+
+    @property
+    def delayed_count(self) -> int:
+        return len(self._delayed)
+
+    @property
+    def replay_count(self) -> int:
+        """Entries that wait to be delivered again, or for their key."""
+        dispatcher = self._dispatcher
+        return dispatcher.replay_count if isinstance(dispatcher, SharedDispatcher | KeyedDispatcher) else 0
+
+    def attach(self, consumer: Consumer) -> None:
+        """Let a consumer in, or say why not (ConsumerBusy, ConsumerAssignFailed)."""
+        if self._fenced:
+            raise TopicFenced(f"subscription {self.name!r} is being closed or moved")
+        spec = consumer.spec
+        if self._dispatcher is None or not self._dispatcher.consumers:
+            self._delayed.clear()
+            self._reader.forget()
+            self._dispatcher = self._make_dispatcher(spec)
+            self.type = spec.type
+        elif spec.type is not self.type:
+            raise ConsumerBusy(f"subscription {self.name!r} is of type {self.type.label if self.type else 'none'}")
+        before = self.active_consumer
+        self._dispatcher.join(consumer)
+        if spec.type is SubscriptionType.FAILOVER:
+            self._tell_active(before, consumer)
+
+    def _make_dispatcher(self, spec: ConsumerSpec) -> Dispatcher:
+        settings = self._settings
+        match spec.type:
+            case SubscriptionType.EXCLUSIVE | SubscriptionType.FAILOVER:
+                self._reader.reads_compacted = spec.read_compacted
+                acks = CompactedAcks(self.cursor, self._topic.log) if spec.read_compacted else self.cursor
+                return SingleDispatcher(acks, spec.type, self._partition)
+            case SubscriptionType.SHARED:
+                return SharedDispatcher(
+                    self.cursor,
+                    unacked_max=self._unacked_max,
+                    delayed=self._delayed,
+                    deliver_at_of=self._deliver_at,
+                    chunk_of=chunk_of,
+                    now_ms=self._clock.now_ms,
+                )
+            case SubscriptionType.KEY_SHARED:
+                return KeyedDispatcher(
+                    self.cursor,
+                    slot_of=slot_of,
+                    sticky=spec.key_shared.is_sticky,
+                    allow_out_of_order=spec.key_shared.allow_out_of_order,
+                    unacked_max=self._unacked_max,
+                    lookahead_max=settings.key_shared_lookahead_max,
+                )
+
+    def detach(self, consumer: Consumer) -> None:
+        consumer.closed = True
+        dispatcher = self._dispatcher
+        if dispatcher is None or consumer not in dispatcher.consumers:
+            return
+        before = self.active_consumer
+        dispatcher.leave(consumer)
+        if not dispatcher.consumers:
+            self._reader.forget()
+        self.departed.add(consumer)
+        if self.type is SubscriptionType.FAILOVER:
+            self._tell_active(before, None)
+        self.pump()
+
+    def _tell_active(self, before: Consumer | None, joined: Consumer | None) -> None:
+        active = self.active_consumer
+        for consumer in self.consumers:
+            if (active is not before or consumer is joined) and consumer.peer.protocol_version >= 12:
+                consumer.peer.send(replies.active_consumer_change(consumer.consumer_id, consumer is active))
+
+    def close_consumers(self, farewell: Farewell | None = None) -> None:
+        """Tell every consumer to come back later (to wherever lookup says then, or the farewell)."""
+        consumers, self._dispatcher = list(self.consumers), None
+        self._reader.forget()
+        for consumer in consumers:
+            consumer.closed = True
+            self.departed.add(consumer)
+            consumer.peer.consumer_closed(consumer.consumer_id)
+            tell_consumer(farewell, consumer.peer, consumer.consumer_id)
+
+    # -- delivery
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.permits += permits
+        self.pump()
+
+    def pump(self) -> None:
+        """Deliver whatever can be delivered now; starts at most one read of the disk."""
+        self._stir()
+        dispatcher = self._dispatcher
+        if dispatcher is None or self._reading or self._pumping or self._fenced:
+            return
+        self._pumping = True
+        brake, reads_max = self._brake, self._reader.resident_reads + STEP_READS
+        try:
+            if brake is None or self._may_read(brake):
+                dispatcher.drain()
+            while (brake is None or self._may_read(brake)) and (want := dispatcher.wants()) is not None:
+                entries = self._reader.read_cached(want)
+                if entries is None:
+                    self._reading = True
+                    self._tasks.spawn(self._read_or_fault(dispatcher, want), f"read {self.name}")
+                    break
+                if not entries and isinstance(want, ReadForward):
+                    break
+                dispatcher.offer(want, entries if brake is None else self._within(want, entries))
+                if self._reader.resident_reads >= reads_max:
+                    self._clock.call_later(0.0, self.pump)
+                    break
+        except Exception:
+            self._faulted()
+        finally:
+            self._pumping = False
+        self._alarm.set(self._delayed.next_ms if self.consumers else None)
+
+    def _faulted(self) -> None:
+        """A fault of ours in the middle of dispatch: what was in hand may be nowhere now. Everybody comes back and gets
+        everything that is not acknowledged; the other subscriptions do not notice."""
+        log.exception("dispatch failed, consumers closed", extra={"subscription": self.name})
+        self.close_consumers()
+
+    async def _read(self, dispatcher: Dispatcher, want: Want) -> None:
+        generation = dispatcher.generation
+        try:
+            entries = await self._reader.read(dispatcher, want)
+        except Error as error:
+            log.error("read failed", extra={"subscription": self.name, "reason": error.reason})
+            dispatcher.give_back(want)
+            await self._clock.sleep(READ_RETRY_SECONDS)
+        else:
+            if dispatcher is self._dispatcher and generation == dispatcher.generation:
+                dispatcher.offer(want, entries if self._brake is None else self._within(want, entries))
+            # else rewound meanwhile: the entries will be met again on the way forward
+        finally:
+            self._reading = False
+        self.pump()
+
+    async def _read_or_fault(self, dispatcher: Dispatcher, want: Want) -> None:
+        try:
+            await self._read(dispatcher, want)
+        except Exception:
+            self._faulted()
+
+    def _delay_over(self) -> None:
+        """The next delayed message is due."""
+        if isinstance(self._dispatcher, SharedDispatcher):
+            self._dispatcher.release(self._delayed.due(self._clock.now_ms()))
+            self.pump()
+
+    # -- acknowledgement
+
+    def ack(self, consumer: Consumer, acks: Iterable[Ack]) -> None:
+        """Individual acknowledgements. Positions that were never written are ignored: a cursor must not run ahead."""
+        if consumer.closed:
+            return  # what it held is somebody else's concern now
+        self._stir()
+        last, cursor, dispatcher = self._topic.log.last_position, self.cursor, self._dispatcher
+        for position, words, batch_size in acks:
+            if EARLIEST < position <= last and position.entry >= 0 and len(words) <= ACK_WORDS_MAX:
+                ack_entry(cursor, dispatcher, consumer, position, words, batch_size)
+        if self.on_moved is not None:
+            self.on_moved(self)
+        if self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+            self.pump()
+        elif self._reader.reads_compacted and isinstance(dispatcher, SingleDispatcher):
+            if (view := self._topic.log.compacted) is not None:
+                pass_removed(cursor, dispatcher, consumer, view.horizon)
+
+    def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
+        if consumer.closed or self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
+            return
+        self._stir()
+        last = self._topic.log.last_position
+        if position == LATEST or position > last:
+            position, words = last, ()
+        if position == EARLIEST or position.entry < 0 or len(words) > ACK_WORDS_MAX:
+            return
+        self.cursor.ack_cumulative(position, None, words or None)
+        below = Position(position.ledger, position.entry - 1) if words else position
+        consumer.messages_acked += consumer.settle_up_to(below)
+        if self.on_moved is not None:
+            self.on_moved(self)
+
+    async def flush(self) -> None:
+        """Returns when every acknowledgement made so far is durable."""
+        await self.cursor.flush()
+
+    async def backlog_messages(self) -> int:
+        return await self.cursor.backlog_messages()
+
+    @property
+    def mark_delete(self) -> Position:
+        return self.cursor.mark_delete
+
+    def expire_up_to(self, position: Position) -> int:
+        """Like `pass_over`, for want of time or room."""
+        expired = self.pass_over(position)
+        if expired:
+            self.entries_expired += expired
+            self.last_expired_ms = self._clock.now_ms()
+        return expired
+
+    def pass_over(self, position: Position) -> int:
+        """Whatever is not acknowledged up to here counts as acknowledged; how many entries that was. Consumers stay."""
+        if position <= self.cursor.mark_delete:
+            return 0
+        before = self.cursor.backlog_entries
+        pass_over(self.cursor, self._dispatcher, position)
+        if self.on_moved is not None:
+            self.on_moved(self)
+        self.pump()
+        return max(before - self.cursor.backlog_entries, 0)
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
+        if self._dispatcher is None:
+            return
+        if epoch is not None:
+            consumer.epoch = max(epoch, consumer.epoch or 0)
+        self._dispatcher.redeliver(consumer, positions or None)
+        self.pump()
+
+    # -- moving
+
+    async def seek(self, next_to_read: Position, words: tuple[int, ...] = ()) -> None:
+        """Move the cursor. Every consumer is told to come back (as with the reference): what it held is void."""
+        if self._fenced:
+            raise TopicFenced(f"subscription {self.name!r} is being moved already")
+        self._fenced = True
+        try:
+            self.close_consumers()
+            self._stir()
+            self.cursor.seek(next_to_read)
+            if words:
+                self.cursor.ack(next_to_read, 0, words, 0)
+            if self.on_moved is not None:
+                self.on_moved(self)
+            await self.cursor.flush()
+        finally:
+            self._fenced = False
+
+    def fence(self, farewell: Farewell | None = None) -> None:
+        """No consumer may come in any more; those attached are told to go."""
+        self._stir()
+        self._fenced = True
+        self.close_consumers(farewell)
+        self._alarm.stop()
+        if self._brake is not None:
+            self._brake.close()
+
+    def unfence(self) -> None:
+        self._fenced = False
+
+    def tell_end_of_topic(self, consumers: Iterable[Consumer] | None = None) -> None:
+        """Terminated and everything acknowledged: say so to those who understand it."""
+        for consumer in self.consumers if consumers is None else consumers:
+            if consumer.peer.knows_end_of_topic and consumer.peer.protocol_version >= 9:
+                consumer.peer.send(replies.reached_end_of_topic(consumer.consumer_id))

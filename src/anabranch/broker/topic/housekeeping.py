@@ -1,0 +1,133 @@
+"""The housekeeping of one loaded topic: time to live, backlog quotas, unused subscriptions. Decisions are in `quota`
+and `expiry`; this does what they say. Runs with every sweep, and for quotas whenever a producer asks to come in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from anabranch.broker.catalog.policies import Policies, QuotaPolicy
+from anabranch.broker.errors import QuotaExceeded, QuotaHold
+from anabranch.broker.subscription.subscription import Subscription
+from anabranch.broker.topic.backlog_quota import Blocked, EvictOlderThan, EvictUpTo, judge_age, judge_size
+from anabranch.broker.topic.expiry import LastUse, expire_older
+from anabranch.model.names import TopicName
+from anabranch.protocol.entry import publish_time_of
+from anabranch.runtime.clock import Clock
+from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
+
+LAST_USE = "last-use"  # name of the state blob
+READ_BYTES = 64 * 1024
+
+
+class KeptTopic(Protocol):
+    name: TopicName
+    policies: Policies
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]: ...
+
+    def close_producers(self) -> None: ...
+
+    async def unsubscribe(self, name: str, *, force: bool) -> None: ...
+
+
+class Upkeep:
+    def __init__(self, topic: KeptTopic, topic_log: TopicLog, clock: Clock) -> None:
+        self._topic = topic
+        self._log = topic_log
+        self._clock = clock
+        self._last_use = LastUse()
+        self._blocked: Blocked | None = None
+
+    def load(self) -> None:
+        self._last_use.load(self._log.state(LAST_USE))
+
+    def save(self) -> None:
+        changes = self._last_use.changes()
+        if changes is not None:
+            self._log.save_state_nowait(LAST_USE, changes)
+
+    @property
+    def blocked(self) -> Blocked | None:
+        return self._blocked
+
+    def last_use_ms(self, subscription: str) -> int:
+        return self._last_use.at_ms(subscription)
+
+    def _durable(self) -> list[Subscription]:
+        return [one for one in self._topic.subscriptions.values() if one.is_durable]
+
+    async def run(self) -> None:
+        policies = self._topic.policies
+        if policies.ttl_seconds:
+            await expire_older(self._log, self._durable(), self._clock.now_ms() - policies.ttl_seconds * 1000)
+        await self.check_quota()
+        if policies.subscription_expires_minutes:
+            await self._drop_unused(policies.subscription_expires_minutes)
+
+    def resting_seconds(self) -> float:
+        """For how long time alone gives nothing to do."""
+        policies = self._topic.policies
+        if policies.subscription_expires_minutes or policies.compaction_threshold_bytes or self._blocked is not None:
+            return 0.0
+        has_ages = policies.ttl_seconds or policies.age_quota is not None
+        if has_ages and any(one.cursor.has_backlog for one in self._durable()):
+            return 0.0
+        return self._log.resting_seconds()
+
+    async def _drop_unused(self, minutes: int) -> None:
+        now_ms = self._clock.now_ms()
+        self._last_use.note(self._topic.subscriptions, now_ms)
+        for name in self._last_use.unused(now_ms, minutes):
+            if not self._topic.subscriptions[name].consumers:
+                log.info("unused subscription deleted", extra={"topic": str(self._topic.name), "subscription": name})
+                await self._topic.unsubscribe(name, force=False)
+        self.save()
+
+    # -- quotas
+
+    async def oldest_age_ms(self) -> int:
+        """Age of the oldest message of any backlog; -1 without one."""
+        behind = [one for one in self._durable() if one.cursor.has_backlog]
+        if not behind:
+            return -1
+        start = min(one.cursor.first_unacked() for one in behind)
+        found = await self._log.read(start, 1, READ_BYTES, self._log.last_position)
+        published = publish_time_of(found[0].payload) if found else 0
+        return max(self._clock.now_ms() - published, 0) if published else -1
+
+    async def check_quota(self) -> None:
+        """Block, evict, or let producers in again."""
+        policies, blocked = self._topic.policies, None
+        durable = self._durable()
+        if policies.size_quota is not None and durable:
+            slowest = min(one.cursor.mark_delete for one in durable)
+            verdict = judge_size(policies.size_quota, list(self._log.chain), slowest)
+            if isinstance(verdict, EvictUpTo):
+                for one in durable:
+                    one.expire_up_to(verdict.position)
+            elif isinstance(verdict, Blocked):
+                blocked = verdict
+        if policies.age_quota is not None and durable:
+            verdict = judge_age(policies.age_quota, await self.oldest_age_ms())
+            if isinstance(verdict, EvictOlderThan):
+                await expire_older(self._log, durable, self._clock.now_ms() - verdict.seconds * 1000)
+            elif isinstance(verdict, Blocked):
+                blocked = blocked or verdict
+        was_blocked, self._blocked = self._blocked is not None, blocked
+        if blocked is not None and not was_blocked:
+            log.warning("backlog quota exceeded", extra={"topic": str(self._topic.name), "reason": blocked.reason})
+            self._topic.close_producers()
+
+    async def check_not_blocked(self) -> None:
+        """Raises while the quota is used up; looks anew, so that nobody waits for the next sweep."""
+        if self._blocked is not None:
+            await self.check_quota()
+        blocked = self._blocked
+        if blocked is not None:
+            text = f"Cannot create producer on topic with backlog quota exceeded: {blocked.reason}"
+            raise QuotaHold(text) if blocked.policy is QuotaPolicy.HOLD else QuotaExceeded(text)

@@ -1,0 +1,345 @@
+"""A non-persistent topic: entries go straight to whoever has room now, and are gone for everybody else.
+
+The same face as `Topic` where commands need it; no log, no cursor, no redelivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from anabranch.broker.catalog.policies import Policies
+from anabranch.broker.client_connection import Peer
+from anabranch.broker.close_notifications import Farewell, tell_consumer, tell_producer
+from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer_access import AccessTable, Admission
+from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.publish.sequence_ids import Last
+from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.subscription.acknowledgement import Ack
+from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed, SubscribeRequest, SubscriptionType
+from anabranch.broker.subscription.consumer_selectors import HashRing, RoundRobin, StickyRanges, failover_active
+from anabranch.broker.subscription.entry_metadata import slot_of
+from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription
+from anabranch.broker.topic.takeover import settle_exclusive, settle_name
+from anabranch.broker.topic.topic_rate_limits import TopicRates
+from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.names import TopicName
+from anabranch.model.position import EARLIEST, Position
+from anabranch.protocol import replies
+from anabranch.protocol.server_errors import server_error
+from anabranch.runtime.clock import Clock
+from anabranch.storage.topiclog import StoredEntry
+
+
+class MemorySubscription:
+    def __init__(self, name: str, spec: ConsumerSpec, partition: int, stir: Callable[[], None]) -> None:
+        self.name = name
+        self._stir = stir
+        self.type = spec.type
+        self.consumers: list[Consumer] = []
+        self.departed = Departed()
+        self.messages_dropped = 0
+        self.is_durable = False
+        self._partition = partition
+        self._turns: RoundRobin[Consumer] = RoundRobin(lambda consumer: consumer.spec.priority)
+        self._ring: HashRing[Consumer] = HashRing()
+        self._ranges: StickyRanges[Consumer] | None = StickyRanges() if spec.key_shared.is_sticky else None
+
+    def attach(self, consumer: Consumer) -> None:
+        if consumer.spec.type is not self.type:
+            raise ConsumerBusy(f"subscription {self.name!r} is of type {self.type.label}")
+        if self.type is SubscriptionType.EXCLUSIVE and self.consumers:
+            raise ConsumerBusy("exclusive consumer is already connected")
+        if self._ranges is not None:
+            self._ranges.declare(consumer, consumer.spec.key_shared.ranges)
+        before = self._active()
+        self.consumers.append(consumer)
+        self._changed()
+        self._tell_active(before, consumer)
+
+    def detach(self, consumer: Consumer) -> None:
+        consumer.closed = True
+        if consumer in self.consumers:
+            before = self._active()
+            self.consumers.remove(consumer)
+            self.departed.add(consumer)
+            if self._ranges is not None:
+                self._ranges.leave(consumer)
+            self._changed()
+            self._tell_active(before, None)
+
+    def _tell_active(self, before: Consumer | None, joined: Consumer | None) -> None:
+        if self.type is SubscriptionType.FAILOVER:
+            active = self._active()
+            for member in self.consumers:
+                if (active is not before or member is joined) and member.peer.protocol_version >= 12:
+                    member.peer.send(replies.active_consumer_change(member.consumer_id, member is active))
+
+    def _changed(self) -> None:
+        self._turns.reset(self.consumers)
+        self._ring.reset([(f"{c.name}/{c.peer.address}/{c.consumer_id}", c) for c in self.consumers])
+
+    def _active(self) -> Consumer | None:
+        return failover_active(self.consumers, self._partition, lambda c: c.spec.priority, lambda c: c.name)
+
+    def deliver(self, entry: StoredEntry) -> None:
+        match self.type:
+            case SubscriptionType.SHARED:
+                taker = self._turns.pick(lambda consumer: consumer.is_ready)
+            case SubscriptionType.KEY_SHARED:
+                slot = slot_of(entry)
+                taker = self._ring.owner(slot) if self._ranges is None else self._ranges.owner(slot)
+            case _:
+                taker = self._active()
+        if taker is None or not taker.is_ready:
+            self.messages_dropped += entry.messages
+            return
+        taker.deliver(entry, 0, None)
+        taker.settle(entry.position)
+
+    # -- what a cursor would do: nothing to remember
+
+    def flow(self, consumer: Consumer, permits: int) -> None:
+        consumer.permits += permits
+
+    def pump(self) -> None:
+        """Nothing waits here."""
+
+    def ack(self, consumer: Consumer, acks: Iterable[Ack]) -> None:
+        self._stir()
+        consumer.messages_acked += sum(1 for _ in acks)
+
+    def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
+        self._stir()
+        consumer.messages_acked += 1
+
+    def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
+        """What was delivered is gone."""
+
+    async def flush(self) -> None:
+        return
+
+    async def backlog_messages(self) -> int:
+        return 0
+
+    async def seek(self, next_to_read: Position, words: tuple[int, ...] = ()) -> None:
+        raise NotAllowed("a non-persistent topic has nothing to seek in")
+
+    @property
+    def mark_delete(self) -> Position:
+        return EARLIEST
+
+    @property
+    def is_blocked(self) -> bool:
+        return False
+
+    @property
+    def replay_count(self) -> int:
+        return 0
+
+    @property
+    def delayed_count(self) -> int:
+        return 0
+
+    @property
+    def active_consumer(self) -> Consumer | None:
+        return self._active() if self.type is not SubscriptionType.SHARED else None
+
+
+class MemoryTopic:
+    def __init__(
+        self, name: TopicName, *, settings: BrokerSettings, clock: Clock, stir: Callable[[MemoryTopic], None]
+    ) -> None:
+        """`stir` is told whenever something happens in it."""
+        self.name = name
+        self.rests_until = 0.0  # nothing to do for a sweep before (`clock.monotonic`), unless it is stirred
+        self._stir = partial(stir, self)
+        self.subscriptions: dict[str, MemorySubscription] = {}
+        self.producers: dict[str, Producer] = {}
+        self.used_at = clock.monotonic()
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.deduplicates = False
+        self._settings = settings
+        self._clock = clock
+        self._access: AccessTable[Producer] = AccessTable()
+        self._next = 0
+        self._fenced = False
+        self._gate: PublishGate | None = None
+        self._rates = TopicRates(clock, self._release, self._gated)
+        self.policies = Policies.of({}, settings)
+
+    async def apply(self, policies: Policies) -> None:
+        """Limits of producers and consumers, types and rates; nothing is stored, so the rest has no meaning."""
+        self.policies = policies
+        self._rates.apply(policies)
+
+    def _gated(self, gate: PublishGate | None) -> None:
+        self._gate = gate
+
+    @property
+    def publish_rate_limited_times(self) -> int:
+        return self._rates.publish_times
+
+    @property
+    def partition(self) -> int:
+        return self.name.partition_index
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.producers and not any(s.consumers for s in self.subscriptions.values())
+
+    @property
+    def waiting_producers(self) -> int:
+        return len(self._access.waiting)
+
+    @property
+    def is_unused(self) -> bool:
+        return not self.producers
+
+    def _check_open(self) -> None:
+        if self._fenced:
+            raise TopicFenced(f"{self.name} is being closed")
+        self.used_at = self._clock.monotonic()
+
+    def last_sequence(self, producer_name: str) -> int:
+        return -1
+
+    def last_of(self, producer_name: str) -> Last:
+        return Last()
+
+    async def set_deduplication(self, enabled: bool) -> None:
+        """Nothing is kept, so nothing can be compared."""
+
+    async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
+        self._check_open()
+        await settle_name(self.producers, producer, self.remove_producer)
+        self._check_open()
+        check_producer(self.policies, len(self.producers), self.name)
+        admission = self._access.admit(producer, producer.mode, known_epoch)
+        self.producers[producer.name] = producer
+        producer.is_ready = admission.ready
+        for fenced in admission.fence:
+            self._close_producer(fenced, ProducerFenced("another producer has taken the topic over"))
+        return admission
+
+    def remove_producer(self, producer: Producer) -> None:
+        producer.closed = True
+        producer.drop_held()
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+        self._leaves()
+        heir = self._access.leave(producer)
+        if heir is not None and not heir.closed:
+            heir.is_ready = True
+            heir.peer.send(
+                replies.producer_success(
+                    heir.request_id, heir.name, schema_version=heir.schema_version, topic_epoch=self._access.epoch
+                )
+            )
+
+    def _leaves(self) -> None:
+        """Somebody; perhaps the last one."""
+        self.used_at = self._clock.monotonic()
+        self._stir()
+
+    def _close_producer(self, producer: Producer, reason: Error, farewell: Farewell | None = None) -> None:
+        producer.closed = True
+        producer.drop_held()
+        if producer.is_ready:
+            tell_producer(farewell, producer.peer, producer.producer_id)
+        else:
+            producer.peer.send(replies.error(producer.request_id, server_error(reason), reason.reason))
+        producer.peer.producer_closed(producer.producer_id)
+        self.producers.pop(producer.name, None)
+
+    def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
+        for publish in publishes:
+            self.publish(publish)
+
+    def publish(self, publish: Publish) -> None:
+        publish.producer.peer.held(publish.size)
+        if self._gate is None and not publish.producer.held:
+            self._hand_out(publish)
+        else:
+            publish.producer.held.append(publish)
+            self._release(publish.producer)
+
+    def _release(self, producer: Producer) -> None:
+        held, gate = producer.held, self._gate
+        while held and not producer.closed and (gate is None or gate.admits(held[0])):
+            self._hand_out(held.popleft())
+
+    def _hand_out(self, publish: Publish) -> None:
+        position = Position(0, self._next)
+        self._next += 1
+        producer = publish.producer
+        self._stir()
+        producer.submitted(publish.size, publish.messages)
+        self.messages_in += publish.messages
+        self.bytes_in += publish.size
+        entry = StoredEntry(position, publish.messages, publish.payload)
+        for subscription in self.subscriptions.values():
+            subscription.deliver(entry)
+        producer.completed((publish,), position.ledger, position.entry)
+
+    async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[MemorySubscription, Consumer]:
+        self._check_open()
+        check_subscription(self.policies, request.spec.type, None, self.name)
+        self._rates.check_subscribe(peer, request.spec)
+        existing = self.subscriptions.get(request.name)
+        if existing is not None and request.spec.type is SubscriptionType.EXCLUSIVE:
+            await settle_exclusive(existing.consumers, peer, lambda old: self.detach(existing, old))
+            self._check_open()
+        subscription = self.subscriptions.get(request.name)
+        if subscription is None or (not subscription.consumers and subscription.type is not request.spec.type):
+            if subscription is None:
+                check_subscription(self.policies, None, len(self.subscriptions), self.name)
+            subscription = MemorySubscription(request.name, request.spec, self.partition, self._stir)
+        attached = sum(len(one.consumers) for one in self.subscriptions.values())
+        check_consumer(self.policies, attached, len(subscription.consumers), self.name)
+        consumer = Consumer(peer, request.spec, 0, self._clock.now_ms())
+        subscription.attach(consumer)
+        self.subscriptions[request.name] = subscription
+        return subscription, consumer
+
+    def detach(self, subscription: MemorySubscription, consumer: Consumer) -> None:
+        subscription.detach(consumer)
+        self._leaves()
+        if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
+            del self.subscriptions[subscription.name]
+
+    async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"subscription {name!r} does not exist")
+        if not force and any(consumer is not by for consumer in subscription.consumers):
+            raise ConsumerBusy(f"subscription {name!r} has other consumers attached")
+        for consumer in list(subscription.consumers):
+            if consumer is not by:
+                consumer.peer.send(replies.close_consumer(consumer.consumer_id))
+                consumer.peer.consumer_closed(consumer.consumer_id)
+            subscription.detach(consumer)
+        self.subscriptions.pop(name, None)
+
+    async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
+        return (Position(0, self._next - 1) if self._next else EARLIEST), -1
+
+    async def close(self, *, tell_clients: bool = True, farewell: Farewell | None = None) -> None:
+        self._fenced = True
+        self._rates.stop()
+        for producer in list(self.producers.values()):
+            if tell_clients:
+                self._close_producer(producer, TopicFenced(f"{self.name} is being closed"), farewell)
+        for subscription in self.subscriptions.values():
+            for consumer in list(subscription.consumers):
+                tell_consumer(farewell, consumer.peer, consumer.consumer_id)
+                consumer.peer.consumer_closed(consumer.consumer_id)
+                subscription.detach(consumer)
+
+    async def delete(self, *, force: bool) -> None:
+        if not force and not self.is_idle:
+            raise NotAllowed(f"{self.name} has connected producers or consumers")
+        await self.close()

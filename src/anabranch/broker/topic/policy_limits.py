@@ -1,0 +1,48 @@
+"""How many and which: the limits of a namespace's policies as checks that raise. Pure."""
+
+from __future__ import annotations
+
+from anabranch.broker.catalog.policies import Policies
+from anabranch.broker.client_connection import Peer
+from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions
+from anabranch.broker.subscription.consumer import ConsumerSpec, SubscriptionType
+from anabranch.broker.subscription.entry_metadata import deliver_at_of
+from anabranch.broker.token_bucket import SubscribeRates
+from anabranch.model.errors import NotAllowed
+from anabranch.model.names import TopicName
+from anabranch.model.position import EARLIEST
+from anabranch.storage.port import Payload
+from anabranch.storage.topiclog import StoredEntry
+
+
+def check_producer(policies: Policies, attached: int, topic: TopicName) -> None:
+    if 0 < policies.producers_max <= attached:
+        raise TooManyProducers(f"Topic {topic} reached max producers limit {policies.producers_max}")
+
+
+def check_consumer(policies: Policies, on_topic: int, on_subscription: int, topic: TopicName) -> None:
+    if 0 < policies.consumers_max <= on_topic:
+        raise TooManyConsumers(f"Topic {topic} reached max consumers limit {policies.consumers_max}")
+    if 0 < policies.consumers_per_subscription_max <= on_subscription:
+        raise TooManyConsumers(f"Subscription reached max consumers limit {policies.consumers_per_subscription_max}")
+
+
+def check_subscription(policies: Policies, kind: SubscriptionType | None, known: int | None, topic: TopicName) -> None:
+    """`kind`: of the consumer who comes; `known`: subscriptions there are, when one more is to be made."""
+    if kind is not None and kind not in policies.subscription_types:
+        raise NotAllowed(f"Topic {topic} doesn't support {kind.label} subscriptions")
+    if known is not None and 0 < policies.subscriptions_max <= known:
+        raise TooManySubscriptions(
+            f"Exceed the maximum number of subscriptions of the topic {topic}: {policies.subscriptions_max}"
+        )
+
+
+def check_subscribe_rate(rates: SubscribeRates, peer: Peer, spec: ConsumerSpec, now: float) -> None:
+    """A consumer that comes back under its name is the same one, whatever connection it comes on."""
+    host = peer.address.rpartition(":")[0]
+    if not rates.admits(f"{host}/{spec.name}/{spec.consumer_id}", now):
+        raise NotAllowed("Subscribe limited by subscribe rate limit per consumer.")
+
+
+def too_long_delay(policies: Policies, payload: Payload, now_ms: int) -> bool:
+    return deliver_at_of(StoredEntry(EARLIEST, 1, payload)) - now_ms > policies.delay_ms_max

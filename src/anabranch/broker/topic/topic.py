@@ -1,0 +1,421 @@
+"""One loaded persistent topic: its log, its producers, its subscriptions. Everything about *one* topic meets here;
+how entries are chosen (dispatchers), published (`publisher`) and stored (log) is elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from anabranch.broker.catalog.policies import Policies
+from anabranch.broker.client_connection import Peer
+from anabranch.broker.close_notifications import Farewell
+from anabranch.broker.errors import SubscriptionNotFound, TopicFenced, TopicTerminated
+from anabranch.broker.publish.deduplication import Deduplication
+from anabranch.broker.publish.latency_histogram import Latencies
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer_access import Admission
+from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.publish.publisher import Publisher
+from anabranch.broker.publish.sequence_ids import Last
+from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.subscription.consumer import Consumer, SubscribeRequest, SubscriptionType
+from anabranch.broker.subscription.subscription import Subscription
+from anabranch.broker.topic.backlog_quota import bytes_after
+from anabranch.broker.topic.compaction import Compactor, Status
+from anabranch.broker.topic.housekeeping import Upkeep
+from anabranch.broker.topic.inactive_topics import is_doomed, is_eligible
+from anabranch.broker.topic.policy_limits import (
+    check_consumer,
+    check_producer,
+    check_subscription,
+    too_long_delay,
+)
+from anabranch.broker.topic.position_resolver import Places
+from anabranch.broker.topic.takeover import settle_exclusive, settle_name
+from anabranch.broker.topic.topic_producers import Attendance
+from anabranch.broker.topic.topic_rate_limits import TopicRates
+from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions
+from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.names import TopicName
+from anabranch.model.position import EARLIEST, LATEST, Position
+from anabranch.protocol.server_errors import refusal_code
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.cursor import Cursor
+from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
+
+
+class Topic:
+    def __init__(
+        self,
+        name: TopicName,
+        topic_log: TopicLog,
+        *,
+        settings: BrokerSettings,
+        clock: Clock,
+        on_dirty: Callable[[Topic], None],
+        check_writable: Callable[[], None],
+        stir: Callable[[Topic], None],
+    ) -> None:
+        """`stir` is told whenever something happens in it, but for a publish: that is `on_dirty`."""
+        self.name = name
+        self.rests_until = 0.0  # nothing to do for a sweep before (`clock.monotonic`), unless it is stirred
+        self._stir = partial(stir, self)
+        self.log = topic_log
+        self.used_at = clock.monotonic()
+        self._settings = settings
+        self._clock = clock
+        self._on_dirty = on_dirty
+        self._check_writable = check_writable
+        self._tasks = TaskOwner(str(name))
+        self._attendance = Attendance(str(name), topic_log, self._tasks, self.last_of)
+        self._table = TopicSubscriptions(topic_log, self._subscription, self._tasks, self._check_open)
+        self.subscriptions = self._table.by_name
+        self._publisher = Publisher(
+            topic_log,
+            None,
+            snapshot_entries=settings.dedup_snapshot_entries,
+            on_persisted=self._persisted,
+            on_failed=self._failed,
+            now=clock.monotonic,
+        )
+        self.policies = Policies.of({}, settings)
+        self._is_picky = False  # publishes are looked at one by one: a longest delay or a rate is set
+        self._rates = TopicRates(clock, self._publisher.release, self._gated)
+        self._dedup = Deduplication(topic_log, self._publisher, settings.read_bytes, clock.monotonic())
+        self._upkeep = Upkeep(self, topic_log, clock)
+        self.compactor = Compactor(str(name), topic_log, clock)
+        self._places = Places(topic_log, clock)
+        self._stored = topic_log.settings  # how the log is kept where the namespace says nothing
+        self._dirty = False
+        self._fenced = False
+        self._failing = False
+
+    async def load(self, deduplicate: bool) -> None:
+        """Bring back what outlives a restart: topic epoch, sequences, subscriptions."""
+        self._attendance.load()
+        self._table.load()
+        self._upkeep.load()
+        self.compactor.load()
+        await self.set_deduplication(deduplicate)
+
+    async def apply(self, policies: Policies) -> None:
+        """What holds from now on, for those who are connected too."""
+        self.policies = policies
+        self._stir()
+        kept, stored = policies.retention, self._stored
+        self.log.settings = (
+            stored if kept is None else replace(stored, retention_ms=kept.time_ms, retention_bytes=kept.size_bytes)
+        )
+        self._rates.apply(policies)
+        self._is_picky = bool(policies.delay_ms_max) or self._rates.limits_publishing
+        for subscription in self.subscriptions.values():
+            subscription.apply(policies, self._rates.dispatch)
+        await self.set_deduplication(policies.deduplicate)
+        if policies.compaction_threshold_bytes:
+            await self.compactor.hold()
+        await self._upkeep.check_quota()
+
+    def _gated(self, gate: PublishGate | None) -> None:
+        self._publisher.gate = gate
+
+    async def oldest_age_ms(self) -> int:
+        """Age of the oldest message of any backlog; -1 without one."""
+        return await self._upkeep.oldest_age_ms()
+
+    async def check_quota(self) -> None:
+        """Now, not with the next sweep."""
+        await self._upkeep.check_quota()
+
+    async def set_deduplication(self, enabled: bool) -> None:
+        await self._dedup.switch(enabled)
+
+    # -- state
+
+    @property
+    def partition(self) -> int:
+        return self.name.partition_index
+
+    @property
+    def producers(self) -> dict[str, Producer]:
+        return self._attendance.producers
+
+    @property
+    def is_idle(self) -> bool:
+        is_quiet = not self.producers and not self._attendance.waiting
+        return is_quiet and not self._table.consumer_count
+
+    @property
+    def is_eligible(self) -> bool:
+        """Would the namespace's rule for inactive topics delete it, if it were idle for long enough?"""
+        return is_eligible(self.policies.inactive, len(self.subscriptions), self._table.is_caught_up)
+
+    @property
+    def is_doomed(self) -> bool:
+        idle_seconds = self._clock.monotonic() - self.used_at
+        return is_doomed(self.policies.inactive, idle_seconds, len(self.subscriptions), self._table.is_caught_up)
+
+    @property
+    def waiting_producers(self) -> int:
+        return self._attendance.waiting
+
+    @property
+    def is_unused(self) -> bool:
+        """Nobody produces and nothing is stored: whoever comes first says what will be in it."""
+        return not self.producers and not self.log.chain.entries
+
+    @property
+    def messages_in(self) -> int:
+        return self._publisher.messages_in
+
+    @property
+    def bytes_in(self) -> int:
+        return self._publisher.bytes_in
+
+    @property
+    def publish_rate_limited_times(self) -> int:
+        return self._rates.publish_times
+
+    @property
+    def dispatch_throttled_times(self) -> int:
+        return self._rates.dispatch_times
+
+    @property
+    def latencies(self) -> Latencies:
+        """How long publishes took, sampled."""
+        return self._publisher.latencies
+
+    @property
+    def deduplicates(self) -> bool:
+        return self._dedup.is_on
+
+    def stable_position(self) -> Position:
+        """Last entry that may be delivered. (Transactions will hold it back.)"""
+        return self.log.last_position
+
+    def _check_open(self) -> None:
+        if self._fenced:
+            raise TopicFenced(f"{self.name} is being closed")
+        self.used_at = self._clock.monotonic()
+
+    # -- producing
+
+    def last_sequence(self, producer_name: str) -> int:
+        return self._dedup.last_sequence(producer_name)
+
+    def last_of(self, producer_name: str) -> Last:
+        return self._dedup.last_of(producer_name)
+
+    async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
+        self._check_open()
+        if self.log.is_terminated:
+            raise TopicTerminated(f"{self.name} is terminated")
+        self._check_writable()
+        await self._upkeep.check_not_blocked()
+        await self._attendance.fence(producer)
+        await settle_name(self.producers, producer, self.remove_producer)
+        self._check_open()
+        check_producer(self.policies, len(self.producers), self.name)
+        return await self._attendance.add(producer, known_epoch)
+
+    def remove_producer(self, producer: Producer) -> None:
+        self.used_at = self._clock.monotonic()
+        self._stir()
+        self._attendance.remove(producer)
+
+    def close_producers(self) -> None:
+        self._attendance.close_all()
+
+    def publish(self, publish: Publish) -> None:
+        self.publish_run(publish.producer, (publish,))
+
+    def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
+        """SENDs of one producer, in their order."""
+        if self._is_picky:
+            for publish in publishes:
+                self._publish_picky(publish)
+        else:
+            self._publisher.publish_run(producer, publishes)
+
+    def _publish_picky(self, publish: Publish) -> None:
+        longest = self.policies.delay_ms_max
+        if longest and too_long_delay(self.policies, publish.payload, self._clock.now_ms()):
+            publish.producer.peer.held(publish.size)
+            text = f"Exceeds max allowed delivery delay of {longest} milliseconds"
+            publish.producer.refuse(publish, refusal_code(publish.producer.peer.client_version), text)
+        else:
+            self._publisher.publish_limited(publish)
+
+    def _persisted(self) -> None:
+        self._failing = False
+        if not self._dirty:
+            self._dirty = True
+            self._on_dirty(self)
+
+    def _failed(self, error: Error) -> None:
+        """An append was lost: every producer must come back and send again, in order, what has no receipt."""
+        if not self._failing:
+            self._failing = True
+            log.error("append failed", extra={"topic": str(self.name), "reason": error.reason})
+        self.close_producers()
+
+    def dispatch(self) -> None:
+        """At the end of a group: hand the new entries out."""
+        self._dirty = False
+        for subscription in self.subscriptions.values():
+            subscription.pump()
+
+    # -- consuming
+
+    def _subscription(self, name: str, cursor: Cursor) -> Subscription:
+        made = Subscription(
+            name,
+            cursor,
+            self,
+            partition=self.partition,
+            settings=self._settings,
+            clock=self._clock,
+            tasks=self._tasks,
+            stir=self._stir,
+        )
+        made.apply(self.policies, self._rates.dispatch)
+        return made
+
+    async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[Subscription, Consumer]:
+        self._check_open()
+        spec = request.spec
+        check_subscription(self.policies, spec.type, None, self.name)
+        self._rates.check_subscribe(peer, spec)
+        subscription = await self._open_subscription(request)
+        consumer = Consumer(peer, spec, self.policies.unacked_per_consumer_max, self._clock.now_ms())
+        if spec.type is SubscriptionType.EXCLUSIVE:
+            await settle_exclusive(subscription.consumers, peer, lambda old: self.detach(subscription, old))
+        self._check_open()
+        if self.subscriptions.get(request.name) is not subscription:
+            raise TopicFenced(f"subscription {request.name!r} was closed meanwhile")
+        check_consumer(self.policies, self._table.consumer_count, len(subscription.consumers), self.name)
+        subscription.attach(consumer)
+        return subscription, consumer
+
+    async def _open_subscription(self, request: SubscribeRequest) -> Subscription:
+        found = self.subscriptions.get(request.name)
+        if found is not None:
+            if found.is_durable != request.durable:
+                raise NotAllowed(f"subscription {request.name!r} is {'durable' if found.is_durable else 'not durable'}")
+            if request.rollback_seconds and not found.consumers:
+                await found.seek(await self._places.ago(request.rollback_seconds))
+            return found
+        if request.durable and not (request.create and self.policies.auto_create_subscriptions):
+            raise SubscriptionNotFound(f"subscription {request.name!r} does not exist")
+        start = await self._start_of(request)
+        return await self.create_subscription(request.name, start, request.properties, durable=request.durable)
+
+    async def create_subscription(
+        self, name: str, start: Position, properties: Mapping[str, str], *, durable: bool = True
+    ) -> Subscription:
+        def check_room(known: int) -> None:
+            check_subscription(self.policies, None, known, self.name)
+
+        return await self._table.create(name, start, properties, durable=durable, check_room=check_room)
+
+    async def _start_of(self, request: SubscribeRequest) -> Position:
+        if request.rollback_seconds:
+            return await self._places.ago(request.rollback_seconds)
+        compacted = request.spec.read_compacted
+        if not request.durable and request.start is not None:
+            return self.resolve(request.start, compacted)
+        return self.resolve(EARLIEST if request.durable and request.from_earliest else LATEST, compacted)
+
+    def resolve(self, position: Position, compacted: bool = False) -> Position:
+        """A concrete next-to-read position for what a client may name."""
+        return self._places.resolve(position, compacted)
+
+    def detach(self, subscription: Subscription, consumer: Consumer) -> None:
+        subscription.detach(consumer)
+        self.used_at = self._clock.monotonic()
+        self._table.left(subscription)
+
+    async def sweep(self) -> None:
+        """Let the log drop what is consumed, and drop readers whose client did not come back after a seek."""
+        await self._table.sweep()
+        await self._upkeep.run()
+        self._dedup.snapshot_when_due(self.policies.dedup_snapshot_seconds, self._clock.monotonic())
+        threshold = self.policies.compaction_threshold_bytes
+        if threshold and self._uncompacted_bytes() >= threshold and self.compactor.stats.status is not Status.RUNNING:
+            self.compact()
+        await self.log.trim()
+
+    def resting_seconds(self) -> float:
+        """For how long a sweep has nothing to do, if nothing happens here."""
+        if self._table.has_abandoned or (self.policies.dedup_snapshot_seconds and self._publisher.has_news):
+            return 0.0
+        return self._upkeep.resting_seconds()
+
+    def compact(self) -> None:
+        """Begin; AlreadyRunning. How it goes is in `compactor.stats`."""
+        self._check_open()
+        self.compactor.claim()
+        self._tasks.spawn(self.compactor.run(), "compaction")
+
+    def _uncompacted_bytes(self) -> int:
+        view = self.log.compacted
+        return bytes_after(self.log.chain, EARLIEST if view is None else view.horizon)
+
+    async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
+        await self._table.remove(name, force=force, by=by)
+
+    async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
+        """Last position and, for a batch, the index of its last message (else -1), of the log or the compacted view."""
+        return await self._places.last_message(self.stable_position(), compacted, self._settings.read_bytes)
+
+    # -- ending
+
+    async def terminate(self) -> Position:
+        last = await self.log.terminate()
+        self.close_producers()
+        for subscription in self.subscriptions.values():
+            if not subscription.cursor.has_backlog:
+                subscription.tell_end_of_topic()
+        return last
+
+    async def close(self, *, tell_clients: bool = True, farewell: Farewell | None = None) -> None:
+        """Everything durable, everybody told (or on the list of the farewell), the log given up."""
+        self._fenced = True
+        if tell_clients:
+            self._attendance.close_all(farewell)
+        for subscription in self.subscriptions.values():
+            subscription.fence(farewell)
+        self._rates.stop()
+        await self._tasks.close()
+        self._upkeep.save()
+        self._publisher.snapshot()
+        await self.log.close()
+
+    def check_unused(self) -> None:
+        """Raises NotAllowed when a deletion without force is refused."""
+        if not self.is_idle:
+            raise NotAllowed(f"{self.name} has connected producers or consumers")
+        if any(s.is_durable for s in self.subscriptions.values()):
+            raise NotAllowed(f"{self.name} has subscriptions")
+
+    async def delete(self, *, force: bool, when_fenced: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`when_fenced`: what must go while nobody can come in."""
+        if not force:
+            self.check_unused()
+        self._fenced = True
+        self.close_producers()
+        for subscription in self.subscriptions.values():
+            subscription.fence()
+        self._rates.stop()
+        await self._tasks.close()
+        if when_fenced is not None:
+            await when_fenced()
+        await self._delete_log()
+
+    async def _delete_log(self) -> None:
+        await self.log.delete()

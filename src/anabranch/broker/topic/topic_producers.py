@@ -1,0 +1,137 @@
+"""Who produces to one topic, and under which access mode. Knows peers and the topic's epoch, not how entries are kept.
+
+The epoch outlives restarts, and so do the fencing epochs of producers' names: both are saved in the topic's state
+before anybody is let in under a new one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from anabranch.broker.close_notifications import Farewell, tell_producer
+from anabranch.broker.errors import ProducerFenced, TopicFenced
+from anabranch.broker.publish.producer import Producer
+from anabranch.broker.publish.producer_access import AccessTable, Admission
+from anabranch.broker.publish.sequence_ids import Last
+from anabranch.broker.topic.fences import Fences
+from anabranch.model.errors import Error
+from anabranch.protocol import replies
+from anabranch.protocol.server_errors import server_error
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
+
+EPOCH_STATE = "topic-epoch"
+FENCES_STATE = "fences"
+
+TellProducer = Callable[[Producer], None]
+
+
+class Attendance:
+    def __init__(self, topic: str, topic_log: TopicLog, tasks: TaskOwner, last_of: Callable[[str], Last]) -> None:
+        """`last_of`: what deduplication knows of a producer's name."""
+        self.producers: dict[str, Producer] = {}
+        self._topic = topic
+        self._log = topic_log
+        self._tasks = tasks
+        self._last_of = last_of
+        self._fences = Fences()
+        self._access: AccessTable[Producer] = AccessTable()
+
+    def load(self) -> None:
+        """After the log was opened."""
+        epoch = self._log.state(EPOCH_STATE)
+        self._access.epoch = int(epoch) if epoch is not None else 0
+        self._fences = Fences(self._log.state(FENCES_STATE))
+
+    @property
+    def waiting(self) -> int:
+        """Producers that wait for exclusive access."""
+        return len(self._access.waiting)
+
+    async def fence(self, producer: Producer) -> None:
+        """From now on earlier attempts of its name are refused, whatever broker they come to; ProducerFenced when it is
+        one itself. Producers without a fencing epoch have no part in this."""
+        if producer.fencing_epoch is not None and self._fences.raise_to(producer.name, producer.fencing_epoch):
+            await self._log.save_state(FENCES_STATE, self._fences.dump())
+
+    async def add(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
+        before = self._access.epoch
+        admission = self._access.admit(producer, producer.mode, known_epoch)
+        self.producers[producer.name] = producer
+        for fenced in admission.fence:
+            self._close(fenced, ProducerFenced("another producer has taken the topic over"))
+        producer.is_ready = admission.ready
+        if self._access.epoch != before:
+            await self._save_epoch()
+            if producer.closed:  # meanwhile
+                if self._access.exclusive is not None:
+                    raise ProducerFenced("another producer has taken the topic over")
+                raise TopicFenced(f"{self._topic} closed its producers")
+        return admission
+
+    async def _save_epoch(self) -> None:
+        await self._log.save_state(EPOCH_STATE, str(self._access.epoch).encode())
+
+    def remove(self, producer: Producer) -> None:
+        producer.closed = True
+        producer.drop_held()
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+        heir = self._access.leave(producer)
+        if heir is not None:
+            heir.is_ready = True
+            self._tasks.spawn(self._crown(heir), "exclusive producer")
+
+    async def _crown(self, heir: Producer) -> None:
+        try:
+            await self._save_epoch()
+        except Error as error:
+            log.warning("exclusive producer not let in", extra={"topic": self._topic, "reason": error.reason})
+            heir.is_ready = False
+            self._close(heir, error)
+            self.remove(heir)
+            return
+        if not heir.closed:
+            credits, last = heir.grants_credits, self._last_of(heir.name)
+            heir.peer.send(
+                replies.producer_success(
+                    heir.request_id,
+                    heir.name,
+                    last_sequence_id=last.sequence,
+                    last_note=last.note if credits else b"",
+                    schema_version=heir.schema_version,
+                    topic_epoch=self._access.epoch,
+                    credit_bytes=heir.window.bytes_max if credits else None,
+                    credit_messages=heir.window.messages_max if credits else None,
+                    ancestors=heir.ancestors,
+                )
+            )
+
+    def _close(
+        self, producer: Producer, reason: Error, farewell: Farewell | None = None, tell: TellProducer | None = None
+    ) -> None:
+        """Who still waits for its turn has nothing to close: its request is answered with the reason instead."""
+        if producer.is_ready and tell is not None:
+            tell(producer)
+        elif producer.is_ready:
+            tell_producer(farewell, producer.peer, producer.producer_id)
+        else:
+            producer.peer.send(replies.error(producer.request_id, server_error(reason), reason.reason))
+        producer.peer.producer_closed(producer.producer_id)
+        producer.closed = True
+        producer.drop_held()
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+
+    def close_all(self, farewell: Farewell | None = None, *, tell: TellProducer | None = None) -> None:
+        """Everybody is told to come back, at once or by the farewell; or what `tell` says instead."""
+        waiting = [producer for producer in self._access.waiting if producer.name not in self.producers]
+        reason = TopicFenced(f"{self._topic} closed its producers")
+        for producer in (*self.producers.values(), *waiting):
+            self._close(producer, reason, farewell, tell)
+        self._access.holders.clear()
+        self._access.waiting.clear()
+        self._access.exclusive = None

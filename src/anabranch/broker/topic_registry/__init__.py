@@ -1,0 +1,1 @@
+"""All topics that are loaded here."""

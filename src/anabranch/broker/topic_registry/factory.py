@@ -1,0 +1,151 @@
+"""How a topic is made from its log, its kind and the policies of its namespace. It answers one that can be used.
+
+Knows nothing of other topics, of who asks, or whether the topic is loaded already (`topics` does).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.catalog.policies import Policies
+from anabranch.broker.catalog.segment_policies import segment_policies
+from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.segment.segment_logs import SegmentLogs
+from anabranch.broker.segment.segment_topic import SegmentTopic
+from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.topic.non_persistent_topic import MemoryTopic
+from anabranch.broker.topic.topic import Topic
+from anabranch.model.errors import AlreadyExists, Error, NotAllowed
+from anabranch.model.names import Domain, TopicName
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.port import Fenced
+from anabranch.storage.topiclog import TopicLog
+
+log = logging.getLogger(__name__)
+
+AnyTopic = Topic | MemoryTopic
+OpenLog = Callable[[TopicName], Awaitable[TopicLog]]
+"""Metadata key → open log (created when missing)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """How a segment is made: the properties of its record; `is_first`: without looking whether there is one."""
+
+    properties: Mapping[str, str]
+    is_first: bool = False
+
+
+class TopicMaker:
+    def __init__(
+        self,
+        catalog: Catalog,
+        open_log: OpenLog,
+        segments: SegmentLogs | None,
+        *,
+        settings: BrokerSettings,
+        clock: Clock,
+        tasks: TaskOwner,
+        check_writable: Callable[[], None],
+        on_dirty: Callable[[Topic], None],
+        stir: Callable[[AnyTopic], None],
+        on_segment: Callable[[SegmentTopic], None],
+    ) -> None:
+        """`segments`: None where there are no scalable topics. `on_segment`: told of each before it is loaded."""
+        self.segments = segments
+        self._catalog = catalog
+        self._open_log = open_log
+        self._settings = settings
+        self._clock = clock
+        self._tasks = tasks
+        self._check_writable = check_writable
+        self._on_dirty = on_dirty
+        self._stir = stir
+        self._on_segment = on_segment
+
+    async def make(self, name: TopicName, birth: Birth | None) -> AnyTopic:
+        """Loaded, and under the policies that hold now. `birth`: of a segment that may be made."""
+        if name.is_persistent:
+            return await self._make_stored(name, birth)
+        topic = MemoryTopic(name, settings=self._settings, clock=self._clock, stir=self._stir)
+        await topic.apply(await self._catalog.effective(name.namespace_path))
+        return topic
+
+    async def _make_stored(self, name: TopicName, birth: Birth | None) -> Topic:
+        is_segment = name.domain is Domain.SEGMENT
+        reading = self._tasks.spawn(self._policies_or_error(name), f"policies for {name}")
+        topic_log = await (self._open_segment(name, birth) if is_segment else self._open_regular(name))
+        topic = (SegmentTopic if is_segment else Topic)(
+            name,
+            topic_log,
+            settings=self._settings,
+            clock=self._clock,
+            on_dirty=self._on_dirty,
+            check_writable=self._check_writable,
+            stir=self._stir,
+        )
+        if isinstance(topic, SegmentTopic):
+            self._on_segment(topic)
+        try:
+            policies = await self.policies(name) if reading is None else await reading
+            if isinstance(policies, Error):
+                raise policies
+            await topic.load(policies.deduplicate)
+            await topic.apply(policies)
+        except BaseException:
+            await topic_log.close()
+            raise
+        return topic
+
+    async def _open_regular(self, name: TopicName) -> TopicLog:
+        """It may have been made beside a scalable one, just now or by somebody who died of it (`twins`)."""
+        topic_log = await self._open_log(name)
+        try:
+            await self._catalog.settle(name, is_new=topic_log.epoch == 1)
+        except AlreadyExists as taken:
+            await _withdraw(topic_log)
+            raise TopicNotFound(f"Topic {name} not found: {taken.reason}") from taken
+        except BaseException:
+            await topic_log.close()
+            raise
+        return topic_log
+
+    async def _open_segment(self, name: TopicName, birth: Birth | None) -> TopicLog:
+        if self.segments is None:
+            raise NotAllowed(f"{name}: there are no scalable topics here")
+        if birth is None:
+            return await self.segments.open(name, None)
+        return await self.segments.open(name, birth.properties, is_first=birth.is_first)
+
+    # -- policies
+
+    async def _policies_or_error(self, name: TopicName) -> Policies | Error:
+        try:
+            return await self.policies(name)
+        except Error as error:
+            return error
+
+    async def policies(self, name: TopicName) -> Policies:
+        return self.adapted(name, await self._catalog.effective(name.namespace_path))
+
+    def adapted(self, name: TopicName, policies: Policies) -> Policies:
+        """What of its namespace's policies holds for this one."""
+        if name.domain is not Domain.SEGMENT or self.segments is None:
+            return policies
+        return segment_policies(policies, self.segments.retention)
+
+
+async def _withdraw(topic_log: TopicLog) -> None:
+    """It has to give way. One that an older version let clients into is kept, closed."""
+    if topic_log.chain.messages_ever or topic_log.cursors:
+        log.error("regular topic beside a scalable one, kept and not served", extra={"topic": topic_log.name})
+        await topic_log.close()
+        return
+    try:
+        await topic_log.delete()
+    except Fenced:
+        log.info("regular topic was removed by the scalable one", extra={"topic": topic_log.name})

@@ -1,0 +1,68 @@
+"""The patrol: wakes sleeping topics that time has something to do with; the sweep of loaded topics then finds them.
+
+Which ones, and how many a round, is decided in `inactive`. Knows the catalog; must not know what a topic does awake.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.catalog.segment_policies import for_segments
+from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.placement import ServedElsewhere
+from anabranch.broker.segment.segment_logs import SegmentLogs
+from anabranch.broker.topic.inactive_topics import PATROL_SECONDS, Visits, needs_patrol
+from anabranch.model.errors import Error
+from anabranch.model.names import TopicName
+from anabranch.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class Patrol:
+    def __init__(
+        self,
+        catalog: Catalog,
+        segments: SegmentLogs | None,
+        clock: Clock,
+        *,
+        is_asleep: Callable[[TopicName], bool],
+        wake: Callable[[TopicName], Awaitable[object]],
+    ) -> None:
+        """`is_asleep`: ours and not loaded. `wake` raises TopicNotFound or ServedElsewhere when it is not any more."""
+        self._catalog = catalog
+        self._segments = segments
+        self._clock = clock
+        self._is_asleep = is_asleep
+        self._wake = wake
+        self._visits = Visits()
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await self._clock.sleep(PATROL_SECONDS)
+            try:
+                await self.round()
+            except Error as error:  # metadata or disk failing: the next round tries again
+                log.warning("patrol ended early", extra={"reason": error.reason})
+
+    async def round(self) -> None:
+        sleeping = await self._sleeping()
+        for name in self._visits.choose(sleeping, self._clock.monotonic()):
+            try:
+                await self._wake(name)
+            except (TopicNotFound, ServedElsewhere):
+                continue  # deleted or moved meanwhile
+
+    async def _sleeping(self) -> list[TopicName]:
+        found: list[TopicName] = []
+        for tenant in await self._catalog.tenants():
+            for namespace in await self._catalog.namespaces(tenant):
+                policies = await self._catalog.effective(namespace)
+                known = await self._catalog.topics(namespace) if needs_patrol(policies) else []
+                if self._segments is not None and needs_patrol(for_segments(policies)):
+                    known += await self._segments.names(namespace)
+                found += [name for name in known if self._is_asleep(name)]
+        return found

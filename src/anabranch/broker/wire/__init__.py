@@ -1,0 +1,1 @@
+"""The binary protocol: one connection and what its commands do."""

@@ -1,0 +1,135 @@
+"""One connection's signing in: at CONNECT, and again whenever its credentials run out.
+
+    CONNECT --> checked --> CONNECTED --> (credentials expire) AUTH_CHALLENGE --> AUTH_RESPONSE --> checked --> …
+
+A refusal is ERROR with no request id, then the connection closes. So does a client that cannot refresh, does not answer
+in time, or comes back as somebody else. Must not know what an identity may do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from anabranch.model.errors import Error
+from anabranch.protocol import replies
+from anabranch.protocol.commands import NO_REQUEST
+from anabranch.protocol.errors import BadCommand
+from anabranch.protocol.handshake import Peer
+from anabranch.protocol.server_errors import ServerError
+from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.net import Buffer
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.security.access_control import Guard
+from anabranch.security.authentication import Credentials, Identity, Unauthenticated
+
+log = logging.getLogger(__name__)
+
+
+class Door(Protocol):
+    """What signing in asks of the connection it guards."""
+
+    address: str
+    tasks: TaskOwner
+
+    def send(self, *buffers: Buffer) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class SignIn:
+    def __init__(
+        self,
+        door: Door,
+        guard: Guard,
+        clock: Clock,
+        certificate_name: str | None,
+        on_identified: Callable[[Identity], None],
+    ) -> None:
+        """`on_identified` opens the connection; it is called once, after the first success."""
+        self.identity: Identity | None = None
+        self._door = door
+        self._guard = guard
+        self._clock = clock
+        self._certificate_name = certificate_name
+        self._on_identified = on_identified
+        self._server_version = ""
+        self._peer: Peer | None = None
+        self._challenged = False
+        self._timer: Timer | None = None
+
+    def begin(self, peer: Peer, server_version: str) -> None:
+        """CONNECT has come."""
+        self._peer, self._server_version = peer, server_version
+        if peer.is_proxied:
+            self._refuse(Unauthenticated("connections on behalf of somebody else are not accepted"))
+            return
+        self._start(Credentials(peer.auth_method, peer.auth_data, self._certificate_name))
+
+    def answered(self, response: Any) -> None:
+        """AUTH_RESPONSE has come."""
+        if not self._challenged:
+            raise BadCommand("AUTH_RESPONSE without a challenge")
+        self._challenged = False
+        auth = response.response
+        self._start(Credentials(auth.auth_method_name, auth.auth_data, self._certificate_name))
+
+    def closed(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self, credentials: Credentials) -> None:
+        self._door.tasks.spawn(self._check(credentials), "sign in")
+
+    async def _check(self, credentials: Credentials) -> None:
+        try:
+            found = await self._guard.sign_in(credentials, self._clock.now_ms())
+        except Error as error:
+            self._refuse(error)
+            return
+        except Exception:  # a fault of ours must not leave a door half open
+            log.exception("signing in failed", extra={"peer": self._door.address})
+            self._refuse(Unauthenticated("internal error"))
+            return
+        before = self.identity
+        if before is not None and before.role != found.role:
+            self._refuse(Unauthenticated("a connection keeps its role: new credentials are another role's"))
+            return
+        self.identity = found
+        self._watch_expiry(found)
+        if before is None:
+            self._on_identified(found)
+
+    def _watch_expiry(self, identity: Identity) -> None:
+        self.closed()
+        if identity.expires_ms is not None:
+            seconds = max(0.0, (identity.expires_ms - self._clock.now_ms()) / 1000)
+            self._timer = self._clock.call_later(seconds, self._expired)
+
+    def _expired(self) -> None:
+        assert self._peer is not None
+        if not self._peer.auth_refresh:
+            self._refuse(Unauthenticated("the credentials have expired and this client cannot refresh them"))
+            return
+        method = self.identity.method if self.identity is not None else ""
+        self._challenged = True
+        self._door.send(replies.auth_refresh(self._server_version, self._peer.protocol_version, method))
+        self._timer = self._clock.call_later(self._guard.refresh_seconds, self._not_refreshed)
+
+    def _not_refreshed(self) -> None:
+        self._refuse(Unauthenticated("the credentials have expired and were not refreshed in time"))
+
+    def _refuse(self, error: Error) -> None:
+        log.warning(
+            "sign-in refused",
+            extra={
+                "peer": self._door.address,
+                "reason": error.reason,
+                "method": self._peer.auth_method[:32] if self._peer is not None else "",
+            },
+        )
+        self.closed()
+        self._door.send(replies.error(NO_REQUEST, ServerError.AuthenticationError, error.reason))
+        self._door.close()

@@ -1,0 +1,430 @@
+"""One client connection: bytes in, commands to their handlers, frames out, keep-alive, back-pressure.
+
+Knows framing and who handles which command; must not know what a command does. Frames that are written during one loop
+step leave together at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from anabranch.broker.errors import TooManyRequests
+from anabranch.broker.services import SERVER_VERSION, Services
+from anabranch.broker.wire.authentication_flow import SignIn
+from anabranch.model.errors import Error
+from anabranch.protocol import replies
+from anabranch.protocol.commands import BaseCommand, read_command
+from anabranch.protocol.errors import BadCommand, ProtocolError
+from anabranch.protocol.frames import FRAME_OVERHEAD_MAX, Frame, FrameDecoder, TakeRun
+from anabranch.protocol.handshake import Beat, Handshake, Keepalive, broker_features
+from anabranch.protocol.handshake import Peer as ClientFacts
+from anabranch.protocol.server_errors import server_error
+from anabranch.runtime.clock import Timer
+from anabranch.runtime.net import Buffer, Stream
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.security.authentication import Identity
+from anabranch.security.authorization import Resource, Unauthorized
+from anabranch.security.permissions import COMMAND_NEEDS, Covered
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Any, Frame], None]
+"""A command's body and its frame; runs to its end without waiting."""
+
+BaseType = int
+
+STEP_FRAMES = 256
+"""About so many commands of one connection per step of the loop: then durable groups and other connections have their
+turn."""
+READ_BYTES_MIN = 16 * 1024
+STRANGER_FRAME_BYTES_MAX = 128 * 1024
+"""What a peer that has not signed in yet may make us hold: more than any credentials need."""
+
+
+class Connection:
+    """`runtime.net.StreamHandler` for the socket, `broker.peer.Peer` for producers and consumers."""
+
+    def __init__(
+        self, stream: Stream, services: Services, scratch: bytearray, on_closed: Callable[[Connection], None]
+    ) -> None:
+        settings = services.settings
+        self.address = stream.peer
+        self.is_open = True
+        self.client_version = ""
+        self.protocol_version = 0
+        self.knows_end_of_topic = False
+        self.extensions = False
+        self.access_changes = 0  # how often permissions_changed was called
+        self.tasks = TaskOwner(stream.peer)
+        self._stream = stream
+        self._services = services
+        self._on_closed = on_closed
+        self._decoder = FrameDecoder(settings.message_bytes_max + FRAME_OVERHEAD_MAX, scratch)
+        checks = services.guard.authenticates
+        is_scalable = services.scalable is not None and services.scalable.is_enabled
+        features = broker_features(scalable_topics=is_scalable)
+        self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max, features, checks=checks)
+        self._sign_in = (
+            SignIn(self, services.guard, services.clock, stream.certificate_name, self._identified) if checks else None
+        )
+        if checks:
+            self._decoder.allow(STRANGER_FRAME_BYTES_MAX)
+        self._keepalive = Keepalive()
+        self._handlers: dict[BaseType, Handler] = {}
+        self._parts: list[CommandSet] = []
+        self._gatherers: list[CommandSet] = []  # those that want to know when a step has ended
+        self._run_taker: TakeRun | None = None
+        self._taken = 0  # frames that it took in this step
+        self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._flushing = False
+        self._was_full = False
+        self._held_bytes = 0
+        self._held_max = settings.connection_bytes_max
+        self._unsent_max = settings.consumer_unsent_bytes_max
+        self._is_closing = False
+        self._paused = False  # too much is held for producers
+        self._is_stuffed = False  # the peer asks without reading the answers
+        self._unsent_before = 0  # at the last tick, while stuffed
+        self._read_bytes = READ_BYTES_MIN
+        self._probes: list[asyncio.Future[None]] = []
+        self._beat: Timer = services.clock.call_later(settings.keep_alive_seconds, self._tick)
+
+    def serve(self, *parts: CommandSet) -> None:
+        """Who handles the commands of this connection."""
+        for part in parts:
+            self._parts.append(part)
+            if type(part).step_ended is not CommandSet.step_ended:
+                self._gatherers.append(part)
+            self._run_taker = part.run_taker() or self._run_taker
+            for kind, handler in part.handlers().items():
+                is_decided = kind in COMMAND_NEEDS or not self._services.guard.authorizes
+                self._handlers[kind] = handler if is_decided else self._undecided
+
+    @staticmethod
+    def _undecided(body: Any, frame: Frame) -> None:
+        """A command without a line in the table of permissions is nobody's to give."""
+        raise BadCommand("nobody has decided who may send this command")
+
+    # -- receiving
+
+    def buffer(self) -> memoryview:
+        return self._decoder.buffer()[: self._read_bytes]
+
+    @property
+    def block_bytes(self) -> int:
+        return min(self._decoder.block_bytes, self._read_bytes)
+
+    def received(self, count: int) -> None:
+        self._handle(self._decoder.received(count), count)
+
+    def received_block(self, block: bytes) -> None:
+        self._handle(self._decoder.received_block(block), len(block))
+
+    def _handle(self, found: Iterator[Frame], count: int) -> None:
+        self._keepalive.heard()
+        if self._probes:
+            self._answer_probes()
+        frames = self._taken = 0
+        try:
+            try:
+                for frame in found:
+                    frames += 1
+                    kind, body = read_command(frame.command)
+                    handler = self._handlers.get(kind)
+                    if handler is not None and self.protocol_version:
+                        handler(body, frame)
+                    else:
+                        self._other(kind, body)
+                    if not self.is_open or self._is_closing:
+                        return
+            finally:
+                for part in self._gatherers:
+                    part.step_ended()
+        except ProtocolError as error:
+            log.warning("protocol error, connection closed", extra={"peer": self.address, "reason": error.reason})
+            self._flush()
+            self.close()
+        except Exception:  # a fault of ours, which nobody else should pay for
+            log.exception("command failed, connection closed", extra={"peer": self.address})
+            self._stream.abort()
+        frames += self._taken
+        if frames > STEP_FRAMES:
+            self._read_bytes = max(self._read_bytes // 2, READ_BYTES_MIN)
+        elif frames * 2 < STEP_FRAMES and count == self._read_bytes:
+            self._read_bytes *= 2
+
+    def _other(self, kind: int, body: Any) -> None:
+        """Handshake, keep-alive, and commands that nobody here handles."""
+        answer = self._handshake.answer(kind, body)
+        if answer is not None:
+            if answer:
+                self.send(answer)
+            if kind == BaseCommand.CONNECT:
+                assert self._handshake.peer is not None
+                if self._sign_in is None:
+                    self._connected(self._handshake.peer)
+                else:
+                    self._sign_in.begin(self._handshake.peer, SERVER_VERSION)
+        elif kind == BaseCommand.PONG:
+            return
+        elif kind == BaseCommand.AUTH_RESPONSE and self._sign_in is not None:
+            self._sign_in.answered(body)
+        elif (handler := self._handlers.get(kind)) is not None:
+            handler(body, Frame(memoryview(b""), None, True))
+        elif hasattr(body, "request_id"):
+            name = BaseCommand.Type.Name(kind)
+            self.send(replies.error(body.request_id, server_error(BadCommand(name)), f"{name} is not supported here"))
+        else:
+            raise BadCommand(f"{BaseCommand.Type.Name(kind)} is not a client's command")
+
+    def _identified(self, identity: Identity) -> None:
+        """Signed in: only now is CONNECT answered, and only now do commands count."""
+        log.info("signed in", extra={"peer": self.address, "role": identity.role, "method": identity.method})
+        if not self.is_open:
+            return
+        assert self._handshake.peer is not None
+        self._decoder.allow(self._services.settings.message_bytes_max + FRAME_OVERHEAD_MAX)
+        self.send(self._handshake.accept())
+        self._connected(self._handshake.peer)
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who has signed in; None where nobody needs to."""
+        return None if self._sign_in is None else self._sign_in.identity
+
+    async def authorize(self, kind: int, resource: Resource) -> None:
+        """Raises Unauthorized unless the table of permissions and the grants allow this command on `resource`."""
+        guard = self._services.guard
+        if not guard.authorizes:
+            return
+        need = COMMAND_NEEDS[kind]
+        action = (need.need if isinstance(need, Covered) else need).action
+        try:
+            await guard.check(self.identity, action, resource)
+        except Unauthorized as error:
+            log.warning("not allowed", extra={"peer": self.address, "reason": error.reason})
+            raise
+
+    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+        """Grants of a namespace (None: the admins of a whole tenant) are not what they were."""
+        self.access_changes += 1
+        for part in self._parts:
+            await part.permissions_changed(tenant, namespace)
+
+    def _connected(self, client: ClientFacts) -> None:
+        self.client_version = client.client_version
+        # Version 0 is legal but means nothing to us: handlers run once it is at least 1.
+        self.protocol_version = max(1, client.protocol_version)
+        self.knows_end_of_topic = client.understands(BaseCommand.REACHED_END_OF_TOPIC)
+        self.extensions = client.extensions
+        if self._run_taker is not None:
+            self._decoder.take_run = self._take_run
+
+    def _take_run(self, view: memoryview, start: int, end: int, owned: bool, limit: int) -> tuple[int, int]:
+        """SENDs that come one behind the other need not come here one by one."""
+        assert self._run_taker is not None
+        rest, taken = self._run_taker(view, start, end, owned, limit)
+        self._taken += taken
+        return rest, taken
+
+    def start_request(self, request_id: int, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[Any] | None:
+        """Run the waiting part of a request; errors it raises are answered by `fail`."""
+        if len(self.tasks) >= self._services.settings.requests_in_flight_max:
+            work.close()
+            self.fail(request_id, TooManyRequests("too many requests in flight on this connection"))
+            return None
+        task = self.tasks.spawn(self._guard(request_id, work), name)
+        if task is None:
+            work.close()
+        else:
+            task.add_done_callback(lambda _: work.close())  # cancelled before its first step
+        return task
+
+    async def _guard(self, request_id: int, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Error as error:
+            self.fail(request_id, error)
+        except Exception as error:
+            log.exception("request failed", extra={"peer": self.address})
+            self.fail(request_id, Error(f"internal error: {type(error).__name__}"))
+
+    def fail(self, request_id: int, error: Error) -> None:
+        self.send(replies.error(request_id, server_error(error), error.reason))
+
+    # -- sending
+
+    def send(self, *buffers: Buffer) -> None:
+        if not self.is_open:
+            return
+        self._out.extend(buffers)
+        self._out_bytes += sum(map(len, buffers))
+        if not self._flushing:
+            self._flush_soon()
+
+    def send_run(self, buffers: list[Buffer], size: int) -> None:
+        if not self.is_open:
+            return
+        self._out += buffers
+        self._out_bytes += size
+        if not self._flushing:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        self._flushing = True
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._out:
+            out, self._out = self._out, []
+            self._out_bytes = 0
+            self._stream.write(out)
+            if self._stream.unsent_bytes > self._held_max and not self._is_stuffed:
+                self._is_stuffed = True
+                self._unsent_before = self._stream.unsent_bytes
+                self._stream.pause_reading()
+            if self._was_full and self.has_room:
+                self.drained()
+
+    @property
+    def has_room(self) -> bool:
+        if self._out_bytes + self._stream.unsent_bytes < self._unsent_max:
+            return True
+        self._was_full = True
+        return False
+
+    def drained(self) -> None:
+        if self._is_stuffed and not self._stream.unsent_bytes:
+            self._is_stuffed = False
+            if not self._paused and self.is_open:
+                self._stream.resume_reading()
+        if self._was_full and self.is_open:
+            self._was_full = False
+            for part in self._parts:
+                part.writable()
+
+    def held(self, size: int) -> None:
+        self._held_bytes += size
+        if self._paused:
+            if self._held_bytes * 2 < self._held_max and self.is_open:
+                self._paused = False
+                if not self._is_stuffed:
+                    self._stream.resume_reading()
+        elif self._held_bytes > self._held_max:
+            self._paused = True
+            self._stream.pause_reading()
+
+    # -- liveness
+
+    def _tick(self) -> None:
+        if not self.is_open:
+            return
+        if self._is_stuffed:  # not read from, so not heard of; but a peer that takes bytes lives
+            if self._stream.unsent_bytes < self._unsent_before:
+                self._keepalive.heard()
+            self._unsent_before = self._stream.unsent_bytes
+        match self._keepalive.tick(is_open=self.protocol_version > 0, is_reading=not self._paused):
+            case Beat.CLOSE:
+                log.info("peer is silent, connection closed", extra={"peer": self.address})
+                self._stream.abort()
+                return
+            case Beat.PING:
+                self.send(replies.PING_FRAME)
+            case Beat.REST:
+                pass
+        self._beat = self._services.clock.call_later(self._services.settings.keep_alive_seconds, self._tick)
+
+    async def is_alive(self) -> bool:
+        if not self.is_open:
+            return False
+        probe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._probes.append(probe)
+        self._keepalive.probe()
+        self.send(replies.PING_FRAME)
+        try:
+            async with asyncio.timeout(self._services.settings.probe_seconds):
+                await probe
+        except TimeoutError:
+            if probe in self._probes:
+                self._probes.remove(probe)
+            log.info("peer did not answer a probe, connection closed", extra={"peer": self.address})
+            self._stream.abort()
+        return self.is_open
+
+    def _answer_probes(self) -> None:
+        probes, self._probes = self._probes, []
+        for probe in probes:
+            if not probe.done():
+                probe.set_result(None)
+
+    # -- closing
+
+    def close(self) -> None:
+        """Send what is queued, then close."""
+        self._is_closing = True
+        self._flush()
+        self._stream.close()
+
+    def abort(self) -> None:
+        self._stream.abort()
+
+    def closed(self, reason: str) -> None:
+        self.is_open = False
+        self._beat.cancel()
+        self._answer_probes()
+        if self._sign_in is not None:
+            self._sign_in.closed()
+        self.tasks.cancel()
+        self._on_closed(self)
+        for part in self._parts:
+            try:
+                part.closed()
+            except Exception:
+                log.exception("connection not tidied up", extra={"peer": self.address})
+
+    # -- what producers and consumers ask of their peer
+
+    def producer_closed(self, producer_id: int) -> None:
+        for part in self._parts:
+            part.producer_closed(producer_id)
+
+    def consumer_closed(self, consumer_id: int) -> None:
+        for part in self._parts:
+            part.consumer_closed(consumer_id)
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.address} {self.client_version!r}>"
+
+
+class CommandSet:
+    """A family of commands on one connection. Subclasses say which they handle; the events default to nothing."""
+
+    def handlers(self) -> dict[BaseType, Handler]:
+        return {}
+
+    def run_taker(self) -> TakeRun | None:
+        """Who takes several SENDs at once, if anybody here can."""
+        return None
+
+    def step_ended(self) -> None:
+        """All commands that came with one read of the socket have been handled."""
+
+    def writable(self) -> None:
+        """The socket's queue has room again."""
+
+    def closed(self) -> None:
+        """The connection is gone."""
+
+    def producer_closed(self, producer_id: int) -> None:
+        """The broker closed one of this connection's producers."""
+
+    def consumer_closed(self, consumer_id: int) -> None:
+        """The broker closed one of this connection's consumers."""
+
+    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+        """What was opened by a grant that is gone must be closed when this returns."""

@@ -1,0 +1,125 @@
+"""Where things are: LOOKUP, PARTITIONED_METADATA, GET_TOPICS_OF_NAMESPACE. Reads the catalog, changes nothing but what
+auto-creation says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import crc32c
+
+from anabranch.broker.peers import ask_others
+from anabranch.broker.placement import ServedElsewhere
+from anabranch.broker.services import Services
+from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.model.errors import Error, NotAllowed
+from anabranch.model.names import Domain, TopicName, parse_namespace
+from anabranch.protocol import replies
+from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.frames import Frame
+from anabranch.protocol.server_errors import server_error
+from anabranch.security.authorization import Resource
+
+
+class LookupCommands(CommandSet):
+    def __init__(self, connection: Connection, services: Services) -> None:
+        self._connection = connection
+        self._services = services
+
+    def handlers(self) -> dict[BaseType, Handler]:
+        return {
+            int(BaseCommand.LOOKUP): self._lookup,
+            int(BaseCommand.PARTITIONED_METADATA): self._partitions,
+            int(BaseCommand.GET_TOPICS_OF_NAMESPACE): self._topics,
+        }
+
+    def _lookup(self, body: Any, frame: Frame) -> None:
+        self._connection.start_request(body.request_id, self._answer_lookup(body), "lookup")
+
+    async def _answer_lookup(self, body: Any) -> None:
+        try:
+            name = TopicName.parse(body.topic)
+            await self._connection.authorize(BaseCommand.LOOKUP, Resource.of_topic(name))
+            await self._services.catalog.check_regular(name)
+        except Error as error:
+            self._connection.send(replies.lookup_failed(body.request_id, server_error(error), error.reason))
+            return
+        await self._services.placement.wait_placed(name)
+        address = self._services.placement.whereabouts(name)
+        if address is None:
+            missing = ServedElsewhere(name, None)
+            frame = replies.lookup_failed(body.request_id, server_error(missing), missing.reason)
+        else:
+            frame = replies.lookup_connect(body.request_id, address.service_url, url_tls=address.service_url_tls)
+        self._connection.send(frame)
+
+    def _partitions(self, body: Any, frame: Frame) -> None:
+        self._connection.start_request(body.request_id, self._answer_partitions(body), "partitions")
+
+    async def _answer_partitions(self, body: Any) -> None:
+        try:
+            name = TopicName.parse(body.topic)
+            await self._connection.authorize(BaseCommand.PARTITIONED_METADATA, Resource.of_topic(name))
+            if name.domain is Domain.SEGMENT:
+                if self._services.segments is None:
+                    raise NotAllowed(f"{name}: there are no scalable topics here")
+                await self._services.segments.check_listed(name)
+                count = 0
+            else:
+                count = await self._services.catalog.partitions_or_create(name, body.metadata_auto_creation_enabled)
+        except Error as error:
+            frame = replies.partitioned_metadata_failed(body.request_id, server_error(error), error.reason)
+            self._connection.send(frame)
+            return
+        self._connection.send(replies.partitioned_metadata(body.request_id, count))
+
+    def _topics(self, body: Any, frame: Frame) -> None:
+        self._connection.start_request(body.request_id, self._answer_topics(body), "topics of namespace")
+
+    async def _answer_topics(self, body: Any) -> None:
+        parse_namespace(body.namespace)
+        await self._connection.authorize(BaseCommand.GET_TOPICS_OF_NAMESPACE, Resource.of_namespace(body.namespace))
+        await self._services.catalog.policies(body.namespace)
+        names: list[str] = []
+        if body.mode in (body.PERSISTENT, body.ALL):
+            names += map(str, await self._services.catalog.topics(body.namespace))
+            names += await self._partitions_of(body.namespace, "persistent")
+        if body.mode in (body.NON_PERSISTENT, body.ALL):
+            names += await self._non_persistent(body.namespace)
+        found = sorted(set(names))
+        digest = topics_hash(found)
+        if body.HasField("topics_hash") and body.topics_hash == digest:
+            self._connection.send(replies.topics_of_namespace(body.request_id, [], topics_hash=digest, changed=False))
+        else:
+            self._connection.send(replies.topics_of_namespace(body.request_id, found, topics_hash=digest))
+
+    async def _non_persistent(self, namespace: str) -> list[str]:
+        """They are known only where they are loaded: every broker is asked."""
+        names, fleet = loaded_non_persistent(self._services, namespace), self._services.fleet
+        if fleet is not None:
+            asked = {"namespace": namespace}
+            for some in await ask_others(fleet, "admin.non_persistent", asked, absent_ok=True):
+                names += some
+        return names
+
+    async def _partitions_of(self, namespace: str, domain: str) -> list[str]:
+        """Partitions count as topics from the moment the partitioned topic exists."""
+        catalog = self._services.catalog
+        return [
+            str(topic.partition(index))
+            for topic in await catalog.partitioned_topics(namespace, domain)
+            for index in range(await catalog.partitions(topic))
+        ]
+
+
+def loaded_non_persistent(services: Services, namespace: str) -> list[str]:
+    """On this broker."""
+    loaded = (topic.name for topic in services.topics if topic.name.domain is Domain.NON_PERSISTENT)
+    return [str(name) for name in loaded if name.namespace_path == namespace]
+
+
+def topics_hash(names: list[str]) -> str:
+    """The digest clients compare: CRC32C of the sorted, comma-joined names, hex of its little-endian bytes."""
+    if not names:
+        return "00000000"
+    joined = ",".join(sorted(names, key=lambda name: name.encode("utf-16-be"))).encode()
+    return int(crc32c.crc32c(joined)).to_bytes(4, "little").hex()

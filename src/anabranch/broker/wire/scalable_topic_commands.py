@@ -1,0 +1,325 @@
+"""Scalable topics on the wire: layout sessions (70-72), consumers of ordered subscriptions (73-75), our 200-202.
+
+A layout session works on any broker; consumers register where their topic is led. What is pushed while the socket is
+full is not queued: the newest state goes out when there is room. Knows the controller by its port (`controller.face`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from anabranch.broker.errors import ConsumerNotFound, TooManyRequests
+from anabranch.broker.services import Services
+from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
+from anabranch.controller.face import (
+    AssignedSegments,
+    LayoutView,
+    LayoutWatch,
+    LedElsewhere,
+    Registration,
+    Report,
+    ScalableTopics,
+    Seat,
+    Start,
+    SubscriptionKind,
+)
+from anabranch.model.errors import BadName, Error, NotAllowed
+from anabranch.model.names import TopicName, check_subscription_name
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol import replies, scalable
+from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.errors import BadCommand
+from anabranch.protocol.frames import Frame
+from anabranch.protocol.server_errors import ServerError, server_error
+from anabranch.security.authorization import Resource
+
+log = logging.getLogger(__name__)
+
+WATCHES_MAX = 10_000
+"""Layout sessions of one connection."""
+
+
+class Session:
+    """One layout session: implements `face.LayoutListener`."""
+
+    def __init__(self, connection: Connection, session_id: int, topic: TopicName) -> None:
+        self.topic = topic
+        self._connection, self._id = connection, session_id
+        self._unsent: LayoutView | None = None
+        self.watch: LayoutWatch | None = None
+        self.is_over = False
+
+    def layout_changed(self, view: LayoutView) -> None:
+        if self.is_over:
+            return
+        if not self._connection.has_room:
+            self._unsent = view
+            return
+        self._unsent = None
+        self._connection.send(
+            scalable.layout_update(
+                self._id,
+                view.topic,
+                view.layout,
+                incarnation=view.incarnation,
+                brokers=view.brokers,
+                controller=view.controller,
+                operation_id=view.operation_id,
+                plan=view.plan,
+                extensions=self._connection.extensions,
+            )
+        )
+
+    def layout_failed(self, error: Error) -> None:
+        if not self.is_over:
+            self._unsent, self.is_over = None, True
+            self._connection.send(scalable.layout_failed(self._id, server_error(error), error.reason))
+
+    def writable(self) -> None:
+        if self._unsent is not None:
+            self.layout_changed(self._unsent)
+
+    def close(self) -> None:
+        self.is_over = True
+        if self.watch is not None:
+            self.watch.close()
+
+
+class Member:
+    """One registered consumer: implements `face.ConsumerLink`."""
+
+    def __init__(self, connection: Connection, consumer_id: int, topic: TopicName, wish: Registration) -> None:
+        self.consumer_id, self.topic, self.wish = consumer_id, topic, wish
+        self.seat: Seat | None = None
+        self._connection = connection
+        self._unsent: AssignedSegments | None = None
+        self.is_over = False
+
+    @property
+    def says_released(self) -> bool:
+        return self._connection.extensions
+
+    def assigned(self, assignment: AssignedSegments) -> None:
+        if self.is_over:
+            return
+        if not self._connection.has_room:
+            self._unsent = assignment
+            return
+        self._unsent = None
+        self._connection.send(scalable.assignment_update(self.consumer_id, self.told(assignment)))
+
+    def told(self, assigned: AssignedSegments) -> pb.ScalableConsumerAssignment:
+        return scalable.assignment(
+            assigned.topic,
+            assigned.segments,
+            epoch=assigned.epoch,
+            generation=assigned.generation,
+            incarnation=assigned.incarnation,
+            extensions=self._connection.extensions,
+            reached=assigned.reached,
+            void_below=assigned.void_below,
+        )
+
+    def ended(self, error: Error) -> None:
+        """Its client finds the next leader by the layout, which is watched for that."""
+        self.is_over = True
+
+    def writable(self) -> None:
+        if self._unsent is not None:
+            self.assigned(self._unsent)
+
+    def close(self) -> None:
+        self.is_over = True
+        if self.seat is not None:
+            self.seat.disconnected()
+
+
+class ScalableCommands(CommandSet):
+    def __init__(self, connection: Connection, services: Services) -> None:
+        self._connection = connection
+        self._services = services
+        self._sessions: dict[int, Session] = {}
+        self._members: dict[int, Member] = {}
+
+    def handlers(self) -> dict[BaseType, Handler]:
+        return {
+            int(BaseCommand.SCALABLE_TOPIC_LOOKUP): self._lookup,
+            int(BaseCommand.SCALABLE_TOPIC_CLOSE): self._close,
+            int(BaseCommand.SCALABLE_TOPIC_SUBSCRIBE): self._subscribe,
+            int(BaseCommand.SEGMENT_RELEASE): self._release,
+            int(BaseCommand.SCALABLE_TOPIC_LEAVE): self._leave,
+            int(BaseCommand.CHECKPOINT_PROGRESS): self._progress,
+        }
+
+    def writable(self) -> None:
+        for session in tuple(self._sessions.values()):
+            session.writable()
+        for member in tuple(self._members.values()):
+            member.writable()
+
+    def closed(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        for member in self._members.values():
+            member.close()
+        self._sessions.clear()
+        self._members.clear()
+
+    async def permissions_changed(self, tenant: str, namespace: str | None) -> None:
+        for session_id, session in tuple(self._sessions.items()):
+            if not _concerns(session.topic, tenant, namespace):
+                continue
+            try:
+                await self._connection.authorize(BaseCommand.SCALABLE_TOPIC_LOOKUP, Resource.of_topic(session.topic))
+            except Error as error:
+                session.layout_failed(error)
+                self._forget(session_id)
+        for consumer_id, member in tuple(self._members.items()):
+            if not _concerns(member.topic, tenant, namespace):
+                continue
+            try:
+                await self._authorize_member(member.topic, member.wish.subscription)
+            except Error:
+                if self._members.get(consumer_id) is member:
+                    del self._members[consumer_id]
+                await self._send_away(member)
+
+    async def _send_away(self, member: Member) -> None:
+        """Without the grant that it came with; where that cannot be stored now, its grace period ends it."""
+        try:
+            if member.seat is not None:
+                await member.seat.leave()
+        except Error as error:
+            log.warning("consumer without grant not removed yet", extra={"reason": error.reason})
+        member.close()
+
+    def _controllers(self) -> ScalableTopics:
+        found = self._services.scalable
+        if found is None or not found.is_enabled:
+            raise NotAllowed("scalable topics are switched off (scalable_topics.enabled)")
+        return found
+
+    # -- layouts
+
+    def _lookup(self, body: Any, frame: Frame) -> None:
+        session_id, connection = body.session_id, self._connection
+        try:
+            topic = TopicName.parse(body.topic)
+        except BadName as error:
+            raise BadCommand(error.reason) from error  # as Pulsar does: the connection is closed
+        self._forget(session_id)
+        session = self._sessions[session_id] = Session(connection, session_id, topic)
+        if len(self._sessions) > WATCHES_MAX:
+            self._sessions.pop(session_id)
+            session.layout_failed(TooManyRequests(f"{WATCHES_MAX} layouts are watched on this connection already"))
+            return
+        connection.tasks.spawn(self._open(session, body.create_if_missing), "layout lookup")
+
+    async def _open(self, session: Session, create: bool) -> None:
+        try:
+            await self._connection.authorize(BaseCommand.SCALABLE_TOPIC_LOOKUP, Resource.of_topic(session.topic))
+            controllers = self._controllers()
+            if not session.is_over:
+                session.watch = controllers.watch(session.topic, session, create=create)
+        except Error as error:
+            session.layout_failed(error)
+        if session.is_over and session.watch is not None:
+            session.watch.close()
+
+    def _close(self, body: Any, frame: Frame) -> None:
+        self._forget(body.session_id)
+
+    def _forget(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    # -- consumers
+
+    def _subscribe(self, body: Any, frame: Frame) -> None:
+        self._connection.start_request(body.request_id, self._register(body), "scalable subscribe")
+
+    async def _register(self, body: Any) -> None:
+        try:
+            member, assigned = await self._registered(body)
+        except Error as error:
+            code = server_error(error)
+            if isinstance(error, LedElsewhere) and not self._connection.extensions:
+                code = ServerError.UnknownError  # what Pulsar answers, and what its client looks the leader up after
+            self._connection.send(scalable.subscribe_failed(body.request_id, code, error.reason))
+            return
+        self._connection.send(scalable.subscribed(body.request_id, member.told(assigned)))
+
+    async def _registered(self, body: Any) -> tuple[Member, AssignedSegments]:
+        topic = TopicName.parse(body.topic).scalable
+        subscription = check_subscription_name(body.subscription)
+        await self._authorize_member(topic, subscription)
+        controllers = self._controllers()
+        start = Start.LATEST if self._connection.extensions else Start.FIRST
+        if body.HasField("initial_position") and body.initial_position == pb.CommandSubscribe.Earliest:
+            start = Start.EARLIEST
+        wish = Registration(
+            subscription,
+            SubscriptionKind.STREAM if body.consumer_type == pb.STREAM else SubscriptionKind.CHECKPOINT,
+            check_subscription_name(body.consumer_name),
+            start,
+            tuple(body.held_segments),
+            body.generation if body.HasField("generation") else None,
+        )
+        self._drop(body.consumer_id)
+        member = Member(self._connection, body.consumer_id, topic, wish)
+        self._members[body.consumer_id] = member
+        try:
+            assigned, member.seat = await controllers.register(topic, wish, member)
+        except BaseException:
+            if self._members.get(body.consumer_id) is member:
+                del self._members[body.consumer_id]
+            member.is_over = True
+            raise
+        if member.is_over:  # the connection was closed, or the same consumer came again, while it was stored
+            member.close()
+        return member, assigned
+
+    async def _authorize_member(self, topic: TopicName, subscription: str) -> None:
+        resource = Resource.of_topic(topic, subscription)
+        await self._connection.authorize(BaseCommand.SCALABLE_TOPIC_SUBSCRIBE, resource)
+
+    def _drop(self, consumer_id: int) -> None:
+        member = self._members.pop(consumer_id, None)
+        if member is not None:
+            member.close()
+
+    def _seat(self, consumer_id: int) -> Seat:
+        member = self._members.get(consumer_id)
+        if member is None or member.seat is None or member.is_over:
+            raise ConsumerNotFound(f"no consumer {consumer_id} is registered on this connection")
+        return member.seat
+
+    def _release(self, body: Any, frame: Frame) -> None:
+        member = self._members.get(body.consumer_id)
+        if member is not None and member.seat is not None:
+            member.seat.released(body.segment_ids, body.generation)
+
+    def _leave(self, body: Any, frame: Frame) -> None:
+        self._connection.start_request(body.request_id, self._answer_leave(body), "leave")
+
+    async def _answer_leave(self, body: Any) -> None:
+        seat = self._seat(body.consumer_id)
+        await seat.leave()
+        member = self._members.pop(body.consumer_id, None)
+        if member is not None:
+            member.is_over = True
+        self._connection.send(replies.success(body.request_id))
+
+    def _progress(self, body: Any, frame: Frame) -> None:
+        self._connection.start_request(body.request_id, self._answer_progress(body), "checkpoint progress")
+
+    async def _answer_progress(self, body: Any) -> None:
+        reports = [Report(one.segment_id, scalable.reached(one), one.completed) for one in body.segments]
+        await self._seat(body.consumer_id).progressed(reports)
+        self._connection.send(replies.success(body.request_id))
+
+
+def _concerns(topic: TopicName, tenant: str, namespace: str | None) -> bool:
+    return topic.tenant == tenant and namespace in (None, topic.namespace_path)

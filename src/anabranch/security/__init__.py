@@ -1,0 +1,1 @@
+"""Who is connected, and what may they do: authentication, authorization, permissions, tokens."""
