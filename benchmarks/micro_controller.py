@@ -14,10 +14,10 @@ import json
 import time
 from collections.abc import Callable
 
-from anabranch.controller.assignment import Assignment, AwaitRelease, Joined, SegmentsChanged
-from anabranch.controller.drain import Drained, DrainRecord, DrainTracker, LayoutChanged
-from anabranch.controller.record import TopicRecord, committed, planned, sealing
-from anabranch.controller.record_codec import decode_record, encode_record
+from anabranch.controller.group.assignment import Assignment, AwaitRelease, Joined, SegmentsChanged
+from anabranch.controller.group.drain_tracker import Drained, DrainRecord, DrainTracker, LayoutChanged
+from anabranch.controller.records.topic_record import TopicRecord, committed, planned, sealing
+from anabranch.controller.records.topic_record_codec import decode_record, encode_record
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.replacement import plan_split
 from anabranch.model.segment import Seal

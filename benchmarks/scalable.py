@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.controller.controllers import Controllers
-from anabranch.controller.record import TopicRecord
+from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.node.scalable_settings import ScalableTopicSettings

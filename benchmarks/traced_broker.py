@@ -18,7 +18,10 @@ from anabranch.broker.wire import consumer_commands
 from anabranch.broker.wire import scalable_topic_commands as scalable_commands
 from anabranch.broker.wire.producer_commands import ProducerCommands
 from anabranch.cli.main import main
-from anabranch.controller import leader, members, records, watches
+from anabranch.controller import layout_watches as watches
+from anabranch.controller import record_store as records
+from anabranch.controller.group import group_coordinator as members
+from anabranch.controller.topic import topic_controller as leader
 from anabranch.metadata.sqlite_writer import Writer
 from anabranch.node.node import Node
 from anabranch.storage.commitlog import CommitLog

@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.controller.controllers import Controllers
-from anabranch.controller.face import AssignedSegments
-from anabranch.controller.host import (
+from anabranch.controller.host_memory import MemoryHost, Shelf
+from anabranch.controller.interface import AssignedSegments
+from anabranch.controller.records.keys import record_key
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record_codec import decode_record
+from anabranch.controller.segment_host import (
     Answer,
     HostCapabilities,
     HostEvent,
@@ -24,10 +28,6 @@ from anabranch.controller.host import (
     SegmentRef,
     SegmentStats,
 )
-from anabranch.controller.host_memory import MemoryHost, Shelf
-from anabranch.controller.paths import record_key
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_codec import decode_record
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import Expected, OutcomeUnknown, Session, Version

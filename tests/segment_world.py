@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol
 
 from anabranch.broker.segment.segment_topic import SegmentTopic
-from anabranch.controller.host import HostEvent, SegmentHost, SegmentRef
 from anabranch.controller.host_memory import MemoryHost, Shelf
-from anabranch.controller.record import TopicRecord, planned
-from anabranch.controller.record_codec import encode_record
+from anabranch.controller.records.topic_record import TopicRecord, planned
+from anabranch.controller.records.topic_record_codec import encode_record
+from anabranch.controller.segment_host import HostEvent, SegmentHost, SegmentRef
 from anabranch.metadata.open import open_store
 from anabranch.metadata.port import ANY
 from anabranch.model.layout import NO_LIMITS, Layout

@@ -19,7 +19,7 @@ from anabranch.broker.errors import ConsumerFenced
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.subscription.consumer import SubscribeRequest
 from anabranch.controller.controllers import Controllers
-from anabranch.controller.face import ConsumerLink, Registration
+from anabranch.controller.interface import ConsumerLink, Registration
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.node.scalable_settings import ScalableTopicSettings

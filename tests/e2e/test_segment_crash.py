@@ -16,7 +16,7 @@ import pytest
 
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.segment.segment_state import PROPERTY
-from anabranch.controller.host import (
+from anabranch.controller.segment_host import (
     Answer,
     Create,
     CursorSpec,

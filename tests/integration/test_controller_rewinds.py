@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from anabranch.controller.face import AssignedSegments, Registration, Seat, Start, SubscriptionKind
 from anabranch.controller.host_memory import StoredSegment
+from anabranch.controller.interface import AssignedSegments, Registration, Seat, Start, SubscriptionKind
 from anabranch.model.errors import Error
 from anabranch.model.segment import backing_topic
 from tests.controller_parts import TOPIC, Brokers, Link

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from anabranch.controller.face import LedElsewhere, Registration, Start, SubscriptionKind, TopicExists
-from anabranch.controller.host import HostUnavailable, StaleTerm
-from anabranch.controller.offices import Offices
-from anabranch.controller.paths import FLOOR, record_key, term_key, wanted_key
-from anabranch.controller.record import Outcome
-from anabranch.controller.rules import MINUTE_MS
-from anabranch.controller.steps import NotLeading, SplitCall, TopicGone
+from anabranch.controller.interface import LedElsewhere, Registration, Start, SubscriptionKind, TopicExists
+from anabranch.controller.namespace_rules import MINUTE_MS
+from anabranch.controller.records.keys import FLOOR, record_key, term_key, wanted_key
+from anabranch.controller.records.topic_record import Outcome
+from anabranch.controller.segment_host import HostUnavailable, StaleTerm
+from anabranch.controller.topic.leader_terms import Offices
+from anabranch.controller.topic.operation_events import NotLeading, SplitCall, TopicGone
 from anabranch.model.errors import Error
 from anabranch.model.layout import Layout
 from anabranch.model.position import Position

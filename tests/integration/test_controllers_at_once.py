@@ -11,12 +11,12 @@ from itertools import count, pairwise
 import pytest
 
 from anabranch.controller.controllers import Controllers
-from anabranch.controller.face import Start, SubscriptionKind
-from anabranch.controller.leader import REQUESTS_TOGETHER
-from anabranch.controller.paths import record_key, registry_key, term_key, wanted_key
-from anabranch.controller.record import Outcome, TopicRecord
-from anabranch.controller.registry import Registry, SubscriptionState
-from anabranch.controller.steps import TopicGone
+from anabranch.controller.interface import Start, SubscriptionKind
+from anabranch.controller.records.keys import record_key, registry_key, term_key, wanted_key
+from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
+from anabranch.controller.records.topic_record import Outcome, TopicRecord
+from anabranch.controller.topic.operation_events import TopicGone
+from anabranch.controller.topic.topic_controller import REQUESTS_TOGETHER
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.model.segment import SegmentNotActive, backing_topic

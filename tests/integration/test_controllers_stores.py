@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.controller.face import LayoutView, Registration, Start, SubscriptionKind
 from anabranch.controller.host_memory import MemoryHost, Shelf
+from anabranch.controller.interface import LayoutView, Registration, Start, SubscriptionKind
 from anabranch.controller.service import ScalableService
 from anabranch.controller.settings import ScalableTopicsSettings
-from anabranch.controller.steps import TopicGone
+from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.open import open_store
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.errors import Error

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from anabranch.controller.face import LayoutView, TopicExists
-from anabranch.controller.offices import Offices
-from anabranch.controller.paths import record_key
-from anabranch.controller.record import TopicRecord, planned
-from anabranch.controller.record_codec import encode_record
-from anabranch.controller.record_memo import RecordMemo
-from anabranch.controller.records import Records
-from anabranch.controller.steps import TopicGone
-from anabranch.controller.watches import Watches
+from anabranch.controller.interface import LayoutView, TopicExists
+from anabranch.controller.layout_watches import Watches
+from anabranch.controller.record_store import Records
+from anabranch.controller.records.keys import record_key
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.topic_record import TopicRecord, planned
+from anabranch.controller.records.topic_record_codec import encode_record
+from anabranch.controller.topic.leader_terms import Offices
+from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import ANY, Versioned
 from anabranch.model.errors import Error

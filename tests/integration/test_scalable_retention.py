@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.broker.segment.segment_topic import SegmentTopic
-from anabranch.controller.record import TopicRecord
+from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.service import ScalableService
 from anabranch.model.names import TopicName
 from anabranch.model.segment import backing_topic

@@ -33,7 +33,7 @@ from anabranch.client.consumer import Consumer
 from anabranch.client.errors import Closed
 from anabranch.client.opening import Opening
 from anabranch.client.traversal import CheckpointMismatch, PositionGone
-from anabranch.controller.host import CloseReader, SegmentRef
+from anabranch.controller.segment_host import CloseReader, SegmentRef
 from anabranch.model.names import TopicName
 from anabranch.model.routing import key_hash
 from anabranch.model.segment import backing_topic

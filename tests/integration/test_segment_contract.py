@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.controller.host import (
+from anabranch.controller.segment_host import (
     ClearBacklog,
     CloseReader,
     Create,

@@ -14,7 +14,7 @@ from anabranch.admin.client import AdminClient
 from anabranch.admin.errors import Refused
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.segment_host.tombstone_sweeper import SegmentGraves
-from anabranch.controller.host import (
+from anabranch.controller.segment_host import (
     CloseReader,
     Create,
     CreateCursor,

@@ -12,8 +12,8 @@ import pytest
 from anabranch.broker.admin.namespace_rules import regular_twin
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.settings import BrokerSettings
-from anabranch.controller.face import TopicExists
-from anabranch.controller.paths import record_key
+from anabranch.controller.interface import TopicExists
+from anabranch.controller.records.keys import record_key
 from anabranch.model.errors import AlreadyExists, Error, NotFound
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node

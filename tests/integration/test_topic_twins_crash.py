@@ -13,8 +13,8 @@ from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic_registry.registry import Topics
-from anabranch.controller.paths import record_key
-from anabranch.controller.steps import TopicGone
+from anabranch.controller.records.keys import record_key
+from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.memory import MemoryStore
 from anabranch.metadata.port import ABSENT, Expected, Session, Version
 from anabranch.metadata.writegate import GatedStore

@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from anabranch.controller.assignment import (
+from anabranch.controller.group.assignment import (
     Assign,
     Assignment,
     AssignmentRecord,
@@ -23,8 +23,8 @@ from anabranch.controller.assignment import (
     Save,
     SegmentsChanged,
 )
-from anabranch.controller.assignment import Effect as MachineEffect
-from anabranch.controller.assignment import Event as MachineEvent
+from anabranch.controller.group.assignment import Effect as MachineEffect
+from anabranch.controller.group.assignment import Event as MachineEvent
 from anabranch.model.layout import Layout
 from anabranch.model.segment import Segment
 from tests.layout_world import histories, split

@@ -18,11 +18,10 @@ from anabranch.client.delivery import DeliveryLog
 from anabranch.client.holdings import Attach, Detach, Holdings, Release, Stop
 from anabranch.client.holdings import Effect as HoldingsEffect
 from anabranch.client.message import MessageId
-from anabranch.controller import drain as draining
-from anabranch.controller.assignment import Holding, Released
-from anabranch.controller.group import Group
-from anabranch.controller.group_record import GroupRecord
-from anabranch.controller.group_steps import (
+from anabranch.controller.group import drain_tracker as draining
+from anabranch.controller.group.assignment import Holding, Released
+from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered
+from anabranch.controller.group.group_events import (
     AskDrained,
     Event,
     GroupSaved,
@@ -31,7 +30,8 @@ from anabranch.controller.group_steps import (
     Push,
     SaveGroup,
 )
-from anabranch.controller.sessions import Disconnected, LeftCleanly, Registered
+from anabranch.controller.group.group_record import GroupRecord
+from anabranch.controller.group.group_state import Group
 from tests.keyed_topic import KEYS, KeyedTopic
 
 TOPIC = "topic://public/default/t"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.controller.assignment import (
+from anabranch.controller.group.assignment import (
     Assign,
     Assignment,
     AssignmentRecord,
@@ -24,11 +24,11 @@ from anabranch.controller.assignment import (
     Save,
     SegmentsChanged,
 )
-from anabranch.controller.assignment import Event as AssignmentEvent
-from anabranch.controller.drain import Drained, DrainRecord, DrainTracker, LayoutChanged, Open
-from anabranch.controller.drain import Event as DrainEvent
-from anabranch.controller.gc import Progress, Retention, decide
-from anabranch.controller.record import TopicRecord
+from anabranch.controller.group.assignment import Event as AssignmentEvent
+from anabranch.controller.group.drain_tracker import Drained, DrainRecord, DrainTracker, LayoutChanged, Open
+from anabranch.controller.group.drain_tracker import Event as DrainEvent
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.topic.gc_policy import Progress, Retention, decide
 from anabranch.model.layout import Layout
 from anabranch.model.routing import key_hash
 from tests.layout_world import merge, split

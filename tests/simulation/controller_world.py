@@ -16,14 +16,20 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from anabranch.controller import host
-from anabranch.controller.host import HostError, HostOutcomeUnknown, HostUnavailable, Mandate, Request, SegmentRef
+from anabranch.controller import segment_host as host
 from anabranch.controller.host_memory import Shelf
-from anabranch.controller.operation import Operations
-from anabranch.controller.record import Outcome, TopicRecord
-from anabranch.controller.record_codec import decode_record, encode_record
-from anabranch.controller.registry import Registry, SubscriptionState
-from anabranch.controller.steps import (
+from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
+from anabranch.controller.records.topic_record import Outcome, TopicRecord
+from anabranch.controller.records.topic_record_codec import decode_record, encode_record
+from anabranch.controller.segment_host import (
+    HostError,
+    HostOutcomeUnknown,
+    HostUnavailable,
+    Mandate,
+    Request,
+    SegmentRef,
+)
+from anabranch.controller.topic.operation_events import (
     Answered,
     Ask,
     Asked,
@@ -47,7 +53,8 @@ from anabranch.controller.steps import (
     TellLayout,
     TellPlan,
 )
-from anabranch.controller.subscriptions import (
+from anabranch.controller.topic.operation_workflow import Operations
+from anabranch.controller.topic.subscription_workflow import (
     CursorRest,
     CursorRested,
     LayoutKnown,

@@ -14,15 +14,22 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller import assignment as assigning
-from anabranch.controller import drain as draining
-from anabranch.controller import host
-from anabranch.controller import subscriptions as registering
-from anabranch.controller.assignment import AwaitRelease
-from anabranch.controller.fence import ReaderFence
-from anabranch.controller.group import Group
-from anabranch.controller.group_record import GroupRecord
-from anabranch.controller.group_steps import (
+from anabranch.broker.segment.reader_fence import ReaderFence
+from anabranch.controller import segment_host as host
+from anabranch.controller.group import assignment as assigning
+from anabranch.controller.group import drain_tracker as draining
+from anabranch.controller.group.assignment import AwaitRelease
+from anabranch.controller.group.consumer_sessions import (
+    Disconnected,
+    Fence,
+    LeftCleanly,
+    Refuse,
+    Registered,
+    Ticked,
+    WakeAt,
+    Welcome,
+)
+from anabranch.controller.group.group_events import (
     AskDrained,
     CloseConsumer,
     ConsumerClosed,
@@ -40,20 +47,13 @@ from anabranch.controller.group_steps import (
     Resumed,
     SaveGroup,
 )
-from anabranch.controller.host import Mandate, SegmentRef, Start, Status
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.registry import SubscriptionState
-from anabranch.controller.sessions import (
-    Disconnected,
-    Fence,
-    LeftCleanly,
-    Refuse,
-    Registered,
-    Ticked,
-    WakeAt,
-    Welcome,
-)
-from anabranch.controller.steps import TellLayout
+from anabranch.controller.group.group_record import GroupRecord
+from anabranch.controller.group.group_state import Group
+from anabranch.controller.records.subscription_registry import SubscriptionState
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import Mandate, SegmentRef, Start, Status
+from anabranch.controller.topic import subscription_workflow as registering
+from anabranch.controller.topic.operation_events import TellLayout
 from anabranch.metadata.port import ABSENT
 from anabranch.model.errors import Error
 from tests.simulation.controller_world import LINES_SHOWN, RECORD, Broken, Leader, name_of

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.host import SegmentMissing, SegmentRef, SegmentSealed, Start
-from anabranch.controller.registry import SubscriptionKind
-from anabranch.controller.steps import DeleteCall, MergeCall, PruneCall, SplitCall
-from anabranch.controller.subscriptions import MoveCall, SubscribeCall, UnsubscribeCall
+from anabranch.controller.records.subscription_registry import SubscriptionKind
+from anabranch.controller.segment_host import SegmentMissing, SegmentRef, SegmentSealed, Start
+from anabranch.controller.topic.operation_events import DeleteCall, MergeCall, PruneCall, SplitCall
+from anabranch.controller.topic.subscription_workflow import MoveCall, SubscribeCall, UnsubscribeCall
 from anabranch.model.errors import Error
 from anabranch.model.segment import Segment
 from tests.simulation.controller_world import LINES_SHOWN, Broken, Leader, World, name_of

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller import assignment as assigning
-from anabranch.controller import host
-from anabranch.controller.assignment import AwaitRelease
-from anabranch.controller.group_steps import CloseConsumer, Push
-from anabranch.controller.host import Answer, Mandate, SegmentRef
-from anabranch.controller.sessions import Disconnected, LeftCleanly, Registered
+from anabranch.controller import segment_host as host
+from anabranch.controller.group import assignment as assigning
+from anabranch.controller.group.assignment import AwaitRelease
+from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered
+from anabranch.controller.group.group_events import CloseConsumer, Push
+from anabranch.controller.segment_host import Answer, Mandate, SegmentRef
 from tests.simulation.controller_world import Leader, name_of
 from tests.simulation.test_controller_groups import RELEASE_MS, Consumer, GroupLeader, GroupLife, run_life
 from tests.simulation.test_controller_operations import SEEDS

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from anabranch.controller.subscriptions import MoveCall
+from anabranch.controller.topic.subscription_workflow import MoveCall
 from anabranch.model.errors import Error
 from tests.simulation.controller_world import LINES_SHOWN, Broken
 from tests.simulation.test_controller_groups import GroupLife

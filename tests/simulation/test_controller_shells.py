@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from anabranch.controller.controllers import Controllers
-from anabranch.controller.face import LedElsewhere, Start, SubscriptionKind, TopicExists
-from anabranch.controller.paths import record_key, registry_key, term_key
-from anabranch.controller.record import Outcome, TopicRecord
-from anabranch.controller.registry import Registry, SubscriptionState
+from anabranch.controller.interface import LedElsewhere, Start, SubscriptionKind, TopicExists
+from anabranch.controller.records.keys import record_key, registry_key, term_key
+from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
+from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.metadata.port import Change
 from anabranch.model.errors import Error
 from anabranch.model.segment import backing_topic

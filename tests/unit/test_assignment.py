@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.assignment import (
+from anabranch.controller.group.assignment import (
     Assign,
     Assignment,
     AssignmentRecord,

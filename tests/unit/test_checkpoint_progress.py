@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.group import PROGRESS_MS, Group
-from anabranch.controller.group_record import GroupRecord
-from anabranch.controller.group_steps import (
+from anabranch.controller.group.checkpoint_progress import Progress, Report
+from anabranch.controller.group.consumer_sessions import Disconnected, Registered, Ticked
+from anabranch.controller.group.group_events import (
     Event,
     GroupSaved,
     GroupSeen,
@@ -18,9 +18,9 @@ from anabranch.controller.group_steps import (
     SaveGroup,
     SaveProgressAt,
 )
-from anabranch.controller.holds import wanted
-from anabranch.controller.progress import Progress, Report
-from anabranch.controller.sessions import Disconnected, Registered, Ticked
+from anabranch.controller.group.group_record import GroupRecord
+from anabranch.controller.group.group_state import PROGRESS_MS, Group
+from anabranch.controller.group.retention_holds import wanted
 from anabranch.model.layout import Layout
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.reached import Reached

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.controller.counts import OperationCounts, Totals
-from anabranch.controller.record import TopicRecord, aborted, committed, planned, pruned, with_term
+from anabranch.controller.operation_metrics import OperationCounts, Totals
+from anabranch.controller.records.topic_record import TopicRecord, aborted, committed, planned, pruned, with_term
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.controller.farewells import Farewells
+from anabranch.controller.group.implicit_leave import Farewells
 
 
 def test_whoever_closed_all_its_readers_is_gone() -> None:

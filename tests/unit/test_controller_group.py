@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller import drain as draining
-from anabranch.controller.assignment import AwaitRelease, Holding
-from anabranch.controller.group import Group
-from anabranch.controller.group_record import BadGroup, GroupRecord
-from anabranch.controller.group_steps import (
+from anabranch.controller.group import drain_tracker as draining
+from anabranch.controller.group.assignment import AwaitRelease, Holding
+from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered, Ticked, Welcome
+from anabranch.controller.group.group_events import (
     AskDrained,
     CloseConsumer,
     ConsumerClosed,
@@ -27,8 +26,9 @@ from anabranch.controller.group_steps import (
     Resumed,
     SaveGroup,
 )
-from anabranch.controller.sessions import Disconnected, LeftCleanly, Registered, Ticked, Welcome
-from anabranch.controller.steps import StepDown
+from anabranch.controller.group.group_record import BadGroup, GroupRecord
+from anabranch.controller.group.group_state import Group
+from anabranch.controller.topic.operation_events import StepDown
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.replacement import plan_split, replaced, reserved
 from anabranch.model.segment import Seal

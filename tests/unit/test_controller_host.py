@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller.host import (
+from anabranch.controller.host_memory import MemoryHost, Shelf
+from anabranch.controller.segment_host import (
     ClearBacklog,
     Create,
     CreateCursor,
@@ -30,7 +31,6 @@ from anabranch.controller.host import (
     Start,
     Status,
 )
-from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
 

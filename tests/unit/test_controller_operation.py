@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller import host
-from anabranch.controller.host import Done, HostError, HostUnavailable, SealFacts, SegmentRef, StaleTerm, Status
-from anabranch.controller.operation import CALLS_MAX, Operations
-from anabranch.controller.record import Outcome, Phase, TopicRecord
-from anabranch.controller.steps import (
+from anabranch.controller import segment_host as host
+from anabranch.controller.records.topic_record import Outcome, Phase, TopicRecord
+from anabranch.controller.segment_host import Done, HostError, HostUnavailable, SealFacts, SegmentRef, StaleTerm, Status
+from anabranch.controller.topic.operation_events import (
     Answered,
     Ask,
     Asked,
@@ -37,6 +36,7 @@ from anabranch.controller.steps import (
     TellLayout,
     TellPlan,
 )
+from anabranch.controller.topic.operation_workflow import CALLS_MAX, Operations
 from anabranch.model.layout import Layout, LayoutLimits
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.controller import host
-from anabranch.controller.host import HostError, StaleTerm, Status
-from anabranch.controller.owners import ASK_TOGETHER, SegmentOwners, together
+from anabranch.controller import segment_host as host
+from anabranch.controller.group.owner_requests import ASK_TOGETHER, SegmentOwners, together
+from anabranch.controller.segment_host import HostError, StaleTerm, Status
 from anabranch.model.errors import Error
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

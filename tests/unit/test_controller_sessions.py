@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.controller.sessions import (
+from anabranch.controller.group.consumer_sessions import (
     EXPIRED,
     LEFT,
     Arrived,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller import host
-from anabranch.controller.host import Done, HostUnavailable, SegmentMissing, Start
-from anabranch.controller.record import TopicRecord, aborted, committed, planned
-from anabranch.controller.registry import (
+from anabranch.controller import segment_host as host
+from anabranch.controller.records.subscription_registry import (
     BadRegistry,
     Move,
     Registry,
@@ -15,8 +13,10 @@ from anabranch.controller.registry import (
     SubscriptionKind,
     SubscriptionState,
 )
-from anabranch.controller.steps import Answered, Ask, Failed, Reply, StepDown
-from anabranch.controller.subscriptions import (
+from anabranch.controller.records.topic_record import TopicRecord, aborted, committed, planned
+from anabranch.controller.segment_host import Done, HostUnavailable, SegmentMissing, Start
+from anabranch.controller.topic.operation_events import Answered, Ask, Failed, Reply, StepDown
+from anabranch.controller.topic.subscription_workflow import (
     CursorRest,
     CursorRested,
     Effect,

@@ -9,8 +9,8 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.controller.assignment import Assignment, Joined, SegmentsChanged
-from anabranch.controller.drain import (
+from anabranch.controller.group.assignment import Assignment, Joined, SegmentsChanged
+from anabranch.controller.group.drain_tracker import (
     Drained,
     DrainRecord,
     DrainTracker,

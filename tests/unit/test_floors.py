@@ -51,9 +51,9 @@ HAND_OVER = {  # inside a function (or for types only), never at import
 }
 PORTS = {  # siblings meet through what one of them declares: values and protocols, no behaviour
     "broker": (
-        "anabranch.controller.host",  # what a controller asks of the owners of its segments
-        "anabranch.controller.fence",  # whom owners let in: one rule for every host
-        "anabranch.controller.face",  # what brokers ask of the controllers
+        "anabranch.controller.segment_host",  # what a controller asks of the owners of its segments
+        "anabranch.broker.segment.reader_fence",  # whom owners let in: one rule for every host
+        "anabranch.controller.interface",  # what brokers ask of the controllers
     ),
 }
 
@@ -137,7 +137,7 @@ def test_the_rule_notices_a_wrong_import() -> None:
     assert floor_violations("import anabranch.model.errors", "storage", "x.py") == []
     assert floor_violations("import anabranch.node.standalone", "cli", "x.py") != []
     assert floor_violations("def f():\n    import anabranch.node.standalone", "cli", "x.py") == []
-    assert floor_violations("from anabranch.controller.host import Seal", "broker", "x.py") == []
+    assert floor_violations("from anabranch.controller.segment_host import Seal", "broker", "x.py") == []
     assert floor_violations("from anabranch.controller.host_memory import Shelf", "broker", "x.py") != []
 
 

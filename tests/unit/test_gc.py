@@ -8,10 +8,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.controller.drain import DrainRecord, DrainTracker, Effect, LayoutChanged, Open
-from anabranch.controller.gc import WEEK_MS, KeptFor, Progress, Retention, Verdict, decide
-from anabranch.controller.record import TopicRecord, planned, pruned, swept
-from anabranch.controller.record_codec import decode_record, encode_record
+from anabranch.controller.group.drain_tracker import DrainRecord, DrainTracker, Effect, LayoutChanged, Open
+from anabranch.controller.records.topic_record import TopicRecord, planned, pruned, swept
+from anabranch.controller.records.topic_record_codec import decode_record, encode_record
+from anabranch.controller.topic.gc_policy import WEEK_MS, KeptFor, Progress, Retention, Verdict, decide
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.replacement import plan_split
 from tests.layout_world import histories, merge, split

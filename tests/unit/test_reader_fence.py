@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.controller.fence import ReaderFence
+from anabranch.broker.segment.reader_fence import ReaderFence
 
 
 def test_lower_generations_are_over() -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_codec import BadTopicRecord, decode_record, encode_record, record_json
-from anabranch.controller.record_memo import RecordMemo
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record_codec import BadTopicRecord, decode_record, encode_record, record_json
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.segment import backing_topic

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.broker.segment_host import request_codec as codec
-from anabranch.controller import host
+from anabranch.controller import segment_host as host
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.broker.segment.reader_fence import ReaderFence
 from anabranch.broker.segment.segment_state import (
     MOVES_MAX,
     NEVER,
@@ -16,8 +17,15 @@ from anabranch.broker.segment.segment_state import (
     grave_text,
     mandate_on,
 )
-from anabranch.controller.fence import ReaderFence
-from anabranch.controller.host import Drained, Mandate, OtherIncarnation, Overtaken, Refilled, SegmentRef, StaleTerm
+from anabranch.controller.segment_host import (
+    Drained,
+    Mandate,
+    OtherIncarnation,
+    Overtaken,
+    Refilled,
+    SegmentRef,
+    StaleTerm,
+)
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 

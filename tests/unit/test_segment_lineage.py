@@ -12,9 +12,9 @@ from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.segment_host.ancestor_sequences import LastSequence, Lineage, telling
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic, find_segment
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_codec import encode_record
-from anabranch.controller.record_memo import RecordMemo
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.metadata.open import open_store
 from anabranch.metadata.port import ANY
 from anabranch.model.hashrange import HashRange

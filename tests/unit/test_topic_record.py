@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.controller.record import (
+from anabranch.controller.records.topic_record import (
     NoSuchOperation,
     OperationRunning,
     Outcome,
@@ -25,7 +25,7 @@ from anabranch.controller.record import (
     swept,
     with_term,
 )
-from anabranch.controller.record_codec import BadTopicRecord, RecordTooLarge, decode_record, encode_record
+from anabranch.controller.records.topic_record_codec import BadTopicRecord, RecordTooLarge, decode_record, encode_record
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.position import Position
 from anabranch.model.replacement import plan_merge, plan_split

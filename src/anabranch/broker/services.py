@@ -12,7 +12,7 @@ from anabranch.broker.schemas.registry import SchemaRegistry
 from anabranch.broker.segment_host.host import EmbeddedHost
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic_registry.registry import Topics
-from anabranch.controller.face import ScalableTopics
+from anabranch.controller.interface import ScalableTopics
 from anabranch.runtime.clock import Clock
 from anabranch.security.access_control import Guard
 

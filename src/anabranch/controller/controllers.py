@@ -9,18 +9,19 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from anabranch.controller import host, steps
-from anabranch.controller import subscriptions as registering
-from anabranch.controller.face import AssignedSegments, ConsumerLink, LedElsewhere, Registration
-from anabranch.controller.host import Start
-from anabranch.controller.leader import Leader
-from anabranch.controller.leading import Leading
-from anabranch.controller.members import Members, new_link
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.registry import SubscriptionKind
-from anabranch.controller.sitting import Sitting
-from anabranch.controller.steps import NotLeading, TopicGone
-from anabranch.controller.telling import state_of
+from anabranch.controller import segment_host as host
+from anabranch.controller.group.group_coordinator import Members, new_link
+from anabranch.controller.group.sitting import Sitting
+from anabranch.controller.interface import AssignedSegments, ConsumerLink, LedElsewhere, Registration
+from anabranch.controller.records.subscription_registry import SubscriptionKind
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import Start
+from anabranch.controller.topic import operation_events as steps
+from anabranch.controller.topic import subscription_workflow as registering
+from anabranch.controller.topic.operation_events import NotLeading, TopicGone
+from anabranch.controller.topic.topic_controller import Leader
+from anabranch.controller.topic_controllers import Leading
+from anabranch.controller.topic_status import state_of
 from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName, check_subscription_name

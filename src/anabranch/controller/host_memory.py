@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from anabranch.controller.fence import ReaderFence
-from anabranch.controller.host import (
+from anabranch.broker.segment.reader_fence import ReaderFence
+from anabranch.controller.segment_host import (
     Answer,
     ClearBacklog,
     CloseReader,

@@ -9,17 +9,17 @@ from types import TracebackType
 from typing import Self
 
 from anabranch.controller.controllers import Controllers
-from anabranch.controller.counts import OperationCounts, Totals
-from anabranch.controller.face import LayoutListener, LedTopic
-from anabranch.controller.host import SegmentHost
-from anabranch.controller.leader import Step, no_step
-from anabranch.controller.place import Place
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_memo import RecordMemo
-from anabranch.controller.rules import Rules
+from anabranch.controller.interface import LayoutListener, LedTopic
+from anabranch.controller.layout_watches import Births, Watcher, Watches, check_watchable
+from anabranch.controller.namespace_rules import Rules
+from anabranch.controller.operation_metrics import OperationCounts, Totals
+from anabranch.controller.placement import Place
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import SegmentHost
 from anabranch.controller.settings import ScalableTopicsSettings
-from anabranch.controller.telling import led_topic
-from anabranch.controller.watches import Births, Watcher, Watches, check_watchable
+from anabranch.controller.topic.topic_controller import Step, no_step
+from anabranch.controller.topic_status import led_topic
 from anabranch.metadata.port import MetadataStore
 from anabranch.metadata.writegate import WriteGate
 from anabranch.model.names import TopicName

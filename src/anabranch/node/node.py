@@ -26,8 +26,8 @@ from anabranch.broker.segment_host.host import GROUP
 from anabranch.broker.services import Services
 from anabranch.broker.topic_registry.registry import Topics
 from anabranch.broker.wire.server import BrokerServer
-from anabranch.controller.host import SegmentHost
-from anabranch.controller.record_memo import RecordMemo
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.segment_host import SegmentHost
 from anabranch.controller.service import ScalableService
 from anabranch.metadata.open import without_credentials
 from anabranch.metadata.writegate import GatedStore

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anabranch.controller.leader import Step, no_step
 from anabranch.controller.service import ScalableService
+from anabranch.controller.topic.topic_controller import Step, no_step
 from anabranch.model.names import TopicName
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_memo import RecordMemo
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.metadata.port import MetadataStore
 from anabranch.model.names import TopicName
 

@@ -10,8 +10,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_codec import encode_record
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.metadata.open import open_store
 from anabranch.metadata.port import ABSENT
 from anabranch.model.layout import Layout

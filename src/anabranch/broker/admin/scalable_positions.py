@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anabranch.controller.host import CursorStats, SegmentStats
+from anabranch.controller.segment_host import CursorStats, SegmentStats
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.segment import Segment
 

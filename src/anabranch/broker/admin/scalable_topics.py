@@ -15,7 +15,7 @@ from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
 from anabranch.broker.peers import ErrandRefused
 from anabranch.broker.placement import Address, ServedElsewhere
 from anabranch.broker.services import Services
-from anabranch.controller.face import (
+from anabranch.controller.interface import (
     LedElsewhere,
     ScalableTopics,
     Start,
@@ -23,7 +23,7 @@ from anabranch.controller.face import (
     record_json,
     topic_exists,
 )
-from anabranch.controller.host import SegmentStats
+from anabranch.controller.segment_host import SegmentStats
 from anabranch.model.errors import BadRequest, Busy, NotAllowed
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.model.segment import backing_topic

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.controller.fence import ReaderFence
-from anabranch.controller.host import (
+from anabranch.broker.segment.reader_fence import ReaderFence
+from anabranch.controller.segment_host import (
     Drained,
     Mandate,
     OtherIncarnation,

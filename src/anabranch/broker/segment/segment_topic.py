@@ -21,7 +21,7 @@ from anabranch.broker.segment.segment_state import BLOB, SealNote, SegmentFacts,
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, SubscribeRequest
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
-from anabranch.controller.host import (
+from anabranch.controller.segment_host import (
     CursorMissing,
     CursorSpec,
     Drained,

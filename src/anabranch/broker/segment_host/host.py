@@ -37,7 +37,7 @@ from anabranch.broker.segment_host.request_codec import (
 )
 from anabranch.broker.segment_host.seal_notifications import SealedNotices
 from anabranch.broker.segment_host.topic_layouts import ScalableRecords
-from anabranch.controller.host import (
+from anabranch.controller.segment_host import (
     Answer,
     HostCapabilities,
     HostEvent,

@@ -25,7 +25,7 @@ from anabranch.broker.segment_host.ancestor_sequences import LastSequence
 from anabranch.broker.segment_host.segment_stats import SegmentRates
 from anabranch.broker.topic_registry.factory import Birth
 from anabranch.broker.topic_registry.registry import Topics
-from anabranch.controller.host import (
+from anabranch.controller.segment_host import (
     Answer,
     ClearBacklog,
     CloseReader,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, assert_never
 
-from anabranch.controller import host
-from anabranch.controller.host import (
+from anabranch.controller import segment_host as host
+from anabranch.controller.segment_host import (
     Answer,
     CursorSpec,
     CursorStats,

@@ -13,7 +13,7 @@ from anabranch.broker.placement import Placement
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.segment_host.topic_layouts import ScalableRecords, ScalableTopic
-from anabranch.controller.host import Seal
+from anabranch.controller.segment_host import Seal
 from anabranch.model.errors import Error
 from anabranch.model.hashrange import HashRange
 from anabranch.model.names import TopicName

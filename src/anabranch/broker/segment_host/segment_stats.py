@@ -7,7 +7,7 @@ from __future__ import annotations
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.topic_registry.rate_meter import Meter
 from anabranch.broker.topic_registry.rate_sampler import Breath, Sampler
-from anabranch.controller.host import CursorStats, Rates, SegmentStats
+from anabranch.controller.segment_host import CursorStats, Rates, SegmentStats
 from anabranch.runtime.clock import Clock
 
 LOOK_SECONDS = 2.5

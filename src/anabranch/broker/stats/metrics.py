@@ -19,7 +19,7 @@ from anabranch.broker.topic.non_persistent_topic import MemorySubscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.broker.topic_registry.rate_sampler import Breath, Sampler
-from anabranch.controller.face import ScalableTopics
+from anabranch.controller.interface import ScalableTopics
 from anabranch.runtime.clock import Clock
 
 ROWS_PER_PIECE = 500

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
 from anabranch.broker.stats.prometheus_format import Family, Row, counter, escaped, gauge, labels
-from anabranch.controller.face import LedTopic, Totals
+from anabranch.controller.interface import LedTopic, Totals
 
 TOTALS = (
     gauge("anabranch_scalable_topics_led", "Scalable topics whose controller is here and loaded"),

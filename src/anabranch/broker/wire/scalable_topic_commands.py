@@ -12,7 +12,7 @@ from typing import Any
 from anabranch.broker.errors import ConsumerNotFound, TooManyRequests
 from anabranch.broker.services import Services
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
-from anabranch.controller.face import (
+from anabranch.controller.interface import (
     AssignedSegments,
     LayoutView,
     LayoutWatch,

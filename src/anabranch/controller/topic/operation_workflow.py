@@ -19,9 +19,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from anabranch.controller import host
-from anabranch.controller.host import CursorSpec, Request, SealFacts, SegmentRef, Start, Status
-from anabranch.controller.record import (
+from anabranch.controller import segment_host as host
+from anabranch.controller.records.topic_record import (
     Operation,
     Outcome,
     Phase,
@@ -34,7 +33,8 @@ from anabranch.controller.record import (
     swept,
     with_term,
 )
-from anabranch.controller.steps import (
+from anabranch.controller.segment_host import CursorSpec, Request, SealFacts, SegmentRef, Start, Status
+from anabranch.controller.topic.operation_events import (
     Answered,
     Ask,
     Asked,

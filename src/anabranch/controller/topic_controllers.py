@@ -14,18 +14,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-from anabranch.controller.collecting import collect
-from anabranch.controller.face import LedElsewhere
-from anabranch.controller.host import HostEvent, SegmentHost, SegmentRef, SegmentStats
-from anabranch.controller.leader import Leader, Step, no_step
-from anabranch.controller.offices import Offices
-from anabranch.controller.place import Place
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_memo import RecordMemo
-from anabranch.controller.records import NOW, Records
-from anabranch.controller.rules import Rules, retention_of
+from anabranch.controller.interface import LedElsewhere
+from anabranch.controller.namespace_rules import Rules, retention_of
+from anabranch.controller.placement import Place
+from anabranch.controller.record_store import NOW, Records
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import HostEvent, SegmentHost, SegmentRef, SegmentStats
 from anabranch.controller.settings import ScalableTopicsSettings
-from anabranch.controller.steps import NotLeading, TopicGone
+from anabranch.controller.topic.gc_runner import collect
+from anabranch.controller.topic.leader_terms import Offices
+from anabranch.controller.topic.operation_events import NotLeading, TopicGone
+from anabranch.controller.topic.topic_controller import Leader, Step, no_step
 from anabranch.metadata.patience import PATIENCE
 from anabranch.metadata.port import MetadataStore, StoreUnavailable
 from anabranch.metadata.writegate import WriteGate

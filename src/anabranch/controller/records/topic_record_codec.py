@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from anabranch.controller.record import FinishedOperation, Operation, Outcome, Phase, TopicRecord
+from anabranch.controller.records.topic_record import FinishedOperation, Operation, Outcome, Phase, TopicRecord
 from anabranch.metadata.port import VALUE_BYTES_MAX
 from anabranch.model.errors import Error
 from anabranch.model.hashrange import BadRange, HashRange

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.controller.host import Answer, Request
-from anabranch.controller.record import TopicRecord
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import Answer, Request
 from anabranch.model.errors import Busy, Error, NotFound, NotReady
 
 Stamp = int

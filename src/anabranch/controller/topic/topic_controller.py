@@ -16,17 +16,18 @@ from contextvars import Context
 from itertools import count
 from typing import Any, assert_never
 
-from anabranch.controller import host, steps
-from anabranch.controller import subscriptions as registering
-from anabranch.controller.groups import Groups
-from anabranch.controller.host import HostError, HostOutcomeUnknown, Mandate, Request, SegmentHost
-from anabranch.controller.operation import Operations
-from anabranch.controller.record import Phase, TopicRecord
-from anabranch.controller.record_codec import RecordTooLarge, encode_record
-from anabranch.controller.records import NOW, Records, has_intents, is_unfinished
-from anabranch.controller.registry import Registry
+from anabranch.controller import segment_host as host
+from anabranch.controller.group.topic_groups import Groups
+from anabranch.controller.record_store import NOW, Records, has_intents, is_unfinished
+from anabranch.controller.records.subscription_registry import Registry
+from anabranch.controller.records.topic_record import Phase, TopicRecord
+from anabranch.controller.records.topic_record_codec import RecordTooLarge, encode_record
+from anabranch.controller.segment_host import HostError, HostOutcomeUnknown, Mandate, Request, SegmentHost
 from anabranch.controller.settings import ScalableTopicsSettings
-from anabranch.controller.subscriptions import Subscriptions
+from anabranch.controller.topic import operation_events as steps
+from anabranch.controller.topic import subscription_workflow as registering
+from anabranch.controller.topic.operation_workflow import Operations
+from anabranch.controller.topic.subscription_workflow import Subscriptions
 from anabranch.metadata.patience import PATIENCE
 from anabranch.metadata.port import VALUE_BYTES_MAX
 from anabranch.metadata.writegate import Permit, WriteGate

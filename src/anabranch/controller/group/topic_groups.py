@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from anabranch.controller import host
-from anabranch.controller.members import Members
-from anabranch.controller.records import Records
-from anabranch.controller.registry import Subscription, SubscriptionKind, SubscriptionState
-from anabranch.controller.steps import NotLeading
-from anabranch.controller.subscriptions import UnknownSubscription
+from anabranch.controller import segment_host as host
+from anabranch.controller.group.group_coordinator import Members
+from anabranch.controller.record_store import Records
+from anabranch.controller.records.subscription_registry import Subscription, SubscriptionKind, SubscriptionState
+from anabranch.controller.topic.operation_events import NotLeading
+from anabranch.controller.topic.subscription_workflow import UnknownSubscription
 from anabranch.model.errors import Error
 from anabranch.model.names import encode_component
 
 if TYPE_CHECKING:
-    from anabranch.controller.leader import Leader
+    from anabranch.controller.topic.topic_controller import Leader
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_codec import decode_record, encode_record
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record_codec import decode_record, encode_record
 
 BYTES_MAX = 16 * 1024 * 1024
 

@@ -12,29 +12,29 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, assert_never
 
-from anabranch.controller import assignment as assigning
-from anabranch.controller import drain as draining
-from anabranch.controller import group_steps as grouping
-from anabranch.controller import host
-from anabranch.controller import sessions as seating
-from anabranch.controller import subscriptions as registering
-from anabranch.controller.assignment import AwaitRelease
-from anabranch.controller.face import AssignedSegments, ConsumerLink
-from anabranch.controller.farewells import Farewells
-from anabranch.controller.group import Group
-from anabranch.controller.holds import Holds
-from anabranch.controller.host import SegmentRef
-from anabranch.controller.owners import SegmentOwners, together
-from anabranch.controller.progress import Report
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.records import Records
-from anabranch.controller.registry import Subscription
-from anabranch.controller.steps import NotLeading, StepDown
+from anabranch.controller import segment_host as host
+from anabranch.controller.group import assignment as assigning
+from anabranch.controller.group import consumer_sessions as seating
+from anabranch.controller.group import drain_tracker as draining
+from anabranch.controller.group import group_events as grouping
+from anabranch.controller.group.assignment import AwaitRelease
+from anabranch.controller.group.checkpoint_progress import Report
+from anabranch.controller.group.group_state import Group
+from anabranch.controller.group.implicit_leave import Farewells
+from anabranch.controller.group.owner_requests import SegmentOwners, together
+from anabranch.controller.group.retention_holds import Holds
+from anabranch.controller.interface import AssignedSegments, ConsumerLink
+from anabranch.controller.record_store import Records
+from anabranch.controller.records.subscription_registry import Subscription
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import SegmentRef
+from anabranch.controller.topic import subscription_workflow as registering
+from anabranch.controller.topic.operation_events import NotLeading, StepDown
 from anabranch.metadata.patience import PATIENCE
 from anabranch.model.errors import Error, NotAllowed
 
 if TYPE_CHECKING:
-    from anabranch.controller.leader import Leader
+    from anabranch.controller.topic.topic_controller import Leader
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from anabranch.controller import host
-from anabranch.controller.host import CursorSpec, Request, SegmentRef, Start
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.registry import Move, Registry, Subscription, SubscriptionKind, SubscriptionState
-from anabranch.controller.steps import Answered, Ask, Deposed, Failed, NotLeading, Reply, Stamp, StepDown
+from anabranch.controller import segment_host as host
+from anabranch.controller.records.subscription_registry import (
+    Move,
+    Registry,
+    Subscription,
+    SubscriptionKind,
+    SubscriptionState,
+)
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import CursorSpec, Request, SegmentRef, Start
+from anabranch.controller.topic.operation_events import (
+    Answered,
+    Ask,
+    Deposed,
+    Failed,
+    NotLeading,
+    Reply,
+    Stamp,
+    StepDown,
+)
 from anabranch.model.errors import AlreadyExists, Busy, Error, NotFound
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment, backing_topic

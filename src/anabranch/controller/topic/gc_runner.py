@@ -11,16 +11,18 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from anabranch.controller import gc, host, steps
-from anabranch.controller.gc import Progress, Retention, Verdict
-from anabranch.controller.group_steps import (
+from anabranch.controller import segment_host as host
+from anabranch.controller.group.group_events import (
     GroupSeen,
 )
-from anabranch.controller.host import SegmentRef, Status
-from anabranch.controller.leader import Leader
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.records import Records
-from anabranch.controller.registry import Registry, SubscriptionState
+from anabranch.controller.record_store import Records
+from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import SegmentRef, Status
+from anabranch.controller.topic import gc_policy as gc
+from anabranch.controller.topic import operation_events as steps
+from anabranch.controller.topic.gc_policy import Progress, Retention, Verdict
+from anabranch.controller.topic.topic_controller import Leader
 from anabranch.model.segment import backing_topic
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Protocol
 
-from anabranch.controller import host
-from anabranch.controller.host import SegmentRef, Status
+from anabranch.controller import segment_host as host
+from anabranch.controller.segment_host import SegmentRef, Status
 from anabranch.metadata.patience import PATIENCE
 from anabranch.model.errors import Error
 from anabranch.model.names import TopicName

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from anabranch.controller.host import Start
+from anabranch.controller.segment_host import Start
 from anabranch.model.errors import Error
 
 

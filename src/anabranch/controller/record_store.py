@@ -12,17 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 
-from anabranch.controller.face import TopicExists
-from anabranch.controller.group_record import GroupRecord
-from anabranch.controller.group_steps import (
+from anabranch.controller.group.group_events import (
     GroupDoubtful,
     GroupSaved,
     GroupSeen,
     GroupUnread,
     SaveGroup,
 )
-from anabranch.controller.offices import Offices
-from anabranch.controller.paths import (
+from anabranch.controller.group.group_record import GroupRecord
+from anabranch.controller.interface import TopicExists
+from anabranch.controller.records.keys import (
     WANTED,
     group_key,
     groups_key,
@@ -32,11 +31,12 @@ from anabranch.controller.paths import (
     topic_at,
     wanted_key,
 )
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_codec import decode_record, encode_record
-from anabranch.controller.record_memo import RecordMemo
-from anabranch.controller.registry import Registry, SubscriptionState
-from anabranch.controller.steps import (
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record_codec import decode_record, encode_record
+from anabranch.controller.topic.leader_terms import Offices
+from anabranch.controller.topic.operation_events import (
     RecordDoubtful,
     RecordRemoved,
     RecordSaved,
@@ -45,7 +45,7 @@ from anabranch.controller.steps import (
     RemoveRecord,
     SaveRecord,
 )
-from anabranch.controller.subscriptions import (
+from anabranch.controller.topic.subscription_workflow import (
     RegistryDoubtful,
     RegistrySaved,
     RegistrySeen,

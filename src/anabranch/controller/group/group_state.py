@@ -20,13 +20,20 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from anabranch.controller import assignment as assigning
-from anabranch.controller import drain as draining
-from anabranch.controller import sessions as seating
-from anabranch.controller.assignment import Assignment, AssignmentRecord, AwaitRelease
-from anabranch.controller.drain import DrainTracker
-from anabranch.controller.group_record import GroupMove, GroupRecord
-from anabranch.controller.group_steps import (
+from anabranch.controller.group import assignment as assigning
+from anabranch.controller.group import consumer_sessions as seating
+from anabranch.controller.group import drain_tracker as draining
+from anabranch.controller.group.assignment import Assignment, AssignmentRecord, AwaitRelease
+from anabranch.controller.group.checkpoint_progress import Progress, Report
+from anabranch.controller.group.consumer_sessions import (
+    Fence,
+    Refuse,
+    Sessions,
+    WakeAt,
+    Welcome,
+)
+from anabranch.controller.group.drain_tracker import DrainTracker
+from anabranch.controller.group.group_events import (
     AskDrained,
     CloseConsumer,
     ConsumerClosed,
@@ -50,15 +57,8 @@ from anabranch.controller.group_steps import (
     SaveProgressAt,
     Told,
 )
-from anabranch.controller.progress import Progress, Report
-from anabranch.controller.sessions import (
-    Fence,
-    Refuse,
-    Sessions,
-    WakeAt,
-    Welcome,
-)
-from anabranch.controller.steps import Deposed, Stamp, StepDown
+from anabranch.controller.group.group_record import GroupMove, GroupRecord
+from anabranch.controller.topic.operation_events import Deposed, Stamp, StepDown
 from anabranch.model.layout import Layout
 
 PROGRESS_MS = 200

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anabranch.controller import assignment as assigning
-from anabranch.controller import drain as draining
-from anabranch.controller import sessions as seating
-from anabranch.controller.assignment import AwaitRelease
-from anabranch.controller.group_record import GroupRecord
-from anabranch.controller.progress import Report
-from anabranch.controller.sessions import Connection, Fence, Refuse, WakeAt, Welcome
-from anabranch.controller.steps import Deposed, Stamp, StepDown
+from anabranch.controller.group import assignment as assigning
+from anabranch.controller.group import consumer_sessions as seating
+from anabranch.controller.group import drain_tracker as draining
+from anabranch.controller.group.assignment import AwaitRelease
+from anabranch.controller.group.checkpoint_progress import Report
+from anabranch.controller.group.consumer_sessions import Connection, Fence, Refuse, WakeAt, Welcome
+from anabranch.controller.group.group_record import GroupRecord
+from anabranch.controller.topic.operation_events import Deposed, Stamp, StepDown
 from anabranch.model.layout import Layout
 
 

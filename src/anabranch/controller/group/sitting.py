@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.controller.members import Members
-from anabranch.controller.progress import Report
+from anabranch.controller.group.checkpoint_progress import Report
+from anabranch.controller.group.group_coordinator import Members
 
 
 class Sitting:

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from anabranch.controller.counts import Totals
-from anabranch.controller.host import SegmentStats, Start
-from anabranch.controller.place import Reachable
-from anabranch.controller.progress import Report
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.record_codec import record_json
-from anabranch.controller.registry import SubscriptionKind
+from anabranch.controller.group.checkpoint_progress import Report
+from anabranch.controller.operation_metrics import Totals
+from anabranch.controller.placement import Reachable
+from anabranch.controller.records.subscription_registry import SubscriptionKind
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record_codec import record_json
+from anabranch.controller.segment_host import SegmentStats, Start
 from anabranch.model.errors import AlreadyExists, Error, NotReady
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName

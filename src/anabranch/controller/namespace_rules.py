@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from anabranch.controller.gc import Retention
 from anabranch.controller.settings import ScalableTopicsSettings
+from anabranch.controller.topic.gc_policy import Retention
 from anabranch.model.names import TopicName
 
 MINUTE_MS = 60_000

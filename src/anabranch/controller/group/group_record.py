@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anabranch.controller.assignment import AssignmentRecord
-from anabranch.controller.drain import DrainRecord
-from anabranch.controller.sessions import SessionsRecord
+from anabranch.controller.group.assignment import AssignmentRecord
+from anabranch.controller.group.consumer_sessions import SessionsRecord
+from anabranch.controller.group.drain_tracker import DrainRecord
 from anabranch.model.errors import Error
 from anabranch.model.reached import Reached
 

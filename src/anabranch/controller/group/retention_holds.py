@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from anabranch.controller.group import Group
+from anabranch.controller.group.group_state import Group
 from anabranch.model.position import EARLIEST, Position
 from anabranch.runtime.clock import Clock
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.controller.face import LedGroup, LedTopic
-from anabranch.controller.leader import Leader
-from anabranch.controller.members import Members
-from anabranch.controller.registry import SubscriptionKind
+from anabranch.controller.group.group_coordinator import Members
+from anabranch.controller.interface import LedGroup, LedTopic
+from anabranch.controller.records.subscription_registry import SubscriptionKind
+from anabranch.controller.topic.topic_controller import Leader
 
 
 def state_of(leader: Leader) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from anabranch.controller.record import Outcome, TopicRecord
+from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import OperationKind
 

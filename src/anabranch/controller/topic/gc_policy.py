@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from anabranch.controller.record import TopicRecord
+from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.model.segment import Segment
 
 WEEK_MS = 7 * 24 * 3_600_000

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from anabranch.controller.face import LayoutListener, LayoutView, TopicExists
-from anabranch.controller.paths import TOPICS, topic_at
-from anabranch.controller.place import Place, Reachable
-from anabranch.controller.record import TopicRecord
-from anabranch.controller.records import Records
-from anabranch.controller.steps import TopicGone
+from anabranch.controller.interface import LayoutListener, LayoutView, TopicExists
+from anabranch.controller.placement import Place, Reachable
+from anabranch.controller.record_store import Records
+from anabranch.controller.records.keys import TOPICS, topic_at
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.patience import PATIENCE
 from anabranch.metadata.port import ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.errors import Error, NotAllowed

@@ -1,0 +1,1 @@
+"""The consumers of one ordered subscription (Kafka: group coordinator)."""

@@ -1,0 +1,1 @@
+"""One led topic: split, merge, delete, subscriptions, garbage collection."""
