@@ -34,7 +34,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anabranch
-from anabranch.client.policies import Batching
+from anabranch.client.config import Batching
 
 SIZE = 100
 KEYS = 1000

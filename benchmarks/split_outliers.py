@@ -16,8 +16,11 @@ import tempfile
 from itertools import islice
 from pathlib import Path
 
-from anabranch.client import attachment, lane_runner, lanes, topic_watch
-from anabranch.client.policies import Backoff
+from anabranch.client.config import Backoff
+from anabranch.client.connection import reconnect as attachment
+from anabranch.client.producer import producer_state as lanes
+from anabranch.client.producer import segment_producer as lane_runner
+from anabranch.client.topic import layout_watch as topic_watch
 from anabranch.protocol.commands import BaseCommand
 from benchmarks import sdk_split
 from benchmarks.marks import Mark, Marks, load

@@ -12,7 +12,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from anabranch.client import channel, lane_runner, stream_consumer, topic_watch
+from anabranch.client.consumer import segment_consumer as channel
+from anabranch.client.consumer import stream_consumer
+from anabranch.client.producer import segment_producer as lane_runner
+from anabranch.client.topic import layout_watch as topic_watch
 from anabranch.protocol.commands import BaseCommand
 from benchmarks import sdk_stream
 from benchmarks.marks import Mark, Marks, load

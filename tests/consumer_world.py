@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from anabranch.client.link import command
+from anabranch.client.connection.connection_state import command
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from anabranch.client.link import command
+from anabranch.client.connection.connection_state import command
 from anabranch.model.layout import Layout
 from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb

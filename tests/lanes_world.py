@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from anabranch.client.config import Batching
 from anabranch.client.errors import ClientError
-from anabranch.client.lane import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
-from anabranch.client.lanes import Lanes
-from anabranch.client.lineage import Ancestor, Ancestry
-from anabranch.client.policies import Batching
-from anabranch.client.record import Entry, Record
-from anabranch.client.topic_view import Plan, TopicView
-from anabranch.client.track import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
+from anabranch.client.messages.outgoing import Entry, Record
+from anabranch.client.producer.ancestry import Ancestor, Ancestry
+from anabranch.client.producer.producer_effects import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
+from anabranch.client.producer.producer_state import Lanes
+from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
+from anabranch.client.topic.topic_view import Plan, TopicView
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position

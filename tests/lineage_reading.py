@@ -3,7 +3,7 @@ non-durable cursors, so that producing is tested without the SDK's own consumers
 
 from __future__ import annotations
 
-from anabranch.client.topic_view import TopicView, read_view
+from anabranch.client.topic.topic_view import TopicView, read_view
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb

@@ -1,11 +1,13 @@
 """`anabranch.schema`: what messages look like. `schema=Json(Order)`, `Avro(Order)`, `String()`, `Int64()`, `Auto()` …
 
-The names only; see `anabranch.client.schema`.
+The names only; see `anabranch.client.schema.schema`.
 """
 
 from __future__ import annotations
 
-from anabranch.client.schema import (
+from anabranch.client.schema.auto import Auto, KeyValue
+from anabranch.client.schema.json_avro import Avro, Json
+from anabranch.client.schema.schema import (
     Boolean,
     Bytes,
     Float32,
@@ -17,8 +19,6 @@ from anabranch.client.schema import (
     Schema,
     String,
 )
-from anabranch.client.schema_auto import Auto, KeyValue
-from anabranch.client.schema_records import Avro, Json
 
 __all__ = [
     "Auto",

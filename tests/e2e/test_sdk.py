@@ -16,7 +16,7 @@ import pytest
 
 import anabranch
 from anabranch import Backoff, Batching, Client, ConnectionPolicy, Message, MessageId, QueueConsumer
-from anabranch.client.consumer import Consumer
+from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.errors import (
     BadOption,
     BadServiceUrl,

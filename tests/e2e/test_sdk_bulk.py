@@ -11,9 +11,9 @@ import pytest
 
 import anabranch
 from anabranch import Batching, Client, MessageBatch
-from anabranch.client.consumer import Consumer
+from anabranch.client.config import Chunking
+from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.errors import Closed, MessageTooLarge, QueueFull, TimedOut
-from anabranch.client.policies import Chunking
 from anabranch.codec import BadColumn
 from anabranch.schema import String
 from tests.broker_process import BrokerProcess

@@ -11,8 +11,8 @@ from pathlib import Path
 import anabranch
 import anabranch.admin
 from anabranch import Backoff, Checkpoint, CheckpointConsumer, Client, ConnectionPolicy, Message, QueueConsumer
-from anabranch.client.consumer import Consumer
-from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.consumer.stream_consumer import StreamConsumer
 from tests.broker_process import BrokerProcess
 from tests.cluster_processes import ClusterProcesses
 

@@ -19,9 +19,9 @@ import anabranch
 import anabranch.admin
 from anabranch import Backoff, Chunking, Client, ConnectionPolicy
 from anabranch.admin import Admin
-from anabranch.client.chunking import entries_of
 from anabranch.client.errors import ClientError
-from anabranch.client.record import Record, Style
+from anabranch.client.messages.chunking import entries_of
+from anabranch.client.messages.outgoing import Record, Style
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import Bytes
 from anabranch.schema import Auto, Avro

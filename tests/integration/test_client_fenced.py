@@ -7,7 +7,7 @@ from typing import Any
 
 import anabranch
 from anabranch import Backoff, ConnectionPolicy, StreamConsumer
-from anabranch.client.opening import Opening
+from anabranch.client.async_resource import Opening
 from anabranch.model.layout import Layout
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand

@@ -11,8 +11,8 @@ import pytest
 import anabranch
 from anabranch import Backoff, Batching, Client, ConnectionPolicy
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
+from anabranch.client.config import Chunking
 from anabranch.client.errors import BadOption, QueueFull, TimedOut
-from anabranch.client.policies import Chunking
 from anabranch.node.node import Node
 from tests.keyed_load import PATIENCE, KeyedLoad
 from tests.lineage_reading import stored

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from anabranch.client.address import Address
-from anabranch.client.connection import Connection
+from anabranch.client.config import Backoff, ConnectionPolicy
+from anabranch.client.connection.address import Address
+from anabranch.client.connection.connection import Connection
+from anabranch.client.connection.connection_pool import Pool
 from anabranch.client.errors import NotSupported, TopicNotFound
-from anabranch.client.policies import Backoff, ConnectionPolicy
-from anabranch.client.pool import Pool
-from anabranch.client.topic_view import TopicView
-from anabranch.client.topic_watch import TopicWatch, TopicWatches
+from anabranch.client.topic.layout_watch import TopicWatch, TopicWatches
+from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.protocol import pulsar_pb2 as pb

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from anabranch import Message, StreamConsumer
-from anabranch.client.consumer import Consumer
+from anabranch.client.consumer.consumer import Consumer
 from tests.integration.test_sdk_scalable import (
     TOPIC,
     World,

@@ -28,11 +28,11 @@ from anabranch import (
 )
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.segment.segment_topic import SegmentTopic
-from anabranch.client.checkpoint import FromStart, Kind, TopicCut
-from anabranch.client.consumer import Consumer
+from anabranch.client.async_resource import Opening
+from anabranch.client.consumer.checkpoint import FromStart, Kind, TopicCut
+from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.consumer.segment_traversal import CheckpointMismatch, PositionGone
 from anabranch.client.errors import Closed
-from anabranch.client.opening import Opening
-from anabranch.client.traversal import CheckpointMismatch, PositionGone
 from anabranch.controller.segment_host import CloseReader, SegmentRef
 from anabranch.model.names import TopicName
 from anabranch.model.routing import key_hash

@@ -13,8 +13,8 @@ import pytest
 import anabranch
 from anabranch import Backoff, Batching, Checkpoint, Client, ConnectionPolicy
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
-from anabranch.client.bulk import Sent
-from anabranch.client.consumer import Consumer
+from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.producer.bulk_send import Sent
 from anabranch.node.node import Node
 from tests.scalable_nodes import admin_of, plain_settings
 

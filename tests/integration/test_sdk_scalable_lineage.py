@@ -10,7 +10,7 @@ import pytest
 
 import anabranch
 from anabranch import Checkpoint, Message, StreamConsumer
-from anabranch.client.traversal import PositionGone
+from anabranch.client.consumer.segment_traversal import PositionGone
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.node.scalable_settings import ScalableTopicSettings

@@ -36,7 +36,7 @@ from anabranch import (
     Producer,
 )
 from anabranch.admin import Admin, Refused
-from anabranch.client.consumer import Consumer
+from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.errors import (
     Closed,
     IncompatibleSchema,

@@ -19,7 +19,7 @@ import pytest
 import anabranch
 from anabranch import Batching, Checkpoint, Client, Message, MessageId, Producer
 from anabranch.admin import Admin
-from anabranch.client.consumer import Consumer
+from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.errors import TopicNotFound
 from tests.interop.conftest import Made
 from tests.services.available import pulsar_v5

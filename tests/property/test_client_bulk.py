@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.client.bulk import Bulk, Sent, Shipment
+from anabranch.client.config import Batching
 from anabranch.client.errors import ClientError
-from anabranch.client.lane import Effect, Stored
-from anabranch.client.message import MessageId
-from anabranch.client.policies import Batching
-from anabranch.client.record import Style
-from anabranch.client.track import On, Track
+from anabranch.client.messages.message import MessageId
+from anabranch.client.messages.outgoing import Style
+from anabranch.client.producer.bulk_send import Bulk, Sent, Shipment
+from anabranch.client.producer.producer_effects import On, Track
+from anabranch.client.producer.segment_producer_state import Effect, Stored
 from tests.lanes_world import KEYS, LanesWorld
 from tests.property.test_client_lanes import step
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.client.chunking import entries_of
-from anabranch.client.intake import Intake
-from anabranch.client.intake_effects import Ack, Deliver, Effect, Redeliver, Reject
-from anabranch.client.message import Message
-from anabranch.client.record import Record, Style
+from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Redeliver, Reject
+from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.messages.chunking import entries_of
+from anabranch.client.messages.message import Message
+from anabranch.client.messages.outgoing import Record, Style
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_entry
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.client import intake_effects as intakes
-from anabranch.client.intake import Intake
-from anabranch.client.intake_effects import Ack, Deliver, Flow, Redeliver
-from anabranch.client.lane import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
-from anabranch.client.message import Message, MessageId
-from anabranch.client.policies import Batching
-from anabranch.client.record import Entry, Record
+from anabranch.client.config import Batching
+from anabranch.client.consumer import segment_consumer_effects as intakes
+from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Flow, Redeliver
+from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.messages.message import Message, MessageId
+from anabranch.client.messages.outgoing import Entry, Record
+from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_batch, build_entry, split_batch
 

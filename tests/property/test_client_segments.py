@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.client.checkpoint import After, Checkpoint, Done, FromStart, FromTime, Kind, Mark
-from anabranch.client.holdings import Attach, Detach, Effect, Holdings, Release, Stop
-from anabranch.client.message import MessageId
-from anabranch.client.traversal import CheckpointMismatch, Close, Open, Traversal
-from anabranch.client.traversal import Effect as TraversalEffect
+from anabranch.client.consumer.assignment_reconciler import Attach, Detach, Effect, Holdings, Release, Stop
+from anabranch.client.consumer.checkpoint import After, Checkpoint, Done, FromStart, FromTime, Kind, Mark
+from anabranch.client.consumer.segment_traversal import CheckpointMismatch, Close, Open, Traversal
+from anabranch.client.consumer.segment_traversal import Effect as TraversalEffect
+from anabranch.client.messages.message import MessageId
 from anabranch.model.layout import Layout
 from tests.keyed_topic import KEYS, KeyedTopic
 from tests.layout_world import split

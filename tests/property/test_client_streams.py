@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from anabranch.client.delivery import DeliveryLog
-from anabranch.client.holdings import Attach, Detach, Holdings, Release, Stop
-from anabranch.client.holdings import Effect as HoldingsEffect
-from anabranch.client.message import MessageId
+from anabranch.client.consumer.assignment_reconciler import Attach, Detach, Holdings, Release, Stop
+from anabranch.client.consumer.assignment_reconciler import Effect as HoldingsEffect
+from anabranch.client.consumer.cumulative_acks import DeliveryLog
+from anabranch.client.messages.message import MessageId
 from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group.assignment import Holding, Released
 from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from anabranch import blocking
-from anabranch.client.policies import Batching
+from anabranch.client.config import Batching
 from anabranch.schema import Avro, Json
 from tests.broker_process import BrokerProcess
 from tests.spark_rig import Traffic, check_complete, check_key_order

@@ -5,8 +5,8 @@ from __future__ import annotations
 from anabranch.broker.subscription.chunk_affinity import KNOWN_MAX, Chunk, ChunkOwners
 from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
 from anabranch.broker.subscription.entry_metadata import chunk_of
-from anabranch.client.chunking import entries_of
-from anabranch.client.record import Record, Style
+from anabranch.client.messages.chunking import entries_of
+from anabranch.client.messages.outgoing import Record, Style
 from anabranch.model.position import Position
 from anabranch.protocol.entry import build_batch, build_entry
 from anabranch.storage.topiclog import StoredEntry

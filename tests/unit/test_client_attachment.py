@@ -9,8 +9,9 @@ from typing import cast
 
 import pytest
 
-from anabranch.client.attachment import URGENT_EVERY_SECONDS, Attachment
-from anabranch.client.connection import Connection
+from anabranch.client.config import Backoff
+from anabranch.client.connection.connection import Connection
+from anabranch.client.connection.reconnect import URGENT_EVERY_SECONDS, Attachment
 from anabranch.client.errors import (
     ClientError,
     ConsumerBusy,
@@ -20,7 +21,6 @@ from anabranch.client.errors import (
     TopicNotFound,
     Unreachable,
 )
-from anabranch.client.policies import Backoff
 from anabranch.runtime.clock import SystemClock, Timer
 
 BACKOFF = Backoff(initial=0.1, maximum=0.4, jitter=0)

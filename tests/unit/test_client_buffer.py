@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.buffer import TURN_MAX, Buffer
-from anabranch.client.message import Message, Origin
+from anabranch.client.consumer.buffer import TURN_MAX, Buffer
+from anabranch.client.messages.message import Message, Origin
 
 
 def message(n: int) -> Message:

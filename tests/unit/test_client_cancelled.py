@@ -15,7 +15,7 @@ import pytest
 
 import anabranch
 from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy, DeadLetter
-from anabranch.client.opening import Opening
+from anabranch.client.async_resource import Opening
 from tests.consumer_world import TLS, TOPIC, URL, ConsumerWorld, WiredLoop, run_wired
 from tests.simulated_time import LoopClock
 

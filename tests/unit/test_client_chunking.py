@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.client.chunking import Assembly, Whole, entries_of
-from anabranch.client.compression import Compression
-from anabranch.client.credits import Credits
+from anabranch.client.config import Batching
+from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment_consumer_state import Intake
 from anabranch.client.errors import MessageTooLarge, TimedOut, refusal
-from anabranch.client.intake import Intake
-from anabranch.client.intake_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
-from anabranch.client.lane import Effect as LaneEffect
-from anabranch.client.lane import Failed, Lane, Stored, Transmit
-from anabranch.client.message import Message
-from anabranch.client.policies import Batching
-from anabranch.client.record import Entry, Record, Style
+from anabranch.client.messages.chunking import Assembly, Whole, entries_of
+from anabranch.client.messages.compression import Compression
+from anabranch.client.messages.message import Message
+from anabranch.client.messages.outgoing import Entry, Record, Style
+from anabranch.client.producer.credits import Credits
+from anabranch.client.producer.segment_producer_state import Effect as LaneEffect
+from anabranch.client.producer.segment_producer_state import Failed, Lane, Stored, Transmit
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_batch, build_entry, metadata, parts
 

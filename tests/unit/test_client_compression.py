@@ -10,10 +10,10 @@ import zlib
 import cramjam
 import pytest
 
-from anabranch.client.compression import FLOOR_BYTES, Compression, packed, unpacked
-from anabranch.client.draft import sealed
 from anabranch.client.errors import BadOption
-from anabranch.client.record import Record, Style
+from anabranch.client.messages.compression import FLOOR_BYTES, Compression, packed, unpacked
+from anabranch.client.messages.outgoing import Record, Style
+from anabranch.client.producer.open_batch import sealed
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import messages_of, parts
 from anabranch.protocol.errors import BadEntry, OpaqueEntry

@@ -19,8 +19,8 @@ import pytest
 
 import anabranch
 from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy, DeadLetter, Message
-from anabranch.client.consumer import Consumer
-from anabranch.client.opening import Opening
+from anabranch.client.async_resource import Opening
+from anabranch.client.consumer.consumer import Consumer
 from tests.consumer_world import KEYS, TLS, TOPIC, URL, ConsumerWorld, WiredLoop, run_wired
 from tests.simulated_time import LoopClock
 

@@ -8,12 +8,14 @@ import sys
 
 import pytest
 
-from anabranch.client import blocking, checkpoint_consumer, client, producer, queue_consumer, stream_consumer
-from anabranch.client.address import Address
-from anabranch.client.delivery import KEPT_MAX, DeliveryLog
+from anabranch.client import blocking, client
+from anabranch.client.config import Backoff, Batching
+from anabranch.client.connection.address import Address
+from anabranch.client.consumer import checkpoint_consumer, queue_consumer, stream_consumer
+from anabranch.client.consumer.cumulative_acks import KEPT_MAX, DeliveryLog
 from anabranch.client.errors import BadOption, BadServiceUrl, Refused, refusal
-from anabranch.client.message import MessageId
-from anabranch.client.policies import Backoff, Batching
+from anabranch.client.messages.message import MessageId
+from anabranch.client.producer import producer
 from anabranch.model.errors import Error
 from anabranch.protocol.server_errors import ServerError
 

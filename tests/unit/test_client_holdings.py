@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from anabranch.client.holdings import Attach, Detach, Holdings, Stop, Void
-from anabranch.client.intake import Intake
-from anabranch.client.intake_effects import Ack
-from anabranch.client.message import MessageId
+from anabranch.client.consumer.assignment_reconciler import Attach, Detach, Holdings, Stop, Void
+from anabranch.client.consumer.segment_consumer_effects import Ack
+from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.messages.message import MessageId
 
 
 def holding(*segment_ids: int) -> Holdings:

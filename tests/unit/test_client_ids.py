@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from anabranch import Checkpoint, MessageId
-from anabranch.client.checkpoint import After, Done, FromStart, FromTime, Kind, Mark, TopicCut
+from anabranch.client.consumer.checkpoint import After, Done, FromStart, FromTime, Kind, Mark, TopicCut
 from anabranch.client.errors import BadOption
 
 SCALABLE = "topic://public/default/t"

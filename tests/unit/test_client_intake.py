@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.client.intake import Intake
-from anabranch.client.intake_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
-from anabranch.client.message import Message
+from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.messages.message import Message
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_batch, build_entry
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.client.draft import sealed
+from anabranch.client.config import Batching
 from anabranch.client.errors import Closed, MessageTooLarge, TimedOut, refusal
-from anabranch.client.lane import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
-from anabranch.client.policies import Batching
-from anabranch.client.record import Entry, Record, Style
+from anabranch.client.messages.outgoing import Entry, Record, Style
+from anabranch.client.producer.open_batch import sealed
+from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import checksum_ok, metadata, split_batch
 from anabranch.protocol.keyhash import murmur3_32

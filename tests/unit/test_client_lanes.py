@@ -10,15 +10,15 @@ from itertools import permutations, product
 
 import pytest
 
+from anabranch.client.config import Batching
 from anabranch.client.errors import Closed, NotAuthorized, TimedOut
-from anabranch.client.lane import Failed, Lane, Stored
-from anabranch.client.lanes import Lanes
-from anabranch.client.lineage import Ancestor, Ancestry, successors
-from anabranch.client.policies import Batching
-from anabranch.client.record import Record
-from anabranch.client.ring import Ring
-from anabranch.client.topic_view import TopicView, synthetic_view
-from anabranch.client.track import AskLayout, Drop, Farewell, On, Open, Reopen, Track
+from anabranch.client.messages.outgoing import Record
+from anabranch.client.producer.ancestry import Ancestor, Ancestry, successors
+from anabranch.client.producer.producer_effects import AskLayout, Drop, Farewell, On, Open, Reopen, Track
+from anabranch.client.producer.producer_state import Lanes
+from anabranch.client.producer.segment_producer_state import Failed, Lane, Stored
+from anabranch.client.producer.segment_router import Ring
+from anabranch.client.topic.topic_view import TopicView, synthetic_view
 from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.client.errors import NotAuthenticated, TimedOut, TopicNotFound, Unreachable
-from anabranch.client.link import (
+from anabranch.client.connection.connection_state import (
     Answered,
     Broken,
     Challenged,
@@ -18,6 +17,7 @@ from anabranch.client.link import (
     State,
     Write,
 )
+from anabranch.client.errors import NotAuthenticated, TimedOut, TopicNotFound, Unreachable
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, frame, message_header, read_command, receipt_frame

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from anabranch.client.portal import Portal, WrongThread
+from anabranch.runtime.loop_thread import Portal, WrongThread
 
 
 async def where() -> tuple[str, asyncio.AbstractEventLoop]:

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch import DeadLetter, Message, MessageId, ProcessingTimeout
-from anabranch.client.dead_letters import DeadLetters, dead_letter_topic, provenance
+from anabranch.client.consumer.dead_letters import DeadLetters, dead_letter_topic, provenance
+from anabranch.client.consumer.redelivery import Redelivery
 from anabranch.client.errors import BadOption, Unreachable
-from anabranch.client.message import Origin
-from anabranch.client.redelivery import Redelivery
+from anabranch.client.messages.message import Origin
 
 
 def one(n: int) -> MessageId:

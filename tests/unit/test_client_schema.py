@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.avro_codec import avro_reader, avro_writer
 from anabranch.client.errors import BadOption, SchemaMismatch
-from anabranch.client.records import record_shape
-from anabranch.client.schema import (
+from anabranch.client.schema.auto import Auto, KeyValue
+from anabranch.client.schema.avro_codec import avro_reader, avro_writer
+from anabranch.client.schema.json_avro import Avro, Json
+from anabranch.client.schema.record_types import record_shape
+from anabranch.client.schema.schema import (
     Boolean,
     Bytes,
     Float32,
@@ -29,8 +31,6 @@ from anabranch.client.schema import (
     String,
     encoder_of,
 )
-from anabranch.client.schema_auto import Auto, KeyValue
-from anabranch.client.schema_records import Avro, Json
 from anabranch.model.schema import Schema as Definition
 from anabranch.model.schema import SchemaType, key_value_data
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.client.topic_view import Served, Sightings, TopicView, UnreadableLayout, read_view, synthetic_view
+from anabranch.client.topic.topic_view import Served, Sightings, TopicView, UnreadableLayout, read_view, synthetic_view
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_migration

@@ -15,9 +15,9 @@ from anabranch.cli.amounts import Time
 from anabranch.cli.layout_story import Change, changes
 from anabranch.cli.traffic import Access, TrafficError, access_of, run, wire_options
 from anabranch.client import Checkpoint, CheckpointConsumer, Client, Message, QueueConsumer, StreamConsumer
+from anabranch.client.async_resource import Opening
 from anabranch.client.client import Start
-from anabranch.client.consumer import Consumer
-from anabranch.client.opening import Opening
+from anabranch.client.consumer.consumer import Consumer
 from anabranch.runtime.clock import Clock, SystemClock
 
 KINDS = {"stream": "stream", "queue": "queue", "checkpoint": "checkpoint", "failover": "stream", "shared": "queue"}

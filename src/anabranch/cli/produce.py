@@ -15,7 +15,7 @@ from anabranch.cli.load import Schedule, key_of, stamped
 from anabranch.cli.progress import with_progress
 from anabranch.cli.sender import PENDING_BYTES_MAX, Sender
 from anabranch.cli.traffic import Access, access_of, run, wire_options
-from anabranch.client.compression import Compression
+from anabranch.client.messages.compression import Compression
 from anabranch.runtime.clock import Clock, SystemClock
 
 AT_ONCE = 1_000

@@ -12,7 +12,7 @@ import click
 import anabranch
 from anabranch.cli.verb import ENV_TOKEN, ENV_TRUST, option, setting, token_of
 from anabranch.client import Client, Tls
-from anabranch.client.opening import Opening
+from anabranch.client.async_resource import Opening
 from anabranch.model.errors import Error
 
 DEFAULT_URL = "pulsar://localhost:6650"

@@ -23,13 +23,8 @@
 
 from __future__ import annotations
 
-from anabranch.client.checkpoint import Checkpoint
-from anabranch.client.checkpoint_consumer import CheckpointConsumer
 from anabranch.client.client import Client, connect
-from anabranch.client.compression import Compression
-from anabranch.client.message import Message, MessageId
-from anabranch.client.message_batch import MessageBatch
-from anabranch.client.policies import (
+from anabranch.client.config import (
     AccessMode,
     Backoff,
     Batching,
@@ -38,9 +33,14 @@ from anabranch.client.policies import (
     DeadLetter,
     ProcessingTimeout,
 )
-from anabranch.client.producer import Producer
-from anabranch.client.queue_consumer import QueueConsumer
-from anabranch.client.stream_consumer import StreamConsumer
+from anabranch.client.consumer.checkpoint import Checkpoint
+from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer
+from anabranch.client.consumer.queue_consumer import QueueConsumer
+from anabranch.client.consumer.stream_consumer import StreamConsumer
+from anabranch.client.messages.compression import Compression
+from anabranch.client.messages.message import Message, MessageId
+from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.producer.producer import Producer
 from anabranch.runtime.credentials import Basic, Certificate, Credentials, Tls, Token
 
 __all__ = [

@@ -13,16 +13,8 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from anabranch.client import client as asynchronous
-from anabranch.client.bulk import Sent
-from anabranch.client.checkpoint import Checkpoint
-from anabranch.client.checkpoint_consumer import CheckpointConsumer, Restore
 from anabranch.client.client import Start
-from anabranch.client.compression import Compression
-from anabranch.client.consumer import BATCH_ROWS, Consumer
-from anabranch.client.errors import Closed
-from anabranch.client.message import Message, MessageId
-from anabranch.client.message_batch import MessageBatch
-from anabranch.client.policies import (
+from anabranch.client.config import (
     AccessMode,
     Backoff,
     Batching,
@@ -32,16 +24,24 @@ from anabranch.client.policies import (
     ProcessingTimeout,
     Seconds,
 )
-from anabranch.client.portal import PORTAL
-from anabranch.client.producer import Producer
-from anabranch.client.queue_consumer import QueueConsumer
-from anabranch.client.schema import Schema
-from anabranch.client.stream_consumer import StreamConsumer
-from anabranch.client.times import Moment
+from anabranch.client.consumer.checkpoint import Checkpoint
+from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, Restore
+from anabranch.client.consumer.consumer import BATCH_ROWS, Consumer
+from anabranch.client.consumer.queue_consumer import QueueConsumer
+from anabranch.client.consumer.stream_consumer import StreamConsumer
+from anabranch.client.errors import Closed
+from anabranch.client.messages.compression import Compression
+from anabranch.client.messages.message import Message, MessageId
+from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.messages.timestamps import Moment
+from anabranch.client.producer.bulk_send import Sent
+from anabranch.client.producer.producer import Producer
+from anabranch.client.schema.schema import Schema
 from anabranch.model.layout import Layout
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.credentials import Credentials, Tls
+from anabranch.runtime.loop_thread import PORTAL
 
 
 class _Face:

@@ -8,16 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from anabranch.client.address import Address
-from anabranch.client.channel import Ground
-from anabranch.client.checkpoint import Checkpoint
-from anabranch.client.checkpoint_consumer import CheckpointConsumer, CheckpointOptions, Restore, check_start
-from anabranch.client.compression import Compression
-from anabranch.client.consumer import Consumer
-from anabranch.client.dead_letters import DeadLetters
-from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
-from anabranch.client.opening import Opening
-from anabranch.client.policies import (
+from anabranch.client.async_resource import Opening
+from anabranch.client.config import (
     NO_BATCHING,
     AccessMode,
     Backoff,
@@ -29,13 +21,21 @@ from anabranch.client.policies import (
     Seconds,
     seconds,
 )
-from anabranch.client.pool import Pool
-from anabranch.client.producer import Producer
-from anabranch.client.producer_options import ProducerOptions
-from anabranch.client.queue_consumer import QueueConsumer, QueueOptions
-from anabranch.client.schema import Schema, schema_of
-from anabranch.client.stream_consumer import StreamConsumer, StreamOptions
-from anabranch.client.topic_watch import TopicWatches
+from anabranch.client.connection.address import Address
+from anabranch.client.connection.connection_pool import Pool
+from anabranch.client.consumer.checkpoint import Checkpoint
+from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, CheckpointOptions, Restore, check_start
+from anabranch.client.consumer.consumer import Consumer
+from anabranch.client.consumer.dead_letters import DeadLetters
+from anabranch.client.consumer.queue_consumer import QueueConsumer, QueueOptions
+from anabranch.client.consumer.segment_consumer import Ground
+from anabranch.client.consumer.stream_consumer import StreamConsumer, StreamOptions
+from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
+from anabranch.client.messages.compression import Compression
+from anabranch.client.producer.options import ProducerOptions
+from anabranch.client.producer.producer import Producer
+from anabranch.client.schema.schema import Schema, schema_of
+from anabranch.client.topic.layout_watch import TopicWatches
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock

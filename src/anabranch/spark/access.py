@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anabranch.client.address import Address
+from anabranch.client.connection.address import Address
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.credentials import Basic, Certificate, Credentials, Tls, Token
 

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from anabranch.client.address import Address
-from anabranch.client.connection import Connection
+from anabranch.client.config import Backoff, ConnectionPolicy
+from anabranch.client.connection.address import Address
+from anabranch.client.connection.connection import Connection
+from anabranch.client.connection.connection_pool import Pool
 from anabranch.client.errors import ClientError, NotSupported, TimedOut, TopicNotFound, TopicTerminated, refusal
-from anabranch.client.policies import Backoff, ConnectionPolicy
-from anabranch.client.pool import Pool
-from anabranch.client.portal import Portal
-from anabranch.client.topic_view import TopicView
-from anabranch.client.topic_watch import TopicWatch, TopicWatches
+from anabranch.client.topic.layout_watch import TopicWatch, TopicWatches
+from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.segment import Segment, backing_topic
@@ -32,6 +31,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, message_id, position_of
 from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import SystemClock
+from anabranch.runtime.loop_thread import Portal
 from anabranch.spark.access import Access
 from anabranch.spark.fetch import Intake, subscribe_fields
 from anabranch.spark.view import LedgerSum, Stretch, View

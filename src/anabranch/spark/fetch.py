@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol
 
-from anabranch.client.connection import Connection
+from anabranch.client.connection.connection import Connection
+from anabranch.client.connection.connection_state import command
 from anabranch.client.errors import ClientError, NotReady, TimedOut
-from anabranch.client.link import command
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from anabranch import codec
-from anabranch.client.connection import Connection
+from anabranch.client.connection.connection import Connection
 from anabranch.client.errors import ClientError, NotReady, TopicTerminated, refusal
 from anabranch.model.routing import RingHash, keyless_position
 from anabranch.model.segment import Segment

@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch import codec
-from anabranch.client.compression import Compression, compressed
 from anabranch.client.errors import ClientError, TimedOut, TopicTerminated
-from anabranch.client.topic_view import TopicView
+from anabranch.client.messages.compression import Compression, compressed
+from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.errors import Error
 from anabranch.model.routing import RoutingKind
 from anabranch.model.segment import Segment

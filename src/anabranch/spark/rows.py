@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from anabranch import codec
-from anabranch.client.compression import unpacked
+from anabranch.client.messages.compression import unpacked
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import Bytes

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from anabranch.client.topic_view import TopicView
+from anabranch.client.topic.topic_view import TopicView
 from anabranch.spark.access import BadSparkOption
 from anabranch.spark.cluster import cluster_of
 from anabranch.spark.options import SourceOptions

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from anabranch.client.compression import Compression
+from anabranch.client.messages.compression import Compression
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.chance import secret_bytes
 from anabranch.spark.access import Access, BadSparkOption

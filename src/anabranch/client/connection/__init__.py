@@ -1,0 +1,1 @@
+"""One connection, the pool, reconnecting."""

@@ -1,0 +1,303 @@
+"""One connection of the SDK: where the `Link` machine meets a stream of bytes and the event loop. Knows streams and
+timers; knows nothing of topics. Producers and consumers listen by id and are told when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any, Protocol
+
+from anabranch.client.config import ConnectionPolicy, seconds
+from anabranch.client.connection.address import Address
+from anabranch.client.connection.connection_state import (
+    Answered,
+    Broken,
+    Challenged,
+    Event,
+    Failed,
+    ForConsumer,
+    ForProducer,
+    ForSession,
+    Link,
+    Opened,
+)
+from anabranch.client.connection.connection_state import Write as LinkWrite
+from anabranch.client.errors import CannotSignIn, ClientError, TimedOut, Unreachable
+from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.entry import Bytes
+from anabranch.protocol.frames import MESSAGE_BYTES_MAX
+from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.credentials import Credentials, NoCredentials
+from anabranch.runtime.dial import dial
+from anabranch.runtime.net import Buffer, Stream
+
+
+class Listener(Protocol):
+    """A producer, a consumer or a watch on this connection. Called on the event loop; must not raise."""
+
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None: ...
+
+    def detached(self, error: ClientError) -> None:
+        """The connection is over; at most once per listening."""
+
+
+class Connection:
+    def __init__(self, address: Address, policy: ConnectionPolicy, clock: Clock, auth: Credentials | None) -> None:
+        self.address = address
+        self.message_bytes_max = MESSAGE_BYTES_MAX
+        self.supports_scalable_topics = False
+        self.has_extensions = False  # it reads and writes what is Anabranch's own on the wire
+        self._clock = clock
+        self._auth = auth
+        self._link = Link(keepalive_s=seconds(policy.keepalive))
+        self._stream: Stream | None = None
+        self._timer: Timer | None = None
+        self._timer_at = float("inf")
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._opened: asyncio.Future[None] = loop.create_future()
+        self._gone: asyncio.Future[None] = loop.create_future()  # the socket is closed
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._producers: dict[int, Listener] = {}
+        self._consumers: dict[int, Listener] = {}
+        self._sessions: dict[int, Listener] = {}
+        self._last_id = 0
+        self._failure: ClientError | None = None
+        self._outbox: list[Buffer] = []
+
+    @classmethod
+    async def dial(
+        cls,
+        address: Address,
+        policy: ConnectionPolicy,
+        clock: Clock,
+        auth: Credentials | None,
+        tls: ssl.SSLContext | None,
+    ) -> Connection:
+        """A connection that the broker has accepted."""
+        connection = cls(address, policy, clock, auth)
+        try:
+            async with asyncio.timeout(seconds(policy.connect_timeout)):
+                context = (tls or ssl.create_default_context()) if address.is_tls else None
+                await dial(address.host, address.port, connection._attached, context)
+                await connection._opened
+        except TimeoutError as error:
+            connection.abort("no answer")
+            raise TimedOut(f"no answer from {address}") from error
+        except ssl.SSLError as error:
+            connection.abort("not connected")
+            raise Unreachable(f"TLS with {address} failed: {error.reason or error}") from error
+        except OSError as error:
+            connection.abort("not connected")
+            raise Unreachable(f"cannot connect to {address}: {error.strerror or error}") from error
+        except BaseException:
+            connection.abort("given up")
+            raise
+        return connection
+
+    @property
+    def is_usable(self) -> bool:
+        return self._failure is None
+
+    # -- the stream's side
+
+    def _attached(self, stream: Stream) -> Connection:
+        self._stream = stream
+        if self._failure is not None:
+            self._loop.call_soon(stream.abort)  # it has no handler yet
+            return self
+        now = self._clock.monotonic()
+        if self._auth is None:
+            self.write(self._link.start(now))
+        elif (data := self._credentials()) is not None:
+            self.write(self._link.start(now, auth_method=self._auth.method, auth_data=data))
+        self._set_timer()
+        return self
+
+    @property
+    def block_bytes(self) -> int:
+        return self._link.block_bytes
+
+    def buffer(self) -> memoryview:
+        return self._link.buffer()
+
+    def received(self, count: int) -> None:
+        self._perform(self._link.received(count, self._clock.monotonic()))
+
+    def received_block(self, block: bytes) -> None:
+        self._perform(self._link.received_block(block, self._clock.monotonic()))
+
+    def drained(self) -> None:
+        """What may be under way is bounded by whoever writes."""
+
+    def closed(self, reason: str) -> None:
+        self._perform(self._link.lost(f"the connection is over: {reason}"))
+        self._mark_gone()
+
+    def _mark_gone(self) -> None:
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    # -- saying
+
+    def new_id(self) -> int:
+        """For a producer or consumer on this connection."""
+        self._last_id += 1
+        return self._last_id
+
+    def write(self, *buffers: Buffer) -> None:
+        """Frames written in one turn of the loop leave together."""
+        if self._stream is None or self._failure is not None:
+            return
+        if not self._outbox:
+            self._loop.call_soon(self._send)
+        self._outbox += buffers
+
+    def _send(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        if self._stream is not None and outbox:
+            self._stream.write(outbox)
+
+    def begin(self, kind: int, timeout_s: float, **fields: Any) -> asyncio.Future[Any]:
+        """Like `ask`, written before it returns; the future has the answer."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if self._failure is not None:
+            answer.set_exception(self._failure)
+            return answer
+        request_id, data = self._link.request(kind, self._clock.monotonic() + timeout_s, **fields)
+        self._answers[request_id] = answer
+        answer.add_done_callback(lambda _: self._settled(request_id))
+        self.write(data)
+        self._set_timer()
+        return answer
+
+    def _settled(self, request_id: int) -> None:
+        self._link.forget(request_id)
+        self._answers.pop(request_id, None)
+
+    async def ask(self, kind: int, timeout_s: float, **fields: Any) -> Any:
+        """The body of the answer; raises what the broker refused with, or TimedOut, or Unreachable."""
+        return await self.begin(kind, timeout_s, **fields)
+
+    # -- hearing
+
+    def listen_producer(self, producer_id: int, listener: Listener) -> None:
+        self._producers[producer_id] = listener
+
+    def listen_consumer(self, consumer_id: int, listener: Listener) -> None:
+        self._consumers[consumer_id] = listener
+
+    def listen_session(self, session_id: int, listener: Listener) -> None:
+        """A watch of a topic's layout. Its ids are the client's own, not `new_id`."""
+        self._sessions[session_id] = listener
+
+    def unlisten_session(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)
+
+    def unlisten(self, identity: int) -> None:
+        """Producers and consumers of one connection have different ids."""
+        self._producers.pop(identity, None)
+        self._consumers.pop(identity, None)
+
+    def _perform(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case ForConsumer(consumer_id, kind, body, payload):
+                    if (listener := self._consumers.get(consumer_id)) is not None:
+                        listener.heard(kind, body, payload)
+                case ForProducer(producer_id, kind, body):
+                    if (listener := self._producers.get(producer_id)) is not None:
+                        listener.heard(kind, body, b"")
+                case ForSession(session_id, body):
+                    if (listener := self._sessions.get(session_id)) is not None:
+                        listener.heard(BaseCommand.SCALABLE_TOPIC_UPDATE, body, b"")
+                case Answered(request_id, _, body):
+                    answer = self._answers.get(request_id)
+                    if answer is not None and not answer.done():
+                        answer.set_result(body)
+                case Failed(request_id, error):
+                    answer = self._answers.get(request_id)
+                    if answer is not None and not answer.done():
+                        answer.set_exception(error)
+                case LinkWrite(data):
+                    self.write(data)
+                case Challenged():
+                    self._answer_challenge()
+                case Opened(_, message_bytes_max, features):
+                    self.message_bytes_max = message_bytes_max
+                    self.supports_scalable_topics = features.supports_scalable_topics
+                    self.has_extensions = features.anabranch_extensions
+                    if not self._opened.done():
+                        self._opened.set_result(None)
+                case Broken(error):
+                    self._over(error)
+
+    def _answer_challenge(self) -> None:
+        """The broker asks who we are, again: what was true when we connected may have expired."""
+        if self._auth is None:
+            self.write(self._link.auth_response("none", b""))
+        elif (data := self._credentials()) is not None:
+            self.write(self._link.auth_response(self._auth.method, data))
+
+    def _credentials(self) -> bytes | None:
+        """Without any, the connection is over: nobody would talk to us."""
+        assert self._auth is not None
+        try:
+            return self._auth.data()
+        except NoCredentials as error:
+            self._perform(self._link.refuse(CannotSignIn(str(error))))
+            return None
+
+    # -- time and the end
+
+    def _set_timer(self) -> None:
+        """One timer; it is only ever moved to an earlier time."""
+        at = self._link.next_tick()
+        if self._failure is not None or at >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._clock.call_later(max(0.0, at - self._clock.monotonic()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        self._perform(self._link.tick(self._clock.monotonic()))
+        self._set_timer()
+
+    def _over(self, error: ClientError) -> None:
+        self._failure = error
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._stream is not None:
+            self._stream.abort()
+        else:
+            self._mark_gone()
+        if not self._opened.done():
+            self._opened.set_exception(error)
+            self._opened.exception()  # read here: whoever dialled may have gone away
+        listeners = [*self._producers.values(), *self._consumers.values(), *self._sessions.values()]
+        self._producers.clear()
+        self._consumers.clear()
+        self._sessions.clear()
+        for listener in listeners:
+            listener.detached(error)
+
+    def abort(self, reason: str) -> None:
+        self._perform(self._link.lost(reason))
+
+    async def close(self) -> None:
+        """What was written is handed to the kernel first. Returns when the socket is closed; cancelled, it is closed
+        all the same, at once."""
+        self._send()
+        try:
+            if self._stream is not None and self._failure is None:
+                self._stream.close()
+                async with asyncio.timeout(1.0):
+                    await asyncio.shield(self._gone)
+        except TimeoutError:
+            pass  # the peer does not read; abort drops the rest
+        finally:
+            self.abort("closed")
+        await asyncio.shield(self._gone)

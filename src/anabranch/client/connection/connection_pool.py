@@ -1,0 +1,146 @@
+"""Connections of one client, one per broker, and the questions that any broker answers: how many partitions, who serves
+a topic. Knows lookups and redirects; nothing of producers and consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+
+from anabranch.client.config import ConnectionPolicy
+from anabranch.client.connection.address import Address
+from anabranch.client.connection.connection import Connection
+from anabranch.client.errors import ClientError, Closed, NotReady, TimedOut, Unreachable, refusal
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.credentials import Credentials
+from anabranch.runtime.tasks import TaskOwner
+
+HOPS_MAX = 20
+
+
+class Pool:
+    def __init__(
+        self,
+        services: Sequence[Address],
+        policy: ConnectionPolicy,
+        clock: Clock,
+        *,
+        auth: Credentials | None = None,
+        tls: ssl.SSLContext | None = None,
+        answer_timeout_s: float = 30.0,
+    ) -> None:
+        self._services = list(services)  # the one that answered last comes first
+        self._policy = policy
+        self._clock = clock
+        self._auth = auth
+        self._tls = tls
+        self.answer_timeout_s = answer_timeout_s
+        self._connections: dict[Address, Connection] = {}
+        self._dials: dict[Address, asyncio.Task[Connection | ClientError]] = {}
+        self._tasks = TaskOwner("client-dials")
+        self._is_closed = False
+
+    async def connection(self, address: Address | None = None) -> Connection:
+        """The connection to a broker, dialled if need be; without `address` to any one that answers."""
+        if address is not None:
+            return await self._connection(self._known(address))
+        failure: ClientError | None = None
+        for service in list(self._services):
+            try:
+                return await self._connection(service)
+            except (Unreachable, TimedOut) as error:
+                failure = error
+                if service in self._services:  # the others are asked first from now on
+                    self._services.remove(service)
+                    self._services.append(service)
+        assert failure is not None
+        raise failure
+
+    async def _connection(self, address: Address) -> Connection:
+        """Everybody who asks for the same one meanwhile waits for the same dial."""
+        if self._is_closed:
+            raise Closed("the client is closed")
+        known = self._connections.get(address)
+        if known is not None and known.is_usable:
+            return known
+        dial = self._dials.get(address)
+        if dial is None:
+            dial = self._tasks.spawn(self._dial(address), f"dial {address}")
+            assert dial is not None
+            self._dials[address] = dial
+        # Shielded: one caller that is cancelled must not take the connection away from the others.
+        outcome = await asyncio.shield(dial)
+        if isinstance(outcome, ClientError):
+            raise outcome
+        return outcome
+
+    async def _dial(self, address: Address) -> Connection | ClientError:
+        try:
+            made = await Connection.dial(address, self._policy, self._clock, self._auth, self._tls)
+            self._connections[address] = made
+            return made
+        except ClientError as error:
+            return error
+        finally:
+            self._dials.pop(address, None)
+
+    async def private(self, address: Address | None) -> Connection:
+        """A connection that nobody else uses, to this broker or to any; whoever asked closes it."""
+        if self._is_closed:
+            raise Closed("the client is closed")
+        if address is None:
+            address = (await self.connection()).address
+        return await Connection.dial(self._known(address), self._policy, self._clock, self._auth, self._tls)
+
+    def _known(self, address: Address) -> Address:
+        """A broker on loopback has several names; one connection is enough."""
+        return next((service for service in self._services if address.is_same_place(service)), address)
+
+    def address_of(self, url: str, url_tls: str) -> str:
+        """Which of a broker's two addresses is for us; empty when that one was not said."""
+        return url_tls if self._services[0].is_tls else url
+
+    async def partitions(self, topic: str) -> int:
+        """How many; 0 for a topic that is not partitioned."""
+        connection = await self.connection()
+        answer = await connection.ask(BaseCommand.PARTITIONED_METADATA, self.answer_timeout_s, topic=topic)
+        if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+            raise refusal(answer.error, answer.message)
+        return int(answer.partitions)
+
+    async def serving(self, topic: str) -> Connection:
+        """A connection to the broker that serves this topic."""
+        address: Address | None = None
+        authoritative = False
+        for _ in range(HOPS_MAX):
+            connection = await self.connection(address)
+            answer = await connection.ask(
+                BaseCommand.LOOKUP, self.answer_timeout_s, topic=topic, authoritative=authoritative
+            )
+            if answer.response == pb.CommandLookupTopicResponse.Failed:
+                raise refusal(answer.error, answer.message)
+            url = self.address_of(answer.brokerServiceUrl, answer.brokerServiceUrlTls)
+            if answer.response == pb.CommandLookupTopicResponse.Connect:
+                if answer.proxy_through_service_url or not url:
+                    return connection
+                return await self.connection(Address.parse(url))
+            if not url:
+                raise Unreachable(f"a broker sends us on for {topic} and does not say where to")
+            address, authoritative = Address.parse(url), answer.authoritative
+        raise NotReady(f"brokers send us round in circles for {topic}")
+
+    async def close(self) -> None:
+        """Safe to repeat; returns when every socket is closed. Cancelled, they are closed all the same."""
+        self._is_closed = True
+        try:
+            await self._tasks.close()
+        finally:
+            connections = list(self._connections.values())
+            self._connections.clear()
+            try:
+                await asyncio.gather(*(connection.close() for connection in connections))
+            finally:
+                for connection in connections:  # some may not even have begun
+                    connection.abort("closed")

@@ -1,0 +1,149 @@
+"""Keeps one producer or consumer attached to the broker that serves its topic: lookup, attach, wait for the loss, back
+off, again. Knows when to try again and when to give up; nothing of what is produced or consumed.
+
+What a broker refuses for the moment is asked again at once, and only then with pauses that grow: a pause of its first
+length is a hundred times longer than most such moments."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from anabranch.client.config import Backoff
+from anabranch.client.connection.connection import Connection
+from anabranch.client.errors import (
+    ClientError,
+    ConsumerBusy,
+    LimitExceeded,
+    ProducerBusy,
+    QuotaExceeded,
+    Refused,
+    TimedOut,
+)
+from anabranch.model.errors import Error
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+URGENT_EVERY_SECONDS = 0.05
+
+
+class Finder(Protocol):
+    """Who serves a topic? The pool asks the brokers."""
+
+    async def serving(self, topic: str) -> Connection: ...
+
+
+class Part(Protocol):
+    """What is attached: one lane or one intake."""
+
+    @property
+    def topic(self) -> str: ...
+
+    async def attach(self, connection: Connection) -> None:
+        """Introduce yourself on this connection; raises ClientError. Later losses go to `Attachment.lose`."""
+
+    def lost(self) -> None:
+        """The connection is over. Called after every attempt to attach, successful or not."""
+
+    def ended(self, error: ClientError) -> None:
+        """It can never be attached again."""
+
+
+class Attachment:
+    def __init__(
+        self,
+        part: Part,
+        pool: Finder,
+        backoff: Backoff,
+        clock: Clock,
+        chance: Chance,
+        forgives: tuple[type[ClientError], ...] = (),
+    ) -> None:
+        """`forgives`: refusals that pass by themselves here, also before it was attached once."""
+        self._part = part
+        self._pool = pool
+        self._backoff = backoff
+        self._clock = clock
+        self._chance = chance
+        self._forgives = forgives
+        self._is_urgent = False
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._loss: asyncio.Future[ClientError] = loop.create_future()
+        self._first: asyncio.Future[ClientError | None] = loop.create_future()
+        self._last_error: ClientError | None = None
+
+    def lose(self, error: ClientError, *, is_urgent: bool = False) -> None:
+        """The connection broke, or the broker sent the part away. What is urgent is attached again without a pause,
+        once: a broker that keeps sending us away is not asked all the time."""
+        if not self._loss.done():
+            self._is_urgent = is_urgent
+            self._loss.set_result(error)
+
+    @property
+    def last_error(self) -> ClientError | None:
+        return self._last_error
+
+    @property
+    def is_lost(self) -> bool:
+        return self._loss.done()
+
+    async def wait_first(self, timeout_s: float) -> None:
+        """Until it was attached once; raises why that cannot be, or TimedOut with the last reason."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                error = await asyncio.shield(self._first)
+        except TimeoutError:
+            why = "the broker does not answer" if self._last_error is None else self._last_error.reason
+            raise TimedOut(f"{self._part.topic} is not available: {why}") from self._last_error
+        if error is not None:
+            raise error
+
+    async def run(self) -> None:
+        """Until cancelled, or until the broker says something final."""
+        attempt, urgent_at = 0, float("-inf")
+        while True:
+            self._loss = self._loop.create_future()
+            self._is_urgent = False
+            try:
+                connection = await self._pool.serving(self._part.topic)
+                await self._part.attach(connection)
+                if not self._first.done():
+                    self._first.set_result(None)
+                attempt = 0
+                error = await self._loss
+            except Error as refused:
+                error = refused if isinstance(refused, ClientError) else ClientError(refused.reason)
+            self._part.lost()
+            self._last_error = error
+            if self._is_final(error):
+                self._part.ended(error)
+                if not self._first.done():
+                    self._first.set_result(error)
+                return
+            is_urgent = self._is_urgent or (attempt == 0 and isinstance(error, Refused) and not _is_lasting(error))
+            if is_urgent and self._clock.monotonic() - urgent_at >= URGENT_EVERY_SECONDS:
+                urgent_at = self._clock.monotonic()
+                continue
+            delay = self._backoff.delay(attempt, self._chance.random())
+            log.info("attaching again", extra={"topic": self._part.topic, "reason": error.reason, "delay_s": delay})
+            await self._clock.sleep(delay)
+            attempt += 1
+
+    def _is_final(self, error: ClientError) -> bool:
+        if isinstance(error, self._forgives):
+            return False
+        if not self._first.done():
+            # Whoever opens it should hear at once that somebody else is there.
+            return not error.retryable or isinstance(error, ProducerBusy | ConsumerBusy)
+        # A refusal without a reason that we know is a broker in trouble, not a verdict.
+        return not error.retryable and type(error) is not Refused
+
+
+def _is_lasting(error: ClientError) -> bool:
+    """A limit is not over in a moment; everything else that a broker refuses may be: it opens, moves or closes the
+    topic, or our former self is just leaving."""
+    return isinstance(error, QuotaExceeded | LimitExceeded)

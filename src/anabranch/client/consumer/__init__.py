@@ -1,0 +1,1 @@
+"""Receiving. The same pattern."""

@@ -1,0 +1,51 @@
+"""The messages of an entry as bits, and ids as acks have them on the wire. Pure; knows nothing of who acknowledges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anabranch.client.consumer.chunk_tracker import Place
+from anabranch.client.messages.message import MessageId
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import U64_MASK, signed
+
+
+def all_of(size: int) -> int:
+    return (1 << (size or 1)) - 1
+
+
+def bit_of(one: MessageId) -> int:
+    return 1 << max(one.batch_index, 0)
+
+
+def bits_of(words: Iterable[int]) -> int:
+    return sum((word & U64_MASK) << 64 * index for index, word in enumerate(words))
+
+
+def words_of(bits: int, size: int) -> list[int]:
+    return [signed(bits >> shift & U64_MASK) for shift in range(0, size, 64)]
+
+
+def wire_of(place: Place, lane: int) -> pb.MessageIdData:
+    identity = pb.MessageIdData(ledgerId=place[0] & U64_MASK, entryId=place[1] & U64_MASK)
+    if lane >= 0:
+        identity.partition = lane
+    return identity
+
+
+def ack_of(place: Place, lane: int, left: int, size: int) -> pb.MessageIdData:
+    """Of an entry; `left`: messages of its batch that are not acknowledged."""
+    identity = wire_of(place, lane)
+    if left:
+        identity.ack_set.extend(words_of(left, size))
+        identity.batch_size = size
+    return identity
+
+
+def covered(floor: tuple[int, int, int] | None, place: Place, size: int) -> int:
+    """Messages of this entry that a cumulative ack up to `floor` (ledger, entry, index; -1: all of it) covers."""
+    if floor is None or place > floor[:2]:
+        return 0
+    if place < floor[:2] or floor[2] < 0:
+        return all_of(size)
+    return all_of(size) & ((2 << floor[2]) - 1)

@@ -1,0 +1,331 @@
+"""What all consumers share: topics that are watched, channels to their segments, one inbox over all of them.
+
+Knows asyncio. Which segments are read is for the kinds to say (`queue_consumer`, `stream_consumer`,
+`checkpoint_consumer`); what flows in a channel is decided by its `intake`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Self
+
+from anabranch.client.config import Seconds, seconds
+from anabranch.client.connection.reconnect import Attachment
+from anabranch.client.consumer.receive_queue import Inbox
+from anabranch.client.consumer.segment_consumer import FAREWELL_SECONDS, Channel, ChannelSpec, Ground
+from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound
+from anabranch.client.messages.message import Message, MessageId
+from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.schema.schema import Schema
+from anabranch.client.schema.schema_resolver import Tutor, on_wire
+from anabranch.client.topic.layout_watch import TopicWatch
+from anabranch.client.topic.topic_view import Served, TopicView
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.segment import Segment
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.runtime.tasks import TaskOwner
+
+BATCH_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions:
+    """What every kind has. `prefetch` bounds what waits for the application, over all partitions and segments."""
+
+    subscription: str
+    name: str
+    from_earliest: bool
+    prefetch: int
+    ack_group_s: float
+    operation_timeout_s: float
+    properties: Mapping[str, str] = field(default_factory=dict)
+    subscription_properties: Mapping[str, str] = field(default_factory=dict)
+    schema: Schema | None = None
+    priority: int = 0
+
+
+class TopicPart:
+    """One topic of a consumer: what is known of it, and its channels by segment."""
+
+    def __init__(self, watch: TopicWatch, view: TopicView) -> None:
+        self.watch = watch
+        self.view = view
+        self.first = frozenset(view.layout.segments)  # what is there from the start; everything else came later
+        self.channels: dict[int, Channel] = {}
+        self.unfollow: Callable[[], None] = lambda: None
+
+
+class Consumer:
+    """Made by a client. Messages of one partition or segment come in their order; between them all have their turn."""
+
+    def __init__(self, topics: Sequence[TopicName], options: ConsumerOptions, ground: Ground) -> None:
+        self._topics = tuple(topics)
+        self._options = options
+        self._ground = ground
+        self._tasks = TaskOwner("consumer")
+        self._inbox: Inbox[Channel] = Inbox()
+        self._watches: list[TopicWatch] = []
+        self._parts: list[TopicPart] = []
+        self._channels: dict[tuple[str, int], Channel] = {}  # by topic and lane, as message ids have them
+        self._is_closed = False
+        self._lessons = 0
+        self._tutor = None if options.schema is None else Tutor(options.schema, ground, self._tasks)
+        self._is_attentive = self._tutor is not None  # something is to be done with each message that leaves
+
+    async def open(self) -> Self:
+        """Returns when everything that can be read now is attached."""
+        clock = self._ground.clock
+        deadline = clock.monotonic() + self._options.operation_timeout_s
+        try:
+            for topic in self._topics:
+                watch = self._ground.watches.hold(topic, self)
+                self._watches.append(watch)
+                part = TopicPart(watch, await watch.wait_first(max(0.0, deadline - clock.monotonic())))
+                self._parts.append(part)
+                part.unfollow = watch.follow(partial(self._seen, part))
+            for part in self._parts:
+                await self._ready(part, max(0.0, deadline - clock.monotonic()))
+        except BaseException:
+            await self.close(timeout=0)
+            raise
+        return self
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def topic(self) -> str:
+        """The topic; of several, all with commas between them."""
+        return ",".join(map(str, self._topics))
+
+    @property
+    def subscription(self) -> str:
+        return self._options.subscription
+
+    @property
+    def name(self) -> str:
+        return self._options.name
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        """What is known of the topics now: their segments, or their partitions seen as such. Changes with a split."""
+        return {str(part.view.topic): part.view.layout for part in self._parts}
+
+    async def receive(self, timeout: Seconds | None = None) -> Message | None:
+        """The next message; None when there was none in time. Without `timeout` it waits as long as it takes."""
+        inbox = self._inbox
+        found = inbox.buffer.take() if inbox.failure is None else None  # what mostly happens, without a detour
+        if found is None:
+            found = await inbox.wait(None if timeout is None else seconds(timeout))
+            if found is None:
+                return None
+        channel, message = found
+        if flow := channel.intake.taken():
+            channel.perform(flow)
+        if self._is_attentive:
+            self._hand_out(channel, message)
+        return message
+
+    async def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
+        """Waits for the first message, then takes what is there, at most `count`. Empty when there was none in time."""
+        if count < 1:
+            raise BadOption("receive_many takes at least 1")
+        first = await self.receive(timeout)
+        found = [] if first is None else [first]
+        while found and len(found) < count and (more := self._inbox.take()):
+            channel, message = more
+            channel.taken()
+            if self._is_attentive:
+                self._hand_out(channel, message)
+            found.append(message)
+        return found
+
+    async def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
+        """Waits for the first message, then takes what is there, whole entries at a time, until it has `count` messages
+        or more. Empty when there was none in time. Much cheaper per message than the others, above all as columns."""
+        if count < 1:
+            raise BadOption("receive_batch takes at least 1")
+        await self._inbox.wait_filled(None if timeout is None else seconds(timeout))
+        parts: list[Sequence[Message]] = []
+        numbers = -1
+        while count > 0 and (found := self._inbox.take_parcel()):
+            channel, parcel = found
+            numbers = self._hand_out_parcel(channel, parcel)
+            parts.append(parcel)
+            count -= len(parcel)
+        return MessageBatch(parts, numbers)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Ends when the consumer is closed."""
+        try:
+            message = await self.receive()
+        except Closed as error:
+            raise StopAsyncIteration from error
+        assert message is not None
+        return message
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Acknowledges nothing that the application did not; says what it did. Safe to repeat."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._inbox.fail(Closed("the consumer is closed"))
+        timeout_s = FAREWELL_SECONDS if timeout is None else seconds(timeout)
+        for part in self._parts:
+            part.unfollow()
+        channels = [channel for part in self._parts for channel in part.channels.values()]
+        try:
+            await asyncio.gather(*(channel.close(timeout_s) for channel in channels))
+            await self._depart(timeout_s)
+        finally:
+            self._tasks.cancel()
+            for channel in channels:
+                channel.lost()
+            try:
+                await self._tasks.close()
+            finally:
+                await asyncio.gather(*(self._ground.watches.let_go(watch, self) for watch in self._watches))
+
+    # -- for the channels
+
+    def arrived(self, channel: Channel, messages: Sequence[Message]) -> None:
+        if self._tutor is not None:
+            self._lessons += 1
+            reason = f"schema {self._lessons}"  # what these were written with may have to be asked for
+            if not self._tutor.prepare(messages, partial(self._inbox.release, channel, reason)):
+                self._inbox.hold(channel, reason)
+        self._inbox.arrived(channel, messages)
+
+    def dropped(self, channel: Channel) -> list[MessageId]:
+        return [message.id for message in self._inbox.drop(channel)]
+
+    def ended(self, channel: Channel, error: ClientError) -> None:
+        self._inbox.fail(error)
+
+    def reached_end(self, channel: Channel) -> None:
+        self._share()
+
+    def refilled(self, channel: Channel) -> None:
+        self._share()
+
+    # -- for the kinds
+
+    def _seen(self, part: TopicPart, view: TopicView) -> None:
+        """The layout as it is now: called at once and with every change; must not raise."""
+        raise NotImplementedError
+
+    async def _ready(self, part: TopicPart, timeout_s: float) -> None:
+        """Until what the first layout asks for is attached."""
+        channels = list(part.channels.values())
+        for channel in channels:
+            assert channel.attachment is not None
+            if part.channels.get(channel.spec.segment_id) is channel:
+                await channel.attachment.wait_first(timeout_s)
+
+    async def _depart(self, timeout_s: float) -> None:
+        """All channels are closed; what else is to be said?"""
+
+    def _hand_out(self, channel: Channel, message: Message) -> None:
+        """A message leaves for the application. Called only where `_is_attentive`: once per message, so it counts."""
+        if self._tutor is not None:
+            self._tutor.finish(message)
+
+    def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
+        """Messages that came together leave for the application; a running number, if the kind has one."""
+        channel.taken(len(parcel))
+        if self._tutor is not None:
+            for message in parcel:
+                self._tutor.finish(message)
+        return -1
+
+    def _spec(
+        self, part: TopicPart, segment: Segment, sub_type: pb.CommandSubscribe.SubType, topic: str | None = None
+    ) -> ChannelSpec:
+        view, options = part.view, self._options
+        is_legacy = view.is_legacy(segment)
+        backing = topic or view.backing(segment)
+        # What was not there when we came is read from its beginning: nothing of it is from before our time.
+        from_earliest = options.from_earliest or segment.segment_id not in part.first
+        suffix = "" if view.is_synthetic else f"-seg-{segment.segment_id}"
+        return ChannelSpec(
+            topic=backing,
+            identity=str(view.topic),
+            lane=view.lane(segment),
+            segment_id=segment.segment_id,
+            partition=TopicName.parse(backing).partition_index if is_legacy else -1,
+            is_legacy=is_legacy,
+            subscription=options.subscription,
+            sub_type=sub_type,
+            consumer_name=options.name + suffix,
+            from_earliest=from_earliest,
+            priority=options.priority,
+            properties=options.properties,
+            subscription_properties=options.subscription_properties,
+            ack_group_s=options.ack_group_s,
+            hint=_hint(view, segment.segment_id),
+            schema=None if options.schema is None else on_wire(options.schema),
+        )
+
+    def _attach(self, part: TopicPart, channel: Channel, forgives: tuple[type[ClientError], ...] | None = None) -> None:
+        """Starts; `channel.attachment` says how it goes. Nothing is begun any more while the consumer leaves: nobody
+        would say goodbye for it."""
+        if self._is_closed:
+            return
+        spec, ground = channel.spec, self._ground
+        if forgives is None:
+            # Of scalable topics the layout says what is there: a segment that is not yet, or not yet free, will be.
+            forgives = () if part.view.is_synthetic else (TopicNotFound, ConsumerBusy)
+        channel.attachment = Attachment(
+            channel, channel, ground.backoff, ground.clock, ground.chance, forgives=forgives
+        )
+        part.channels[spec.segment_id] = channel
+        self._channels[spec.identity, spec.lane] = channel
+        self._share()
+        if (segment := part.view.layout.segments.get(spec.segment_id)) is not None and not segment.is_active:
+            channel.ends_at(segment.last_position)
+        channel.task = self._tasks.spawn(channel.attachment.run(), spec.topic)
+
+    def _detach(self, part: TopicPart, channel: Channel) -> asyncio.Task[None] | None:
+        """The segment is not ours any more, or not there any more."""
+        if part.channels.get(channel.spec.segment_id) is channel:
+            del part.channels[channel.spec.segment_id]
+        if self._channels.get((channel.spec.identity, channel.spec.lane)) is channel:
+            del self._channels[channel.spec.identity, channel.spec.lane]
+        self._share()
+        return self._tasks.spawn(channel.leave(FAREWELL_SECONDS), f"leave {channel}")
+
+    def _share(self) -> None:
+        """The prefetch, divided among those who have something to bring."""
+        busy = sum(1 for channel in self._channels.values() if not channel.is_at_end)
+        window = max(1, self._options.prefetch // max(1, busy))
+        for channel in self._channels.values():
+            channel.resize(1 if channel.is_at_end else window)
+
+    def _channel_of(self, one: MessageId) -> Channel | None:
+        """None: its segment is not attached any more. Raises BadOption for what never was ours."""
+        if self._is_closed:
+            raise Closed("the consumer is closed")
+        channel = self._channels.get((one.topic, one.lane))
+        if channel is None and not any(
+            str(part.view.topic) == one.topic and not part.view.is_synthetic for part in self._parts
+        ):
+            raise BadOption(f"{one} is not a message of {self.topic}")
+        return channel
+
+
+def _hint(view: TopicView, segment_id: int) -> Served | None:
+    """Who is said to serve it: in the layout, or in the plan of the change that makes it."""
+    planned = None if view.plan is None else view.plan.brokers.get(segment_id)
+    return view.brokers.get(segment_id) or planned
+
+
+def id_of(message: Message | MessageId) -> MessageId:
+    return message.id if isinstance(message, Message) else message

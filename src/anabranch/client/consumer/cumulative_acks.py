@@ -1,0 +1,71 @@
+"""Which positions a cumulative ack of a stream covers: per lane, the last message handed out up to a given one.
+
+Messages of several lanes are handed out as one stream and numbered in that order. Acknowledging number n means every
+message up to n, of any lane. Knows numbers and ids; nothing of acks on the wire.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from anabranch.client.messages.message import MessageId
+
+K = TypeVar("K", bound=Hashable)
+
+KEPT_MAX = 10_000  # per lane
+
+
+class DeliveryLog(Generic[K]):
+    """Remembers what was handed out and not acknowledged. Long logs are thinned: an ack may then cover a little less
+    in *other* lanes, never more, and the next one makes up for it."""
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._acked = 0
+        self._lanes: dict[K, deque[tuple[int, MessageId]]] = {}
+        self._first: dict[K, int] = {}  # what has a lower number did not come from the lane as it is now
+
+    def handed_out(self, lane: K, one: MessageId) -> int:
+        """The number of this message."""
+        self._last += 1
+        log = self._lanes.get(lane)
+        if log is None:
+            log = self._lanes[lane] = deque()
+            self._first[lane] = self._last
+        log.append((self._last, one))
+        if len(log) > KEPT_MAX:
+            newest = log[-1]
+            thinned = deque(list(log)[::2])
+            if thinned[-1] != newest:
+                thinned.append(newest)
+            self._lanes[lane] = thinned
+        return self._last
+
+    def covered(self, number: int, lane: K, one: MessageId) -> dict[K, MessageId]:
+        """Per lane, what an ack of message `one` with this number covers; only lanes where it is news."""
+        found: dict[K, MessageId] = {}
+        for known, log in self._lanes.items():
+            while log and log[0][0] <= number:
+                found[known] = log.popleft()[1]
+        if number > self._acked:
+            self._acked = number
+            if number >= self._first.get(lane, number + 1):
+                found[lane] = one  # exact, also where the log was thinned
+        return found
+
+    def vector(self, number: int) -> dict[K, MessageId]:
+        """The same without acknowledging: the last one of every lane up to this number, unless acknowledged."""
+        found: dict[K, MessageId] = {}
+        for lane, log in self._lanes.items():
+            for at, one in log:
+                if at > number:
+                    break
+                found[lane] = one
+        return found
+
+    def forget(self, lane: K) -> None:
+        """It is another's now."""
+        self._lanes.pop(lane, None)
+        self._first.pop(lane, None)

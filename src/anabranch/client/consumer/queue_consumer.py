@@ -1,0 +1,183 @@
+"""Queue consumers: messages of all partitions and segments, shared with every other consumer of the subscription.
+
+Knows asyncio and one timer. When something comes back is decided by `redelivery`; where dead letters go by
+`dead_letters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anabranch.client.config import Backoff, ProcessingTimeout, Seconds, seconds
+from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, id_of
+from anabranch.client.consumer.dead_letters import DeadLetters
+from anabranch.client.consumer.redelivery import Redelivery
+from anabranch.client.consumer.segment_consumer import Channel, Ground
+from anabranch.client.messages.entry_contents import Parcel
+from anabranch.client.messages.message import Message, MessageId
+from anabranch.client.messages.message_batch import MessageBatch
+from anabranch.client.topic.topic_view import TopicView
+from anabranch.model.names import TopicName
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.runtime.clock import Timer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions(ConsumerOptions):
+    nack_delay_s: float = 60.0
+    nack_backoff: Backoff | None = None  # by how often it came already, instead of the delay
+    processing_timeout: ProcessingTimeout | None = None
+
+
+class QueueConsumer(Consumer):
+    """Shares the messages with every other queue consumer of the subscription; acks are individual."""
+
+    def __init__(
+        self,
+        topics: Sequence[TopicName],
+        options: QueueOptions,
+        ground: Ground,
+        dead_letters: DeadLetters | None = None,
+    ) -> None:
+        super().__init__(topics, options, ground)
+        self._queue = options
+        self._dead_letters = dead_letters
+        limit = options.processing_timeout
+        self._redelivery: Redelivery[Channel] = Redelivery(None if limit is None else seconds(limit.timeout))
+        self._is_attentive |= limit is not None
+        self._timer: Timer | None = None
+        self._timer_at = float("inf")
+
+    async def ack(self, message: Message | MessageId | MessageBatch) -> None:
+        """Done with it. Said to the broker within moments, at the latest by `close`; repeated until confirmed."""
+        if isinstance(message, Message):  # the usual one: its id is not needed, and making it has its price
+            at = message.origin
+            channel = self._channels.get(at.where)
+            if channel is None or self._is_closed:
+                channel = self._channel_of(message.id)
+            if channel is not None:
+                if len(self._redelivery):
+                    self._redelivery.done(channel, message.id)
+                channel.ack_at(at, message.batch_index)
+        elif isinstance(message, MessageId):
+            if (channel := self._channel_of(message)) is not None:
+                self._redelivery.done(channel, message)
+                channel.ack(message)
+        else:
+            self._ack_batch(message)
+
+    def _ack_batch(self, batch: MessageBatch) -> None:
+        for part in batch.parts:
+            if isinstance(part, Parcel) and not len(self._redelivery):  # nobody counts their time one by one
+                if (channel := self._channel_of(part.last)) is not None:
+                    channel.ack_parcel(part)
+                continue
+            for message in part:
+                if (channel := self._channel_of(message.id)) is not None:
+                    self._redelivery.done(channel, message.id)
+                    channel.ack(message.id)
+
+    async def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
+        """Deliver it again, to whomever, after `delay` (otherwise what `nack_backoff` or `nack_delay` say)."""
+        one = id_of(message)
+        channel = self._channel_of(one)
+        if channel is None:
+            return
+        count = message.redelivery_count if isinstance(message, Message) else 0
+        self._bring_back(channel, one, self._nack_delay_s(count) if delay is None else seconds(delay))
+
+    def _nack_delay_s(self, count: int) -> float:
+        if self._queue.nack_backoff is None:
+            return self._queue.nack_delay_s
+        return self._queue.nack_backoff.delay(count, self._ground.chance.random())
+
+    def _bring_back(self, channel: Channel, one: MessageId, delay_s: float) -> None:
+        due = self._ground.clock.monotonic() + delay_s
+        if delay_s <= 0 or not self._redelivery.nacked(channel, one, due):
+            self._redelivery.done(channel, one)
+            channel.redeliver([one])
+        else:
+            self._arm()
+
+    # -- time
+
+    def _arm(self) -> None:
+        """One timer for all that is due; it is only ever moved to an earlier time."""
+        at = self._redelivery.next_due()
+        if at is None or at >= self._timer_at or self._is_closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._ground.clock.call_later(max(0.0, at - self._ground.clock.monotonic()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        if self._is_closed:
+            return
+        for channel, ones in self._redelivery.due(self._ground.clock.monotonic()).items():
+            channel.redeliver(ones)
+        self._arm()
+
+    def _hand_out(self, channel: Channel, message: Message) -> None:
+        if self._queue.processing_timeout is not None:
+            self._watch_over(channel, message, self._queue.processing_timeout)
+            self._arm()
+        super()._hand_out(channel, message)
+
+    def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
+        if self._queue.processing_timeout is not None:
+            for message in parcel:
+                self._watch_over(channel, message, self._queue.processing_timeout)
+            self._arm()
+        return super()._hand_out_parcel(channel, parcel)
+
+    def _watch_over(self, channel: Channel, message: Message, limit: ProcessingTimeout) -> None:
+        extra_s = 0.0
+        if limit.backoff is not None and message.redelivery_count:
+            extra_s = limit.backoff.delay(message.redelivery_count - 1, self._ground.chance.random())
+        self._redelivery.handed_out(channel, message.id, self._ground.clock.monotonic() + extra_s)
+
+    # -- dead letters
+
+    def arrived(self, channel: Channel, messages: Sequence[Message]) -> None:
+        graves = self._dead_letters
+        if graves is None or not graves.takes(messages[0]):  # of one entry, they came back equally often
+            super().arrived(channel, messages)
+            return
+        for message in messages:
+            self._tasks.spawn(self._bury(graves, channel, message), "dead letter")
+
+    async def _bury(self, graves: DeadLetters, channel: Channel, message: Message) -> None:
+        """Takes part in the prefetch until it is stored elsewhere; only then the original is acknowledged."""
+        turn = channel.turn
+        is_stored = await graves.bury(message)
+        if channel.turn == turn:  # or it was detached meanwhile, and counts anew
+            channel.taken()
+        if is_stored:
+            channel.ack(message.id)
+        else:
+            self._bring_back(channel, message.id, max(1.0, self._nack_delay_s(message.redelivery_count)))
+
+    async def _depart(self, timeout_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._dead_letters is not None:
+            await self._tasks.close()  # what is not stored yet stays unacknowledged
+            await self._dead_letters.close(timeout_s)
+
+    # -- where messages come from
+
+    def _seen(self, part: TopicPart, view: TopicView) -> None:
+        """Attached to every segment there is, sealed ones too: late acks and seeks reach them until they are gone."""
+        is_another = view.generation != part.view.generation
+        part.view = view
+        for segment_id, channel in list(part.channels.items()):
+            if is_another or segment_id not in view.layout:
+                self._redelivery.forget(channel)
+                self._detach(part, channel)
+        for segment_id, segment in view.layout.segments.items():
+            if segment_id not in part.channels:
+                spec = self._spec(part, segment, pb.CommandSubscribe.Shared)
+                self._attach(part, Channel(spec, self, self._ground, self._options.prefetch))

@@ -1,0 +1,447 @@
+"""The consumer of one partition or segment, without I/O: entries, permits, what is held and acknowledged.
+
+An entry is a batch; the application sees messages. Each message of an entry that we know is in one of three states:
+
+| state  | means                                                  | a redelivery of it is      |
+|--------|--------------------------------------------------------|----------------------------|
+| open   | the application does not have it                       | handed out                 |
+| held   | buffered, or handed out and not yet acknowledged       | dropped: it is there       |
+| acked  | acknowledged, whether the broker has heard it or not   | dropped, and acked again   |
+
+So an application sees a message twice only when it asked for that (`nack`), or after it was processed elsewhere. That
+holds across reconnects, too: acks that the broker has not confirmed are said again.
+
+Permits: `_owed` mirrors what the broker thinks it may still send, `_waiting` is what waits for the application. The sum
+stays within the window, which may change while messages flow; a batch may exceed it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.client.consumer.batch_bits import ack_of, all_of, bit_of, bits_of, covered, wire_of
+from anabranch.client.consumer.chunk_tracker import Chunked, Late, Place, is_chunk
+from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
+from anabranch.client.messages.compression import unpacked
+from anabranch.client.messages.entry_contents import Contents, Parcel
+from anabranch.client.messages.message import Message, MessageId, Origin
+from anabranch.model.errors import Error
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import signed
+from anabranch.protocol.entry import Bytes, checksum_ok, parts
+from anabranch.protocol.errors import BadEntry
+
+SAID_MAX = 1000
+CHUNK_TRIES_MAX = 10  # deliveries after which nobody will complete a message in chunks
+
+
+@dataclass(slots=True)
+class _Held:
+    """One entry that is not done with. Bits stand for messages."""
+
+    size: int  # 0: not a batch
+    unacked: int
+    held: int = 0
+
+
+class Intake:
+    def __init__(
+        self,
+        topic: str,
+        *,
+        lane: int = -1,
+        partition: int | None = None,
+        prefetch: int = 1000,
+        is_shared: bool = False,
+    ) -> None:
+        """`partition` of the topic on the wire, where it is not the lane.
+
+        `is_shared`: others take from the same subscription, so a message may be completed elsewhere.
+        """
+        assert prefetch >= 1
+        self._topic = topic
+        self._lane = lane
+        self._partition = lane if partition is None else partition
+        self._window = prefetch
+        self._is_open = False
+        self._is_stopped = False
+        self._owed = 0
+        self._waiting = 0
+        self._entries: dict[Place, _Held] = {}
+        self._dirty: dict[Place, None] = {}  # have acks to be said, in this order
+        self._cumulative: pb.MessageIdData | None = None  # the same for a cumulative one
+        self._floor: tuple[int, int, int] | None = None  # everything up to here is acknowledged cumulatively
+        self._is_floor_whole = False  # it is the end of an entry
+        self._covered: tuple[int, int, int] | None = None  # the application's farthest cumulative ack
+        self._unconfirmed: dict[int, Sequence[Place]] = {}  # acks said: number to places
+        self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
+        self._last_ack = 0
+        self._is_shared = is_shared
+        self._chunks = Chunked(is_shared=is_shared)
+        self._withheld: MessageId | None = None  # acknowledged cumulatively; the broker heard of less
+        self._said: list[tuple[Origin | MessageId, int]] = []  # acknowledged, and not looked at yet: see `_settle`
+
+    # -- what the broker does
+
+    def opened(self) -> list[Effect]:
+        """Subscribed: the broker counts our permits from 0. What was acknowledged and not confirmed is said again."""
+        assert not self._is_open
+        self._is_open = True
+        self._owed = 0
+        return [*self.flush(), *self._flow()]
+
+    def lost(self, buffered: Iterable[MessageId]) -> None:
+        """Detached. `buffered` was never handed out: the broker will send it again, perhaps to somebody else."""
+        if self._said:
+            self._settle()
+        self._is_open = False
+        self._waiting = 0
+        self._chunks.clear()
+        for places in self._unconfirmed.values():
+            self._dirty.update(dict.fromkeys(places))
+        self._unconfirmed.clear()
+        if self._cumulative is None and self._unconfirmed_cumulative:
+            self._cumulative = self._unconfirmed_cumulative[max(self._unconfirmed_cumulative)]
+        self._unconfirmed_cumulative.clear()
+        if self._cumulative is None and self._withheld is None and self._is_floor_whole:
+            self._floor = None  # the broker has it; what comes again from below, somebody has asked for by a seek
+        self._open_again(buffered)
+
+    def delivered(self, body: Any, payload: Bytes, now: float = 0.0) -> list[Effect]:
+        """A MESSAGE command and its entry. `now` is the time by which messages in chunks grow old."""
+        if self._said:
+            self._settle()
+        if self._is_stopped:
+            return []
+        identity = body.message_id
+        place = (signed(identity.ledgerId), signed(identity.entryId))
+        try:
+            if not checksum_ok(payload):
+                raise BadEntry("checksum does not fit")
+            of, data = parts(payload)
+            if is_chunk(of):
+                effects = self._chunk(body, of, data, place, now)
+            else:
+                effects = self._entry(body, Contents(of, unpacked(of, data)), place)
+        except Error as error:
+            effects = [Reject(wire_of(place, self._partition), error.reason), *self._skipped(1)]
+        if self._chunks.saw(place) and self._withheld is not None:
+            self._say_up_to(self._withheld)
+            effects = [*effects, *self.flush()]
+        return [*effects, *self.expire(now)] if self._chunks.has_begun else effects
+
+    def _chunk(self, body: Any, of: pb.MessageMetadata, data: memoryview, place: Place, now: float) -> list[Effect]:
+        known = self._entries.get(place)
+        if known is not None:
+            if not known.unacked:
+                self._dirty[place] = None
+            return self._skipped(1)
+        if self._chunks.is_echo(of):
+            self._entries[place] = _Held(0, 0)
+            self._dirty[place] = None
+            return self._skipped(1)
+        whole = self._chunks.add(of, data, place, now, body.redelivery_count)
+        if whole is None:
+            return self._skipped(1)
+        if covered(self._floor, place, 0):  # acknowledged with all up to it; its beginning had to be kept for others
+            for part in whole.places:
+                self._entries[part] = _Held(0, 0)
+                self._dirty[part] = None
+            return self._skipped(1)
+        try:
+            held = Contents(of, unpacked(of, whole.body))
+        except Error as error:
+            rejected = [Reject(wire_of(part, self._partition), error.reason) for part in whole.places]
+            return [*rejected, *self._skipped(1)]
+        for part in whole.places[:-1]:
+            self._entries[part] = _Held(0, 1, held=1)
+        self._chunks.keep(whole)
+        return self._entry(body, held, place)
+
+    @property
+    def has_chunks(self) -> bool:
+        """Messages have begun that are not complete: `expire` may have something to do when they are old."""
+        return self._chunks.has_begun
+
+    @property
+    def holds_chunks(self) -> bool:
+        """The same, or are complete and not acknowledged."""
+        return bool(self._chunks)
+
+    def ends_at(self, last: Place) -> list[Effect]:
+        """Sealed: nothing comes after this entry. What is not complete when it has come never will be."""
+        self._chunks.ends_at(last)
+        return self._given_up(self._chunks.late(0.0)) if self._chunks.is_at_end else []
+
+    def expire(self, now: float) -> list[Effect]:
+        """Messages in chunks that stayed incomplete for too long would hold up the acks for ever: they are given up."""
+        return self._given_up(self._chunks.late(now))
+
+    def _given_up(self, late: Sequence[Late]) -> list[Effect]:
+        if not late:
+            return []
+        effects: list[Effect] = []
+        for one in late:
+            ids = [wire_of(place, self._partition) for place in one.places]
+            if self._is_shared and one.tries < CHUNK_TRIES_MAX:
+                effects.append(Redeliver(ids))  # the rest may have gone to somebody else
+            else:
+                effects += [Reject(identity, "a chunk of a message that was never completed") for identity in ids]
+        if self._withheld is not None:
+            self._say_up_to(self._withheld)
+        return [*effects, *self.flush()]
+
+    def _entry(self, body: Any, held: Contents, place: Place) -> list[Effect]:
+        size = held.size
+        entry = self._entries.get(place) or _Held(size, all_of(size))
+        sent = bits_of(body.ack_set) & all_of(size) if body.ack_set else all_of(size)
+        fresh = sent & entry.unacked & ~entry.held & ~covered(self._floor, place, size)
+        entry.unacked &= ~(fresh & held.compacted)  # compaction took them: nothing to hand out
+        messages: Sequence[Message] = ()
+        if wanted := fresh & ~held.compacted:
+            messages = Parcel(held, self._topic, self._lane, place, wanted, body.redelivery_count)
+        effects: list[Effect] = []
+        if messages:
+            entry.held |= fresh & entry.unacked
+            if self._covered is not None and place < self._covered[:2]:
+                self._covered = None  # taken back
+            self._entries[place] = entry
+            effects.append(Deliver(messages))
+        elif not entry.unacked or covered(self._floor, place, size) == all_of(size):
+            entry.unacked = 0
+            self._entries[place] = entry
+            self._dirty[place] = None
+        self._owed -= sent.bit_count()
+        self._waiting += len(messages)
+        return effects if len(messages) == sent.bit_count() else [*effects, *self._flow()]
+
+    def confirmed(self, number: int) -> None:
+        """The broker has this ack."""
+        if self._said:
+            self._settle()
+        self._unconfirmed_cumulative.pop(number, None)
+        for place in self._unconfirmed.pop(number, ()):
+            entry = self._entries.get(place)
+            if entry is not None and not entry.unacked and place not in self._dirty:
+                del self._entries[place]
+
+    # -- what the application does
+
+    def taken(self, count: int = 1) -> list[Effect]:
+        """Messages left the buffer; as many more may come."""
+        self._waiting -= count
+        if (self._window - self._waiting - self._owed) * 2 < self._window:  # asked once per message
+            return []
+        return self._flow()
+
+    def resize(self, window: int) -> list[Effect]:
+        """Another share of the prefetch. What the broker was allowed before, it may still send."""
+        assert window >= 1
+        self._window = window
+        return self._flow()
+
+    def start_after(self, one: MessageId) -> None:
+        """Nothing up to this message is handed out."""
+        if self._floor is None or self._floor < one.place:
+            self._floor, self._is_floor_whole = one.place, False
+
+    def stop(self, buffered: Iterable[MessageId]) -> None:
+        """Hand out nothing more; acks of what was handed out still count. `buffered` never was: the next has it."""
+        if self._said:
+            self._settle()
+        self._is_stopped = True
+        self._waiting = 0
+        self._chunks.clear()
+        self._open_again(buffered)
+
+    def void(self) -> None:
+        """Acks of what was handed out count no longer: what the broker has not heard it never will."""
+        self._said.clear()
+        self._dirty.clear()
+        self._unconfirmed.clear()
+        self._unconfirmed_cumulative.clear()
+        self._cumulative = self._withheld = None
+
+    def is_covered(self, one: MessageId) -> bool:
+        """Is it acknowledged cumulatively?"""
+        return self._covered is not None and one.place <= self._covered
+
+    def ack(self, one: MessageId) -> bool:
+        """True when there is now something for `flush` to say."""
+        index = one.batch_index
+        size, bit = (one.batch_size, 1 << index) if index >= 0 else (0, 1)
+        return self.ack_slots((one.ledger, one.entry), size, bit)
+
+    def ack_later(self, at: Origin | MessageId, batch_index: int) -> None:
+        """The same without an answer, for a fraction of the price: it is looked at together with others, at the latest
+        when `flush` says them."""
+        self._said.append((at, batch_index))
+        if len(self._said) >= SAID_MAX:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Look at what was acknowledged one by one, runs of one entry at once. Comes before all that must know."""
+        said, self._said = self._said, []
+        run, first = said[0]
+        following = first
+        for at, index in said:
+            if at is run and index == following:
+                following += 1
+                continue
+            self._settle_run(run, first, following)
+            run, first, following = at, index, index + 1
+        self._settle_run(run, first, following)
+
+    def _settle_run(self, at: Origin | MessageId, first: int, after: int) -> None:
+        place = (at.ledger, at.entry)
+        if first < 0:
+            self.ack_slots(place, 0, 1)
+        else:
+            self.ack_slots(place, at.batch_size, (1 << after) - (1 << first))
+
+    def ack_slots(self, place: Place, size: int, bits: int) -> bool:
+        """The same as `ack` for several messages of one entry; `size` of the batch, 0 for a message alone."""
+        if self._said:
+            self._settle()
+        if self._floor is not None:
+            bits &= ~covered(self._floor, place, size)
+        entry = self._entries.get(place)
+        if entry is not None:
+            bits &= entry.unacked
+        if not bits:
+            return False
+        if entry is None:
+            entry = self._entries[place] = _Held(size, all_of(size))
+        entry.unacked ^= bits
+        entry.held &= ~bits
+        if self._chunks.has_complete:
+            for part in self._chunks.done(place)[:-1]:
+                self._entries[part] = _Held(0, 0)
+                self._dirty[part] = None
+        self._dirty[place] = None
+        return True
+
+    def ack_cumulative(self, one: MessageId) -> bool:
+        """Everything up to and including this message."""
+        if self._said:
+            self._settle()
+        floor = (one.ledger, one.entry, one.batch_index)
+        if self._floor is not None and floor <= self._floor:
+            return False
+        self._floor = self._covered = floor
+        self._is_floor_whole = one.batch_index < 0 or one.batch_index == one.batch_size - 1
+        place = floor[:2]
+        collected = self._chunks.done_up_to(place)
+        for known in self._known_up_to(place):
+            if known in collected:
+                continue
+            if known < place or one.batch_index < 0 or one.batch_index == one.batch_size - 1:
+                del self._entries[known]
+                self._dirty.pop(known, None)
+        return self._say_up_to(one)
+
+    def _say_up_to(self, one: MessageId) -> bool:
+        place = (one.ledger, one.entry)
+        self._withheld = None
+        if self._chunks and (safe := self._chunks.safe_floor(place)) != place:
+            # A message in chunks begins before this one and is not done with: the broker must keep its beginning.
+            self._withheld = one
+            if safe is None:
+                return False
+            self._cumulative = wire_of(safe, self._partition)
+            return True
+        left = 0
+        if 0 <= one.batch_index < one.batch_size - 1:
+            left = all_of(one.batch_size) & ~((2 << one.batch_index) - 1)
+        self._cumulative = ack_of(place, self._partition, left, one.batch_size)
+        return True
+
+    def safe_floor(self, place: Place) -> Place | None:
+        """See `Chunked.safe_floor`."""
+        return self._chunks.safe_floor(place)
+
+    def flush(self) -> list[Effect]:
+        """Say the acks that are due. While detached they wait."""
+        if self._said:
+            self._settle()
+        if not self._is_open:
+            return []
+        effects: list[Effect] = []
+        if self._cumulative is not None:
+            self._last_ack += 1
+            effects.append(Ack(self._last_ack, [self._cumulative], is_cumulative=True))
+            self._unconfirmed_cumulative[self._last_ack] = self._cumulative
+            self._cumulative = None
+        if self._dirty:
+            places, entries = list(self._dirty), self._entries
+            self._dirty.clear()
+            self._last_ack += 1
+            self._unconfirmed[self._last_ack] = places
+            effects.append(
+                Ack(
+                    self._last_ack,
+                    [ack_of(place, self._partition, entries[place].unacked, entries[place].size) for place in places],
+                )
+            )
+        return effects
+
+    def release(self, ones: Iterable[MessageId]) -> list[Effect]:
+        """Nacked, and its delay is over: the broker shall send them again. Acknowledged ones stay so."""
+        if self._said:
+            self._settle()
+        places: dict[Place, None] = {}
+        for one in ones:
+            for place in self._chunks.done((one.ledger, one.entry)):
+                entry = self._entries.get(place)
+                if entry is not None and entry.held & bit_of(one):
+                    entry.held &= ~bit_of(one)
+                    places[place] = None
+                    self._forget_untouched(place, entry)
+        if not places or not self._is_open:
+            return []  # detached: the broker sends everything again anyway
+        return [*self.flush(), Redeliver([wire_of(place, self._partition) for place in places])]
+
+    @property
+    def is_clean(self) -> bool:
+        """Every ack is confirmed."""
+        if self._said:
+            self._settle()
+        return not (self._dirty or self._unconfirmed or self._unconfirmed_cumulative or self._cumulative is not None)
+
+    # -- inside
+
+    def _known_up_to(self, place: Place) -> list[Place]:
+        """Ordered subscriptions come in order: what is behind the first later one is later, too."""
+        found = []
+        for known in self._entries:
+            if known > place:
+                break
+            found.append(known)
+        return found
+
+    def _open_again(self, ones: Iterable[MessageId]) -> None:
+        for one in ones:
+            for place in self._chunks.done((one.ledger, one.entry)):
+                if (entry := self._entries.get(place)) is not None:
+                    entry.held &= ~bit_of(one)
+                    self._forget_untouched(place, entry)
+
+    def _forget_untouched(self, place: Place, entry: _Held) -> None:
+        """Somebody else may get it now, and we would never hear of it again."""
+        if not entry.held and entry.unacked == all_of(entry.size):
+            self._entries.pop(place, None)
+
+    def _skipped(self, count: int) -> list[Effect]:
+        """The broker sent so many that will not be handed out."""
+        self._owed -= count
+        return self._flow()
+
+    def _flow(self) -> list[Effect]:
+        """Half a window at a time: fewer commands."""
+        room = self._window - self._waiting - self._owed
+        if not self._is_open or self._is_stopped or room * 2 < self._window or room <= 0:
+            return []
+        self._owed += room
+        return [Flow(room)]

@@ -1,0 +1,219 @@
+"""What a checkpoint consumer reads of one topic, and how far it is. A machine: no await, clock or connection.
+
+A segment is read when everything that may have had its keys before it is done: all its ancestors that overlap it. So a
+key is read in order across any number of splits and merges, by one reader alone and without the broker's help.
+
+    waiting ── all ancestors done ──▶ read from its mark ── handed out to its end ──▶ done ──▶ its children
+
+In a group the controller says which segments are ours, and waits for the others' parents for us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from anabranch.client.consumer.checkpoint import (
+    After,
+    Checkpoint,
+    Done,
+    FromStart,
+    FromTime,
+    Kind,
+    Mark,
+    TopicCut,
+    reach,
+)
+from anabranch.client.errors import ClientError
+from anabranch.client.messages.message import MessageId
+from anabranch.model.layout import Layout
+from anabranch.model.position import Position
+from anabranch.model.segment import Segment
+
+
+class CheckpointMismatch(ClientError):
+    """The checkpoint is of a topic that was deleted; the one that has its name now is another."""
+
+    code = "checkpoint-mismatch"
+
+
+class PositionGone(ClientError):
+    """Retention deleted a segment that the checkpoint was not through with."""
+
+    code = "position-gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Read this segment. `mark` None: from its end, which is to be told with `resolved`."""
+
+    segment: Segment
+    mark: Mark | None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    segment_id: int
+
+
+Effect = Open | Close
+
+
+class Traversal:
+    def __init__(self, topic: str, start: Checkpoint, *, is_group: bool = False) -> None:
+        self._topic = topic
+        self._start = start
+        self._layout: Layout | None = None
+        self._incarnation = 0
+        self._marks: dict[int, Mark | None] = {}
+        self._open: set[int] = set()
+        self._mine: set[int] | None = set() if is_group else None  # None: everything
+        self._known: set[int] = set()  # of a group: everything that was ever ours
+        self.missing: frozenset[int] = frozenset()
+        """Segments of the checkpoint that were not through and are gone: retention was faster."""
+
+    @property
+    def open_segments(self) -> frozenset[int]:
+        return frozenset(self._open)
+
+    @property
+    def is_resolved(self) -> bool:
+        """Does everything that is read have a mark?"""
+        return all(self._marks[one] is not None for one in self._open)
+
+    # -- what happens
+
+    def saw(self, layout: Layout, incarnation: int = 0) -> list[Effect]:
+        """A layout. The first one decides where everything starts; what appears later is read from its beginning."""
+        if self._layout is None:
+            self._begin(layout, incarnation)
+        elif incarnation != self._incarnation and incarnation and self._incarnation:
+            return self._restarted(layout, incarnation)
+        else:
+            for one in layout.segments.keys() - self._marks.keys():
+                self._marks[one] = FromStart()
+            gone = self._marks.keys() - layout.segments.keys()
+            self.missing |= {one for one in gone if not isinstance(self._marks[one], Done)}
+            for one in gone:
+                del self._marks[one]
+        self._layout, self._incarnation = layout, incarnation
+        return self._reopened()
+
+    def _restarted(self, layout: Layout, incarnation: int) -> list[Effect]:
+        """Deleted and made again: another topic, all of it new."""
+        closed = [Close(one) for one in sorted(self._open)]
+        self._open, self._known = set(), set()
+        self._marks = {one: FromStart() for one in layout.segments}
+        self._layout, self._incarnation = layout, incarnation
+        return [*closed, *self._reopened()]
+
+    def assigned(
+        self,
+        segment_ids: Collection[int],
+        stored: Checkpoint | None = None,
+        reported: Mapping[int, Mark] = MappingProxyType({}),
+    ) -> list[Effect]:
+        """Of a group: these are ours now. `stored` is what the application has of those that are new to us; where it
+        has no word, `reported` counts: what the group's members have told the controller."""
+        assert self._mine is not None
+        cut = None if stored is None else stored.cut_of(self._topic)
+        for one in set(segment_ids) - self._mine:
+            mark = None if cut is None else cut.marks.get(one)
+            if mark is not None:
+                self._marks[one] = mark
+            elif one in reported and self._is_farther(one, reported[one]):
+                self._marks[one] = reported[one]
+            else:
+                self._marks.setdefault(one, FromStart())  # the layout that has it is on its way
+        self._mine = set(segment_ids)
+        self._known |= self._mine
+        return self._reopened()
+
+    def _is_farther(self, one: int, reported: Mark) -> bool:
+        """Than what we know. The checkpoint that the application began with is its own word, however old."""
+        cut = self._start.cut_of(self._topic)
+        if one not in self._known and cut is not None and one in cut.marks:
+            return False
+        known = self._marks.get(one)
+        return known is None or reach(reported) > reach(known)
+
+    def mark(self, segment_id: int) -> Mark | None:
+        """How far it is with this segment; None: not known, or not ours to know."""
+        return self._marks.get(segment_id)
+
+    def resolved(self, segment_id: int, mark: Mark) -> None:
+        """The end from which it is read, now that it is known."""
+        if segment_id in self._marks and self._marks[segment_id] is None:
+            self._marks[segment_id] = mark
+
+    def handed_out(self, segment_id: int, one: MessageId, since: Position | None = None) -> None:
+        if segment_id in self._open:
+            self._marks[segment_id] = After(one, since)
+
+    def ended(self, segment_id: int) -> list[Effect]:
+        """Sealed, and everything of it was handed out; or it is gone."""
+        if segment_id not in self._open:
+            return []
+        self._marks[segment_id] = Done()
+        return self._reopened()
+
+    def cut(self) -> TopicCut:
+        """Exactly what was handed out so far. In a group: of the segments that were ever ours."""
+        marks = {
+            one: mark
+            for one, mark in self._marks.items()
+            if mark is not None and (self._mine is None or one in self._known)
+        }
+        epoch = -1 if self._layout is None else self._layout.epoch
+        return TopicCut(self._topic, marks, epoch, self._incarnation or -1)
+
+    # -- inside
+
+    def _begin(self, layout: Layout, incarnation: int) -> None:
+        start = self._start
+        cut = start.cut_of(self._topic)
+        if cut is not None and cut.incarnation > 0 and incarnation and cut.incarnation != incarnation:
+            raise CheckpointMismatch(f"{self._topic} was deleted and created again since the checkpoint was taken")
+        marks = {} if cut is None else cut.marks
+        for one, segment in layout.segments.items():
+            self._marks[one] = marks[one] if one in marks else _first_mark(segment, start)
+        self.missing = frozenset(one for one, mark in marks.items() if one not in layout and not isinstance(mark, Done))
+
+    def _reopened(self) -> list[Effect]:
+        """What is to be read now, against what is read."""
+        layout = self._layout
+        if layout is None:
+            return []
+        wanted = {one for one in layout.segments if self._is_due(layout, one)}
+        effects: list[Effect] = [Close(one) for one in sorted(self._open - wanted)]
+        effects += [Open(layout[one], self._marks[one]) for one in sorted(wanted - self._open)]
+        self._open = wanted
+        return effects
+
+    def _is_due(self, layout: Layout, one: int) -> bool:
+        if isinstance(self._marks[one], Done):
+            return False
+        if self._mine is not None and one not in self._mine:
+            return False
+        return all(self._is_done(before) for before in layout.ancestors(one))
+
+    def _is_done(self, one: int) -> bool:
+        if self._mine is not None and one not in self._mine:
+            return True  # another's, or done: the controller would not have given us its child otherwise
+        return isinstance(self._marks[one], Done)
+
+
+def _first_mark(segment: Segment, start: Checkpoint) -> Mark | None:
+    match start.kind:
+        case Kind.LATEST:
+            return None if segment.is_active else Done()
+        case Kind.TIME:
+            is_over = not segment.is_active and 0 <= segment.sealed_at_ms < start.at_ms
+            return Done() if is_over else FromTime(start.at_ms)
+        case Kind.EARLIEST | Kind.RUN:  # a run that does not know it: it is newer than the checkpoint
+            return FromStart()
+
+
+def described(segment_ids: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(segment_ids)))

@@ -1,0 +1,66 @@
+"""A channel of an ordered subscription on one segment: knows when everything of a sealed one was handed out.
+
+Our controllers hand out a child when its parents are acknowledged. Apache Pulsar's (5.0.0-M1) may hand it out beside
+them, and then the consumer has to read them in order by itself. The end of a topic that a broker announces comes only
+with the last ack, and M1 forgets it when that ack is cumulative: so the end is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from anabranch.client.connection.connection import Connection
+from anabranch.client.consumer.segment_consumer import Channel
+from anabranch.client.messages.message import MessageId
+from anabranch.model.position import Position
+from anabranch.protocol.commands import BaseCommand, signed
+
+
+class StreamChannel(Channel):
+    _end: Position | None = None  # its last entry; where there is none, the entry is negative
+    _told: Callable[[], None] | None = None  # somebody waits for the end
+
+    def find_end(self, known: Position | None, told: Callable[[], None]) -> None:
+        """It is sealed, and others wait for it: `told` is called once when its end is known. Asked again on every
+        connection until there is an answer."""
+        if self._end is not None or self._told is not None:
+            return
+        self._told = told
+        if known is not None:
+            self._found(known)
+        elif self._connection is not None:
+            self._ask(self._connection)
+
+    def is_through(self, last: MessageId | None) -> bool:
+        """Was everything handed out, when this one was the last?"""
+        if self.is_at_end:
+            return True
+        if self._end is None:
+            return False
+        if self._end.ledger < 0 or self._end.entry < 0:
+            return True
+        if last is None or 0 <= last.batch_index < last.batch_size - 1:
+            return False
+        return Position(last.ledger, last.entry) >= self._end
+
+    async def _settle(self, connection: Connection) -> None:
+        if self._told is not None and self._end is None:
+            self._ask(connection)
+
+    def _ask(self, connection: Connection) -> None:
+        answer = connection.begin(BaseCommand.GET_LAST_MESSAGE_ID, self._pool.answer_timeout_s, consumer_id=self._id)
+        answer.add_done_callback(self._answered)
+
+    def _answered(self, answer: asyncio.Future[Any]) -> None:
+        if answer.cancelled() or answer.exception() is not None or self._end is not None:
+            return  # the next attachment asks again
+        last = answer.result().last_message_id
+        self._found(Position(signed(last.ledgerId), signed(last.entryId)))
+
+    def _found(self, end: Position) -> None:
+        self._end = end
+        self.ends_at(end)
+        if self._told is not None:
+            self._told()

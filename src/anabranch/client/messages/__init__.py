@@ -1,0 +1,1 @@
+"""Messages, ids, entries: values."""

@@ -1,0 +1,237 @@
+"""Messages that are larger than an entry may be: cut into chunks, and put together again. Machines without I/O.
+
+Each chunk is an entry of its own with the message's uuid, its number and the count. A message is compressed first and
+cut then. Chunks of one message keep their order, and other producers' entries may lie between them. What arrives:
+
+| chunk                                   | what becomes of it                                                     |
+|-----------------------------------------|------------------------------------------------------------------------|
+| the next one of its message             | kept; the last one completes the message                               |
+| number 0 of a message that has begun    | begins it anew: the producer sent it again from its start              |
+| one that is there already               | its place is remembered, its bytes are not: a resend after a lost receipt |
+| a later one of a complete message       | an echo: acknowledged                                                  |
+| any other                               | the message is broken: it can never be complete here                   |
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from anabranch.client.errors import MessageTooLarge
+from anabranch.client.messages.compression import UNPACKED_BYTES_MAX, Compression, packed
+from anabranch.client.messages.outgoing import Entry, Record, Style, described
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.entry import entry_head
+
+HEAD_BYTES = 64  # room for the fields that only chunks have, and the checksum
+COMPLETE_MAX = 1000
+Place = tuple[int, int]
+
+
+# ----------------------------------------------------------------------------------------------------------- cutting
+
+
+def entries_of(record: Record, style: Style, message_bytes_max: int) -> list[Entry]:
+    """A record that is too large for one entry as it is: one entry when packing makes it small enough, otherwise
+    chunks. Raises MessageTooLarge where chunks are not wanted or would be too many bytes in all."""
+    of = described(record, style)
+    whole = record.value
+    of.uncompressed_size = len(whole)
+    kind, body = packed(whole, style.compression) if style.compression is not Compression.NONE else (None, whole)
+    if kind is not None:
+        of.compression = kind.number
+    room = message_bytes_max - of.ByteSize() - HEAD_BYTES
+    if len(body) <= room:
+        head = entry_head(of, body)
+        return [Entry((record,), head, body, record.sequence_id, record.sequence_id, record.deadline)]
+    if style.chunk_bytes is None or room < 1:
+        raise MessageTooLarge(record.size_bytes, message_bytes_max)
+    if len(whole) > UNPACKED_BYTES_MAX:
+        raise MessageTooLarge(len(whole), UNPACKED_BYTES_MAX)
+    return _chunks(record, of, body, min(room, style.chunk_bytes))
+
+
+def _chunks(record: Record, of: pb.MessageMetadata, body: bytes, chunk_bytes: int) -> list[Entry]:
+    sequence = record.sequence_id
+    of.uuid = f"{of.producer_name}-{sequence}"
+    of.total_chunk_msg_size = len(body)
+    cuts = range(0, len(body), chunk_bytes)
+    of.num_chunks_from_msg = len(cuts)
+    view = memoryview(body)
+    made: list[Entry] = []
+    for number, start in enumerate(cuts):
+        of.chunk_id = number
+        records = (record,) if number == len(cuts) - 1 else ()
+        part = view[start : start + chunk_bytes]
+        made.append(Entry(records, entry_head(of, part), part, sequence, sequence, record.deadline, is_chunk=True))
+    return made
+
+
+# --------------------------------------------------------------------------------------------------- putting together
+
+
+def is_chunk(of: pb.MessageMetadata) -> bool:
+    """A message of one chunk is complete as it is."""
+    return of.num_chunks_from_msg > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A complete message: where its chunks are, the last one last, and its body, still packed. `before` is the last
+    entry that was seen before its first chunk."""
+
+    places: Sequence[Place]
+    body: bytes
+    before: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A message that was not completed in time."""
+
+    places: Sequence[Place]
+    tries: int
+
+
+class _State(Enum):
+    COLLECTING = "collecting"
+    BROKEN = "broken"  # chunks are missing: it can never be complete
+    DISPLACED = "displaced"  # others needed the room; delivered again it may be complete
+
+
+@dataclass(slots=True)
+class _Pending:
+    began: float
+    before: Place | None  # the last entry that was seen before its first chunk
+    state: _State = _State.COLLECTING
+    parts: list[bytes] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    size: int = 0
+    tries: int = 0  # how often its chunks were delivered before
+
+
+class Beginning(NamedTuple):
+    """Where a message that is not complete begins, and the entry before it, if one was seen."""
+
+    place: Place
+    before: Place | None
+
+
+def floor_of(wanted: Place, beginnings: Iterable[Beginning]) -> Place | None:
+    """How far a cumulative ack up to `wanted` may go without taking one of these; None when it may take nothing."""
+    for begun in beginnings:
+        if begun.place <= wanted:
+            if begun.before is None:
+                return None
+            wanted = min(wanted, begun.before)
+    return wanted
+
+
+class Assembly:
+    """The chunked messages of one lane that have begun and are not complete. Times come with the calls."""
+
+    def __init__(self, *, pending_max: int = 100, bytes_max: int = UNPACKED_BYTES_MAX, expire_s: float = 60.0) -> None:
+        self._pending_max = pending_max
+        self._bytes_max = bytes_max
+        self._expire_s = expire_s
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._complete: OrderedDict[str, None] = OrderedDict()  # the last ones
+        self._bytes = 0
+        self.last_seen: Place | None = None  # the newest entry of the lane, chunk or not
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def is_echo(self, of: pb.MessageMetadata) -> bool:
+        """A later chunk of a message that was completed: the producer sent it again because its receipt was lost."""
+        return of.chunk_id > 0 and of.uuid in self._complete and of.uuid not in self._pending
+
+    def add(self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int = 0) -> Whole | None:
+        """A chunk; the message when this completes it. `tries`: how often it was delivered before."""
+        before, self.last_seen = self.last_seen, place
+        pending = self._pending.get(of.uuid)
+        if pending is None or of.chunk_id == 0:
+            pending = self._begun(of, before, now)
+        pending.places.append(place)
+        pending.tries = max(pending.tries, tries)
+        if of.chunk_id < len(pending.parts) or pending.state is not _State.COLLECTING:
+            return None
+        is_last = of.chunk_id == of.num_chunks_from_msg - 1
+        size = pending.size + len(data)
+        is_misfit = size != of.total_chunk_msg_size if is_last else size > of.total_chunk_msg_size
+        if of.chunk_id != len(pending.parts) or is_misfit or size > self._bytes_max:
+            self._drop(pending, _State.BROKEN)
+            return None
+        pending.parts.append(bytes(data))
+        pending.size = size
+        self._bytes += len(data)
+        if is_last:
+            self._forget(of.uuid)
+            self._complete[of.uuid] = None
+            if len(self._complete) > COMPLETE_MAX:
+                self._complete.popitem(last=False)
+            return Whole(pending.places, b"".join(pending.parts), pending.before)
+        self._bound()
+        return None
+
+    def expired(self, now: float) -> list[Late]:
+        """Messages that began too long ago to be completed. They are forgotten; displaced ones are kept."""
+        late = [
+            (uuid, pending)
+            for uuid, pending in self._pending.items()
+            if pending.state is not _State.DISPLACED and pending.began + self._expire_s <= now
+        ]
+        for uuid, _ in late:
+            self._forget(uuid)
+        return [Late(pending.places, pending.tries) for _, pending in late]
+
+    def abandoned(self) -> list[Late]:
+        """Nothing more will come: whatever is not complete never will be. Displaced ones are kept."""
+        return self.expired(float("inf"))
+
+    @property
+    def beginnings(self) -> list[Beginning]:
+        """Of the messages that are not complete."""
+        return [Beginning(pending.places[0], pending.before) for pending in self._pending.values()]
+
+    def clear(self) -> None:
+        """Detached: the broker sends again whatever was not acknowledged."""
+        self._complete.clear()
+        self._pending.clear()
+        self._bytes = 0
+        self.last_seen = None
+
+    def floor(self, wanted: Place) -> Place | None:
+        """How far a cumulative ack up to `wanted` may go without taking the beginning of a message that is not
+        complete; None when it may take nothing."""
+        return floor_of(wanted, self.beginnings)
+
+    def _begun(self, of: pb.MessageMetadata, before: Place | None, now: float) -> _Pending:
+        earlier = self._pending.get(of.uuid)
+        if earlier is not None:
+            self._forget(of.uuid)
+            made = _Pending(now, earlier.before, places=earlier.places)
+        else:
+            made = _Pending(now, before)
+        self._pending[of.uuid] = made
+        return made
+
+    def _bound(self) -> None:
+        """Too many at once, or too many bytes: the oldest ones make room, never the newest."""
+        collecting = [one for one in self._pending.values() if one.state is _State.COLLECTING]
+        left = len(collecting)
+        for pending in collecting[:-1]:
+            if left <= self._pending_max and self._bytes <= self._bytes_max:
+                return
+            self._drop(pending, _State.DISPLACED)
+            left -= 1
+
+    def _drop(self, pending: _Pending, state: _State) -> None:
+        self._bytes -= pending.size
+        pending.parts, pending.size, pending.state = [], 0, state
+
+    def _forget(self, uuid: str) -> None:
+        self._bytes -= self._pending.pop(uuid).size

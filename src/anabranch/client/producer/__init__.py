@@ -1,0 +1,1 @@
+"""Sending. `X` is the asyncio shell, `X_state` its machine."""

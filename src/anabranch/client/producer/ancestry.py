@@ -1,0 +1,105 @@
+"""Who comes after a segment, and what its ancestors have of a producer already. Pure; knows no lanes.
+
+A sealed segment names its children before the topic's layout does. `successors` puts what was heard that way on top of
+the last layout, so that producers go on at once; the layout itself follows and says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anabranch.client.errors import NotSupported
+from anabranch.client.messages.outgoing import Record
+from anabranch.model.hashrange import BadRange, HashRange
+from anabranch.model.layout import Layout
+from anabranch.model.routing import RingHash, RoutingKind, keyless_position, mod_n
+from anabranch.model.segment import BadLayout, Segment, SegmentState
+from anabranch.protocol import pulsar_pb2 as pb
+
+
+def successors(layout: Layout, sealed: Mapping[int, Sequence[Segment]]) -> Layout:
+    """The layout after the seals that were heard of: segment id -> its children. What does not fit (a layout between
+    the two was missed) is left out: the layout that is on its way will have it."""
+    for parent in sorted(sealed):  # ids grow along the lineage
+        children = sealed[parent]
+        if not children or parent not in layout or not layout[parent].is_active:
+            continue
+        if layout.routing.kind is RoutingKind.MOD_N:
+            continue  # a migration; which half of the hash is used from now on only the layout says
+        replaced = {
+            one.segment_id
+            for one in layout.active
+            if any(one.hash_range.overlaps(child.hash_range) for child in children)
+        }
+        segments = dict(layout.segments)
+        for one in replaced:
+            segments[one] = replace(segments[one], state=SegmentState.SEALED)
+        segments |= {child.segment_id: replace(child, state=SegmentState.ACTIVE) for child in children}
+        try:
+            layout = replace(layout, segments=segments, next_segment_id=max(layout.next_segment_id, *segments) + 1)
+        except BadLayout:
+            continue
+    return layout
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """What one segment before this one has of our producer."""
+
+    segment_id: int
+    hash_range: HashRange
+    last_sequence_id: int
+    ring_hash: RingHash | None  # None: its messages were spread modulo over it and its siblings
+
+
+class Ancestry:
+    """What all of them have. `highest` is the quick answer: above it nothing is."""
+
+    def __init__(self, ancestors: Iterable[Ancestor] = ()) -> None:
+        self._all = tuple(ancestors)
+        self._modulo = sorted(one.segment_id for one in self._all if one.ring_hash is None)
+        self.highest = max((one.last_sequence_id for one in self._all), default=-1)
+
+    def knowing(self, finals: Iterable[Ancestor]) -> Ancestry:
+        """With the last word on these; each was heard when its segment was sealed."""
+        known = {one.segment_id: one for one in self._all}
+        for one in finals:
+            if one.segment_id not in known or known[one.segment_id].last_sequence_id < one.last_sequence_id:
+                known[one.segment_id] = one
+        return Ancestry(known.values())
+
+    @classmethod
+    def read(cls, ancestors: Iterable[pb.AncestorSequence]) -> Ancestry:
+        """Raises NotSupported when they were routed by something that we do not know."""
+        try:
+            return cls._read(ancestors)
+        except (ValueError, BadRange) as cause:
+            raise NotSupported(f"the ancestors of the segment cannot be understood: {cause}") from cause
+
+    @classmethod
+    def _read(cls, ancestors: Iterable[pb.AncestorSequence]) -> Ancestry:
+        return cls(
+            Ancestor(
+                one.segment_id,
+                HashRange(one.hash_start, one.hash_end),
+                one.last_sequence_id,
+                RingHash(one.ring_hash) if one.ring_hash else None,
+            )
+            for one in ancestors
+        )
+
+    def has(self, record: Record) -> bool:
+        """Is it stored in one of them? Each stored what was routed to it in the order of the sequence ids."""
+        if record.sequence_id > self.highest:
+            return False
+        return any(one.last_sequence_id >= record.sequence_id and self._routes(one, record) for one in self._all)
+
+    def _routes(self, one: Ancestor, record: Record) -> bool:
+        if one.ring_hash is None:
+            count = len(self._modulo)
+            index = record.sequence_id % count if record.hash < 0 else mod_n(record.hash, count)
+            return self._modulo[index] == one.segment_id
+        if record.hash < 0:
+            return keyless_position(record.sequence_id) in one.hash_range
+        return one.ring_hash.ring_position(record.hash) in one.hash_range

@@ -1,0 +1,313 @@
+"""Many messages in one call: rows that are encoded together, travel in few entries and have one outcome. Never awaits.
+
+A `Shipment` is the rows of one call that are in one entry. To a lane it is the entry's records; they are made one by
+one only when a split or merge puts them into other entries, or when they fail. Knows columns and records; no
+connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+from anabranch.client.config import Batching
+from anabranch.client.errors import ClientError, MessageTooLarge
+from anabranch.client.messages.compression import Compression, packed
+from anabranch.client.messages.message import MessageId
+from anabranch.client.messages.outgoing import Entry, Record, Style, check
+from anabranch.client.producer.producer_effects import Track
+from anabranch.client.producer.segment_router import Ring
+from anabranch.codec import BadColumn, Packed, route, write
+from anabranch.codec.column import Column, is_arrow, numbers, rows_of
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.keyhash import murmur3_32
+
+SAMPLE_ROWS = 1000
+
+
+class Sent(Sequence[MessageId]):
+    """The ids of what `send_batch` stored, row by row; they are made when they are looked at."""
+
+    __slots__ = ("_entries", "_ids", "_rows", "_topic")
+
+    def __init__(self, topic: str, rows: int) -> None:
+        self._topic = topic
+        self._rows = rows
+        self._entries: list[tuple[Sequence[int], int, int, int]] = []  # rows, ledger, position, lane
+        self._ids: list[MessageId | None] | None = None
+
+    def add(self, rows: Sequence[int], ledger: int, position: int, lane: int) -> None:
+        self._entries.append((rows, ledger, position, lane))
+
+    def put(self, row: int, one: MessageId) -> None:
+        if self._ids is None:
+            self._ids = [None] * self._rows
+        self._ids[row] = one
+
+    def _made(self) -> list[MessageId | None]:
+        ids: list[MessageId | None] = [None] * self._rows if self._ids is None else self._ids
+        for rows, ledger, position, lane in self._entries:
+            size = len(rows) if len(rows) > 1 and position >= 0 else 0
+            for index, row in enumerate(rows):
+                ids[row] = MessageId(self._topic, ledger, position, index if size else -1, size, lane)
+        self._entries, self._ids = [], ids
+        return ids
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @overload
+    def __getitem__(self, index: int) -> MessageId: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[MessageId]: ...
+    def __getitem__(self, index: int | slice) -> MessageId | list[MessageId]:
+        found: Any = self._made()[index]
+        return found  # type: ignore[no-any-return]  # every row has one when the call is over
+
+
+class Load(NamedTuple):
+    """What goes to one lane."""
+
+    track: Track
+    entries: list[Entry]
+    size_bytes: int
+
+
+class Bulk:
+    """One call: its columns, and how many of its rows have no outcome yet. `settled` is called once, with the ids or
+    with the first error; rows that are not named by it may be stored."""
+
+    def __init__(
+        self,
+        values: Column,
+        keys: Column | None,
+        properties: Column | None,
+        event_times: Column | None,
+        topic: str,
+        settled: Callable[[Sent | ClientError], None],
+    ) -> None:
+        self.values = values
+        self.keys = keys
+        self.properties = properties
+        self.event_times = event_times
+        self.rows = len(values)
+        if keys is not None and len(keys) != self.rows:
+            raise BadColumn(f"{len(keys)} keys for {self.rows} values")
+        if values.null_count if is_arrow(values) else not all(values) and None in values:
+            raise BadColumn("a value is missing")
+        self.sent = Sent(topic, self.rows)
+        self._left = self.rows
+        self._error: ClientError | None = None
+        self._settled = settled
+        self._listed: tuple[list[Any], list[Any] | None, list[Any] | None, Any] | None = None
+
+    def about_bytes(self) -> int:
+        """What it will take on the wire, about; exact enough to wait for room."""
+        try:
+            return sum(_bytes_of(one) for one in (self.values, self.keys) if one is not None) + 16 * self.rows
+        except TypeError as cause:
+            raise BadColumn("values or keys hold something that has no length") from cause
+
+    def loads(
+        self,
+        ring: Ring,
+        style: Style,
+        batching: Batching,
+        first: int,
+        order: int,
+        publish_time: int,
+        deadline: float,
+    ) -> list[Load] | None:
+        """Per lane its entries, rows numbered from `first` on; None when a message must be cut into chunks. Raises when
+        something can never be sent."""
+        tracks, segments = ring.tracks, None
+        if len(tracks) > 1:
+            keys = [None] * self.rows if self.keys is None else self.keys
+            segments = route(keys, ring.routing, ring.starts, first=first)
+        loads = []
+        made = self._written(style, batching, publish_time, first, segments, len(tracks))
+        for track, entries in zip(tracks, made, strict=True):
+            if not entries:
+                continue
+            if track.lane.dead is not None:
+                raise track.lane.dead
+            largest = max(one.size for one in entries)
+            if largest > track.lane.message_bytes_max:
+                if style.chunk_bytes is None:
+                    raise MessageTooLarge(largest, track.lane.message_bytes_max)
+                return None
+            shipments = [Shipment(self, one, first, order, publish_time, deadline) for one in entries]
+            ready = [one.entry(whole) for one, whole in zip(shipments, entries, strict=True)]
+            loads.append(Load(track, ready, sum(one.size_bytes for one in shipments)))
+        return loads
+
+    def _written(
+        self,
+        style: Style,
+        batching: Batching,
+        publish_time: int,
+        first: int,
+        segments: Sequence[int] | None,
+        segment_count: int,
+    ) -> list[list[Packed]]:
+        extra = b""
+        if style.schema_version:
+            extra = pb.MessageMetadata(schema_version=style.schema_version).SerializePartialToString()
+
+        def shrunk(body: bytes | bytearray) -> tuple[int, bytes]:
+            kind, smaller = packed(bytes(body), style.compression)
+            return kind.number, smaller
+
+        return write(
+            self.values,
+            self.keys,
+            producer_name=style.producer_name,
+            publish_time=publish_time,
+            first=first,
+            event_times=self.event_times,
+            properties=self.properties,
+            segments=segments,
+            segment_count=segment_count,
+            messages_max=batching.max_messages,
+            bytes_max=batching.max_bytes,
+            compressed=None if style.compression is Compression.NONE else shrunk,
+            extra=extra,
+        )
+
+    def record(self, row: int, first: int, order: int, publish_time: int, deadline: float) -> Record:
+        """The row as a message of its own. `first` and `order` are those of row 0."""
+        values, keys, properties, times = self._lists()
+        value, key = values[row], None if keys is None else keys[row]
+        pairs = None if properties is None else properties[row]
+        pairs = dict(pairs) if pairs else None
+        check(key, pairs, None)
+        return Record(
+            first + row,
+            value,
+            key,
+            pairs,
+            0 if times is None else times[row],
+            publish_time,
+            0,
+            deadline,
+            Ticket(self, row),
+            hash=-1 if key is None else murmur3_32(key),
+            order=order + row,
+        )
+
+    def _lists(self) -> tuple[list[Any], list[Any] | None, list[Any] | None, Any]:
+        if self._listed is None:
+            properties = self.properties
+            if properties is not None and is_arrow(properties):
+                properties = properties.to_pylist()
+            self._listed = (
+                rows_of(self.values, "values"),
+                None if self.keys is None else rows_of(self.keys, "keys"),
+                properties,
+                numbers(self.event_times, self.rows, "event_times"),
+            )
+        return self._listed
+
+    # -- outcomes
+
+    def stored(self, rows: Sequence[int], ledger: int, position: int, lane: int) -> None:
+        self.sent.add(rows, ledger, position, lane)
+        self._less(len(rows))
+
+    def stored_one(self, row: int, one: MessageId) -> None:
+        self.sent.put(row, one)
+        self._less(1)
+
+    def failed_one(self, error: ClientError) -> None:
+        self._error = self._error or error
+        self._less(1)
+
+    def _less(self, rows: int) -> None:
+        self._left -= rows
+        assert self._left >= 0
+        if not self._left:
+            self.settle()
+
+    def settle(self) -> None:
+        self._settled(self.sent if self._error is None else self._error)
+
+
+class Ticket:
+    """What a row that travels as a message of its own reports to; used like a future."""
+
+    __slots__ = ("_bulk", "_is_done", "_row")
+
+    def __init__(self, bulk: Bulk, row: int) -> None:
+        self._bulk = bulk
+        self._row = row
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, one: MessageId) -> None:
+        self._is_done = True
+        self._bulk.stored_one(self._row, one)
+
+    def set_exception(self, error: ClientError) -> None:
+        self._is_done = True
+        self._bulk.failed_one(error)
+
+
+class Shipment(Sequence[Record]):
+    """The records of one entry, not made as long as nobody looks at more than the first."""
+
+    __slots__ = ("_bulk", "_deadline", "_first", "_made", "_order", "_publish_time", "_rows", "highest", "size_bytes")
+
+    def __init__(self, bulk: Bulk, made: Packed, first: int, order: int, publish_time: int, deadline: float) -> None:
+        self._bulk = bulk
+        self._rows = made.rows
+        self._first = first
+        self._order = order
+        self._publish_time = publish_time
+        self._deadline = deadline
+        self._made: list[Record] | None = None
+        self.highest = made.highest
+        self.size_bytes = made.size
+
+    def entry(self, made: Packed) -> Entry:
+        return Entry(self, made.head, made.body, made.first, made.highest, self._deadline)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records())
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+        if self._made is None and isinstance(index, int):  # asked for its order or its sequence id
+            return self._record(self._rows[index])
+        return self._records()[index]
+
+    def _record(self, row: int) -> Record:
+        return self._bulk.record(row, self._first, self._order, self._publish_time, self._deadline)
+
+    def _records(self) -> list[Record]:
+        if self._made is None:
+            self._made = [self._record(row) for row in self._rows]
+            # They give back together what the entry took.
+            share, rest = divmod(self.size_bytes, len(self._made))
+            for record in self._made:
+                record.size_bytes = share
+            self._made[0].size_bytes += rest
+        return self._made
+
+    def stored(self, lane: int, ledger: int, position: int) -> None:
+        self._bulk.stored(self._rows, ledger, position, lane)
+
+
+def _bytes_of(column: Column) -> int:
+    """Of long lists by a sample: it is for waiting only, what is taken in the end is exact."""
+    if is_arrow(column):
+        return int(column.nbytes)
+    some = column if len(column) < 2 * SAMPLE_ROWS else column[:: len(column) // SAMPLE_ROWS]
+    return sum(map(len, filter(None, some))) * len(column) // max(1, len(some))

@@ -1,0 +1,30 @@
+"""What an application says when it opens a producer. Values, checked by the client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from anabranch.client.config import AccessMode, Batching
+from anabranch.client.messages.compression import Compression
+from anabranch.client.messages.outgoing import Style
+from anabranch.client.schema.schema import Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    name: str
+    is_name_given: bool
+    batching: Batching
+    send_timeout_s: float  # 0: never
+    pending_bytes_max: int
+    properties: Mapping[str, str] | None
+    operation_timeout_s: float
+    compression: Compression = Compression.NONE
+    chunk_bytes: int | None = None
+    schema: Schema | None = None
+    access: AccessMode = AccessMode.SHARED
+    initial_sequence_id: int | None = None  # the last one that is taken; None: what the brokers have of this name
+
+    def style(self) -> Style:
+        return Style(self.name, self.compression, chunk_bytes=self.chunk_bytes)

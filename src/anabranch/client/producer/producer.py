@@ -1,0 +1,496 @@
+"""Producer: what applications send with. Numbers messages, keeps the bounds, does what the lanes decide.
+
+Knows asyncio. Which lane a message takes, and what becomes of it when segments are split or merged, is decided by
+`lanes`; it never awaits, so the order of the calls is the order of the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from anabranch.client.config import Seconds, seconds
+from anabranch.client.consumer.segment_consumer import Ground
+from anabranch.client.errors import ClientError, Closed, TimedOut
+from anabranch.client.messages.message import MessageId
+from anabranch.client.messages.outgoing import RECORD_OVERHEAD_BYTES, Record, check
+from anabranch.client.messages.timestamps import Moment, delivery_ms, milliseconds
+from anabranch.client.producer.bulk_send import Bulk, Sent, Shipment
+from anabranch.client.producer.late_receipts import Echoes, Late
+from anabranch.client.producer.memory_limit import Room
+from anabranch.client.producer.open_batch import Draft
+from anabranch.client.producer.options import ProducerOptions
+from anabranch.client.producer.producer_effects import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
+from anabranch.client.producer.producer_state import Lanes
+from anabranch.client.producer.segment_producer import FAREWELL_SECONDS, LaneRunner
+from anabranch.client.producer.segment_producer_state import Lane
+from anabranch.client.schema.schema import encoder_of
+from anabranch.client.topic.layout_watch import TopicWatch, TopicWatches
+from anabranch.client.topic.topic_view import Served, TopicView
+from anabranch.model.names import TopicName
+from anabranch.protocol.keyhash import murmur3_32
+from anabranch.runtime.clock import Timer
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
+
+
+class Producer:
+    """Sends to one topic. Per key, messages are stored in the order of the calls; open it with `client.producer`."""
+
+    def __init__(self, topic: TopicName, options: ProducerOptions, ground: Ground, watches: TopicWatches) -> None:
+        self._asked_topic = topic
+        self._options = options
+        self._ground = ground
+        self._clock = ground.clock
+        self._watches = watches
+        self.style = options.style()
+        self._encode = encoder_of(options.schema)
+        self._lanes = Lanes(lambda: Lane(self.style, options.batching))
+        self._room = Room(options.pending_bytes_max)
+        self._tasks = TaskOwner("producer")
+        self._runners: dict[Track, LaneRunner] = {}
+        self._watch: TopicWatch | None = None
+        self._unfollow: Callable[[], None] | None = None
+        self._view: TopicView | None = None
+        self._hints: dict[int, Served] = {}  # of the segments that a seal named last
+        self._topic = str(topic)
+        self._ready: asyncio.Future[None] | None = None  # while it is being opened
+        self._next_sequence = 0
+        self._next_order = 0
+        self._last_stored = -1
+        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
+        self.echoes = Echoes(ground.clock)
+        self._deadline_timer: Timer | None = None
+        self._is_closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # from `open` on
+
+    async def open(self) -> Producer:
+        """Returns when every active segment has its lane and it is known which sequence ids the brokers have."""
+        options = self._options
+        self._loop = loop = asyncio.get_running_loop()
+        deadline = loop.time() + options.operation_timeout_s
+        self._ready = loop.create_future()
+        try:
+            self._watch = self._watches.hold(self._asked_topic, self)
+            await self._watch.wait_first(options.operation_timeout_s)
+            self._unfollow = self._watch.follow(self._viewed)
+            async with asyncio.timeout_at(deadline):
+                await self._ready
+        except TimeoutError as error:
+            last = next((one.last_error for one in self._runners.values() if one.last_error is not None), None)
+            why = "the broker does not answer" if last is None else last.reason
+            await self.close(timeout=0)
+            raise TimedOut(f"{self._topic} is not available: {why}") from (last or error)
+        except BaseException:
+            await self.close(timeout=0)
+            raise
+        finally:
+            self._ready = None
+        known = max((one.last_sequence_id for one in self._runners.values()), default=-1)
+        if options.initial_sequence_id is not None:
+            known = max(known, options.initial_sequence_id)
+        self._last_stored = known
+        self._next_sequence = known + 1
+        return self
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def name(self) -> str:
+        return self._options.name
+
+    @property
+    def pending_bytes(self) -> int:
+        """What waits for its receipt, about."""
+        return self._room.taken
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest one that is stored, by this producer or another of its name; -1 when there is none."""
+        return self._last_stored
+
+    async def send(
+        self,
+        value: Any,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: Moment | None = None,
+        deliver_after: Seconds | None = None,
+        deliver_at: Moment | None = None,
+        sequence_id: int | None = None,
+        timeout: Seconds | None = None,
+    ) -> MessageId:
+        """Returns when the message is stored. Waits for room first; sends that wait keep the order of their calls.
+
+        Moments are milliseconds since 1970 or a datetime with a time zone. A message with `deliver_after` (from now) or
+        `deliver_at` is kept from queue consumers until then; others get it in its place.
+
+        Cancelled or timed out, the message may be stored or not; what was sent after it keeps its place. With a
+        `sequence_id` that is not above what this name has stored, it is not stored again.
+        """
+        try:
+            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+                record = self._record(
+                    self._encode(value), key, properties, event_time, deliver_after, deliver_at, sequence_id
+                )
+                await self._room.wait(record.size_bytes)
+                return await self._append(record)
+        except TimeoutError as error:
+            raise TimedOut("no receipt in time; the message may be stored or not") from error
+
+    def send_nowait(
+        self,
+        value: Any,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time: Moment | None = None,
+        deliver_after: Seconds | None = None,
+        deliver_at: Moment | None = None,
+        sequence_id: int | None = None,
+    ) -> asyncio.Future[MessageId]:
+        """Order is fixed now; the future has the id when the message is stored. Raises QueueFull without room."""
+        data = self._encode(value)
+        if (
+            properties is None
+            and event_time is None
+            and deliver_after is None
+            and deliver_at is None
+            and sequence_id is None
+            and (key is None or (type(key) is str and key.isascii()))
+            and (joined := self._join(data, key)) is not None
+        ):
+            return joined
+        record = self._record(data, key, properties, event_time, deliver_after, deliver_at, sequence_id)
+        self._room.check(record.size_bytes)
+        return self._append(record)
+
+    async def send_batch(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str | bytes | None] | None = None,
+        *,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+        timeout: Seconds | None = None,
+    ) -> Sent:
+        """Many messages in one call, in their order; returns their ids when all are stored. Columns are lists, or Arrow
+        arrays where pyarrow is there. Waits for room first, as `send` does. When it raises, some may be stored."""
+        try:
+            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+                done: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
+                bulk = self._bulk(values, keys, properties, event_times, done)
+                await self._room.wait(bulk.about_bytes())
+                self._append_bulk(bulk)
+                return await done
+        except TimeoutError as error:
+            raise TimedOut("not all receipts in time; any of the messages may be stored or not") from error
+
+    def send_batch_nowait(
+        self,
+        values: Sequence[Any],
+        keys: Sequence[str | bytes | None] | None = None,
+        *,
+        properties: Sequence[Mapping[str, str] | None] | None = None,
+        event_times: Sequence[int | None] | None = None,
+    ) -> asyncio.Future[Sent]:
+        """Order is fixed now; the future has the ids when all are stored. Raises QueueFull without room."""
+        done: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
+        bulk = self._bulk(values, keys, properties, event_times, done)
+        self._room.check(bulk.about_bytes())
+        self._append_bulk(bulk)
+        return done
+
+    async def flush(self, timeout: Seconds | None = None) -> None:
+        """Until every message sent before this call has its outcome."""
+        self.perform(self._lanes.flush())
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (self._next_order - 1, done)
+        self._flushes.append(waiting)
+        self._settle_flushes()
+        try:
+            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+                await done
+        except TimeoutError as error:
+            raise TimedOut("not everything has its receipt yet") from error
+        finally:
+            if waiting in self._flushes:
+                self._flushes.remove(waiting)
+
+    async def close(self, timeout: Seconds | None = None) -> None:
+        """Waits for what is pending, as long as `timeout` says; what is left then fails with Closed. Safe to repeat."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout)
+        try:
+            await self.flush(timeout_s)
+        except TimedOut:
+            pass  # whoever waits for a message hears Closed
+        finally:
+            # Cut short only by cancellation, and then the end is quick.
+            await self._end(min(timeout_s, FAREWELL_SECONDS))
+
+    async def _end(self, timeout_s: float) -> None:
+        if self._unfollow is not None:
+            self._unfollow()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
+        self.echoes.close()
+        self.perform(self._lanes.close(Closed("the producer is closed")))
+        try:
+            await asyncio.gather(*(runner.close(timeout_s) for runner in self._runners.values()))
+        finally:
+            self._room.close()
+            try:
+                await self._tasks.close()
+            finally:
+                if self._watch is not None:
+                    await self._watches.let_go(self._watch, self)
+
+    # -- sending
+
+    def _join(self, data: bytes, key: str | None) -> asyncio.Future[MessageId] | None:
+        """The usual message, into a batch that is open: most of them, so it counts. None, and nothing is taken: it goes
+        the way of all others."""
+        if self._is_closed:
+            return None
+        sequence, order, room = self._next_sequence, self._next_order, self._room
+        track = self._lanes.track_of(key, sequence)
+        if track is None:
+            return None
+        size = len(data) + RECORD_OVERHEAD_BYTES
+        if key is not None:
+            size += len(key)
+        room.check(size)
+        future: asyncio.Future[MessageId] = asyncio.Future(loop=self._loop)  # `create_future` without the call
+        effects = track.lane.join(data, key, sequence, order, future, size)
+        if effects is None:
+            return None
+        room.taken += size
+        self._next_sequence, self._next_order = sequence + 1, order + 1
+        if effects:
+            self._runners[track].do(effects)
+        return future
+
+    def _record(
+        self,
+        data: bytes,
+        key: str | bytes | None,
+        properties: Mapping[str, str] | None,
+        event_time: Moment | None,
+        deliver_after: Seconds | None,
+        deliver_at: Moment | None,
+        sequence_id: int | None,
+    ) -> Record:
+        if self._is_closed:
+            raise Closed("the producer is closed")
+        check(key, properties, sequence_id)
+        now_ms = self._clock.now_ms()
+        timeout_s = self._options.send_timeout_s
+        return Record(
+            -1 if sequence_id is None else sequence_id,
+            data,
+            key,
+            properties,
+            0 if event_time is None else milliseconds(event_time, "event_time"),
+            now_ms,
+            delivery_ms(now_ms, deliver_after, deliver_at)
+            if deliver_after is not None or deliver_at is not None
+            else 0,
+            self._clock.monotonic() + timeout_s if timeout_s else float("inf"),
+            hash=-1 if key is None else murmur3_32(key),
+        )
+
+    def _bulk(self, values: Any, keys: Any, properties: Any, event_times: Any, done: asyncio.Future[Sent]) -> Bulk:
+        def settled(outcome: Sent | ClientError) -> None:
+            if done.done():
+                return
+            if isinstance(outcome, Sent):
+                done.set_result(outcome)
+            else:
+                done.set_exception(outcome)
+
+        if self._options.schema is not None:
+            values = [self._encode(value) for value in values]
+        return Bulk(values, keys, properties, event_times, self._topic, settled)
+
+    def _append_bulk(self, bulk: Bulk) -> None:
+        """Raises, and takes nothing, when it can never be sent."""
+        if self._is_closed:
+            raise Closed("the producer is closed")
+        if not bulk.rows:
+            bulk.settle()
+            return
+        first, order, now_ms = self._next_sequence, self._next_order, self._clock.now_ms()
+        timeout_s = self._options.send_timeout_s
+        deadline = self._clock.monotonic() + timeout_s if timeout_s else float("inf")
+        ring = self._lanes.ring(first)
+        loads = None
+        if ring is not None:
+            loads = bulk.loads(ring, self.style, self._options.batching, first, order, now_ms, deadline)
+        if loads is None:  # they may be stored already, or must be cut into chunks, or wait for new lanes
+            # All are made before the first one is taken: one that cannot be is the call's error.
+            for record in [bulk.record(row, first, order, now_ms, deadline) for row in range(bulk.rows)]:
+                try:
+                    self._enqueue(record)
+                except ClientError as error:
+                    record.ticket.set_exception(error)
+            return
+        self._next_sequence, self._next_order = first + bulk.rows, order + bulk.rows
+        self._room.take(sum(load.size_bytes for load in loads))
+        for load in loads:
+            self._runners[load.track].do(load.track.lane.append_entries(load.entries))
+        if self._deadline_timer is None and deadline != float("inf"):
+            self._arm_deadline()
+
+    def _append(self, record: Record) -> asyncio.Future[MessageId]:
+        future: asyncio.Future[MessageId] = asyncio.Future(loop=self._loop)  # `create_future` without the call
+        record.ticket = future
+        self._enqueue(record)
+        return future
+
+    def _enqueue(self, record: Record) -> None:
+        if self._is_closed:
+            raise Closed("the producer is closed")
+        if record.sequence_id < 0:
+            record.sequence_id = self._next_sequence
+        record.order = self._next_order
+        self._room.take(record.size_bytes)
+        try:
+            track, effects = self._lanes.append(record)
+        except BaseException:
+            self._room.give(record.size_bytes)
+            raise
+        self._next_order += 1
+        self._next_sequence = max(self._next_sequence, record.sequence_id + 1)
+        if track is not None and effects:
+            self._runners[track].do(effects)
+        if self._deadline_timer is None and record.deadline != float("inf"):
+            self._arm_deadline()
+
+    # -- for the lanes
+
+    def _viewed(self, view: TopicView) -> None:
+        self._view = view
+        self._topic = str(view.topic)
+        self.perform(self._lanes.viewed(view))
+        self._look_ready()
+
+    def perform(self, effects: Sequence[LanesEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case On(track, wanted):
+                    self._runners[track].do(wanted)
+                case Open(track):
+                    self._run(track)
+                case Reopen(track):
+                    self._runners[track].reopen()
+                case Farewell(track):
+                    self._runners[track].say_farewell()
+                case Drop(track):
+                    self._runners.pop(track).drop()
+                case AskLayout():
+                    assert self._watch is not None
+                    self._watch.ask_again()
+
+    def _run(self, track: Track) -> None:
+        view = self._view
+        assert view is not None
+        segment = track.segment
+        hint = self._hints.pop(segment.segment_id, None) or view.brokers.get(segment.segment_id)
+        if hint is None and view.plan is not None:
+            hint = view.plan.brokers.get(segment.segment_id)
+        runner = self._runners[track] = LaneRunner(
+            track,
+            view.backing(segment),
+            view.lane(segment),
+            self,
+            self._lanes,
+            self._options,
+            self._ground,
+            self._tasks,
+            hint,
+        )
+        runner.start(is_patient=self._ready is None)
+
+    def heard_late(self, track: Track, late: Sequence[Late]) -> None:
+        effects, doubled = self._lanes.heard_late(track, late)
+        self.perform(effects)
+        if doubled:
+            sequence_ids = sorted(record.sequence_id for record in doubled)
+            log.warning(
+                "stored twice: the receipts came when it was sent again already",
+                extra={"topic": self._topic, "producer": self.name, "sequence_ids": sequence_ids},
+            )
+
+    def heard_of(self, brokers: Mapping[int, Served]) -> None:
+        self._hints = dict(brokers)
+
+    def opened(self, runner: LaneRunner) -> None:
+        self._look_ready()
+
+    def ended(self, runner: LaneRunner, error: ClientError) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(error)
+        self.perform(self._lanes.failed(runner.track, error))
+
+    def _look_ready(self) -> None:
+        if self._ready is not None and not self._ready.done() and self._lanes.is_ready:
+            self._ready.set_result(None)
+
+    def stored(self, records: Sequence[Record], lane: int, ledger: int, position: int) -> None:
+        if isinstance(records, Shipment):
+            records.stored(lane, ledger, position)
+        else:
+            records = records if isinstance(records, Draft) else Draft.of(records)
+            tickets, topic = records.tickets, self._topic
+            size = len(tickets) if len(tickets) > 1 and position >= 0 else 0
+            for index, ticket in enumerate(tickets):
+                if not ticket.done():
+                    ticket.set_result(MessageId(topic, ledger, position, index if size else -1, size, lane))
+        self._last_stored = max(self._last_stored, records.highest)
+        self._room.give(records.size_bytes)
+        self._settle_flushes()
+
+    def failed(self, records: Sequence[Record], error: ClientError) -> None:
+        for record in records:
+            if not record.ticket.done():
+                record.ticket.set_exception(error)
+        self._room.give(sum(record.size_bytes for record in records))
+        self._settle_flushes()
+
+    # -- time
+
+    def _settle_flushes(self) -> None:
+        if not self._flushes:
+            return
+        oldest = self._lanes.oldest()
+        waiting = []
+        for up_to, done in self._flushes:
+            if up_to >= oldest:
+                waiting.append((up_to, done))
+            elif not done.done():
+                done.set_result(None)
+        self._flushes = waiting
+
+    def _arm_deadline(self) -> None:
+        deadline = self._lanes.next_deadline()
+        if deadline != float("inf"):
+            delay = max(0.0, deadline - self._clock.monotonic())
+            self._deadline_timer = self._clock.call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._deadline_timer = None
+        self.perform(self._lanes.expire(self._clock.monotonic()))
+        self._arm_deadline()

@@ -1,0 +1,349 @@
+"""One lane and its producer on the wire: opens it on the segment, says what the lane wants said, tells what is heard.
+
+Knows connections and timers. What an outcome means for the lane is decided by `lane`, what it means for the others by
+`lanes`; both come back to the producer as effects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from anabranch.client.config import AccessMode, seconds
+from anabranch.client.connection.address import Address
+from anabranch.client.connection.connection import Connection
+from anabranch.client.connection.reconnect import Attachment
+from anabranch.client.consumer.segment_consumer import MANAGED, Ground
+from anabranch.client.errors import (
+    ClientError,
+    NotReady,
+    ProducerBusy,
+    Refused,
+    TimedOut,
+    TopicNotFound,
+    TopicTerminated,
+    Unreachable,
+    refusal,
+)
+from anabranch.client.messages.outgoing import Record, Style
+from anabranch.client.producer.ancestry import Ancestry
+from anabranch.client.producer.credits import Credits
+from anabranch.client.producer.late_receipts import Echo, Echoes, Late
+from anabranch.client.producer.options import ProducerOptions
+from anabranch.client.producer.producer_effects import LanesEffect, Track
+from anabranch.client.producer.producer_state import Lanes
+from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Reconnect, Stored, Transmit
+from anabranch.client.schema.schema_resolver import on_wire
+from anabranch.client.topic.topic_view import Served, read_brokers, read_segment
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand, signed
+from anabranch.protocol.entry import Bytes
+from anabranch.runtime.clock import Timer
+from anabranch.runtime.tasks import TaskOwner
+
+FAREWELL_SECONDS = 5.0
+
+
+_ACCESS = {
+    AccessMode.SHARED: None,  # as brokers take it without
+    AccessMode.EXCLUSIVE: pb.Exclusive,
+    AccessMode.WAIT_FOR_EXCLUSIVE: pb.WaitForExclusive,
+    AccessMode.EXCLUSIVE_WITH_FENCING: pb.ExclusiveWithFencing,
+}
+
+
+class Home(Protocol):
+    """Whom the lane works for. Called on the event loop; must not raise."""
+
+    style: Style
+    echoes: Echoes  # of lanes that are over: their messages may still be on their way to others
+
+    def perform(self, effects: Sequence[LanesEffect]) -> None: ...
+
+    def stored(self, records: Sequence[Record], lane: int, ledger: int, position: int) -> None: ...
+
+    def failed(self, records: Sequence[Record], error: ClientError) -> None: ...
+
+    def heard_of(self, brokers: Mapping[int, Served]) -> None:
+        """Who serves these segments."""
+
+    def heard_late(self, track: Track, late: Sequence[Late]) -> None:
+        """Receipts of a producer that is closed."""
+
+    def opened(self, runner: LaneRunner) -> None: ...
+
+    def ended(self, runner: LaneRunner, error: ClientError) -> None:
+        """It can never be attached: rights, options, a regular topic that was terminated."""
+
+
+class LaneRunner:
+    def __init__(
+        self,
+        track: Track,
+        topic: str,
+        number: int,
+        home: Home,
+        lanes: Lanes,
+        options: ProducerOptions,
+        ground: Ground,
+        tasks: TaskOwner,
+        hint: Served | None,
+    ) -> None:
+        self.topic = topic
+        self.track = track
+        self.lane = track.lane
+        self.last_sequence_id = -1
+        self._number = number  # in message ids
+        self._home = home
+        self._lanes = lanes
+        self._options = options
+        self._ground = ground
+        self._hint = hint
+        self._is_regular = track.segment.legacy_topic_name is not None
+        self._tasks = tasks
+        self._task: asyncio.Task[Any] | None = None
+        self._attachment: Attachment | None = None
+        self._connection: Connection | None = None
+        self._id = 0
+        self._echo: Echo | None = None  # of the producer before, until there is a new one
+        self._epoch = 0
+        self._topic_epoch: int | None = None  # of exclusive producers: whoever came later has a higher one
+        self._delay_s = seconds(options.batching.max_delay)
+        self._batch_timer: Timer | None = None
+        self._is_patient = False
+        self._is_over = False
+
+    @property
+    def last_error(self) -> ClientError | None:
+        return None if self._attachment is None else self._attachment.last_error
+
+    def start(self, *, is_patient: bool) -> None:
+        """Attach, and stay attached. `is_patient`: the application is not waiting for the first answer, so a segment
+        that is not there yet, or a former self that is still there, are asked again."""
+        self._is_patient = is_patient
+        forgives: tuple[type[ClientError], ...] = (TopicNotFound, ProducerBusy) if is_patient else ()
+        if not self._is_regular:  # the layout names it: it is there, or will be, or the layout says what became of it
+            forgives = (*forgives, TopicNotFound)
+        ground = self._ground
+        self._attachment = Attachment(self, self, ground.backoff, ground.clock, ground.chance, forgives)
+        self._task = self._tasks.spawn(self._attachment.run(), self.topic)
+
+    # -- attached by an Attachment
+
+    async def serving(self, topic: str) -> Connection:
+        """The broker that was named with the segment is asked first, and once."""
+        pool, hint = self._ground.pool, self._hint
+        self._hint = None
+        try:
+            url = "" if hint is None else pool.address_of(hint.url, hint.url_tls)
+            return await (pool.connection(Address.parse(url)) if url else pool.serving(topic))
+        except TopicNotFound:
+            self._home.perform(self._lanes.missing(self.track))
+            raise
+
+    async def attach(self, connection: Connection) -> None:
+        self._id, self._connection = connection.new_id(), connection
+        connection.listen_producer(self._id, self)
+        self._lanes.opening(self.track)
+        is_heard = False
+        try:
+            answer = await connection.ask(BaseCommand.PRODUCER, self._patience_s, **self._wanted())
+            is_heard = True
+        except Refused as error:
+            is_heard = True
+            if self._is_patient and type(error) is Refused:  # a broker in trouble; this is no verdict
+                raise NotReady(error.reason) from error
+            if isinstance(error, TopicNotFound):
+                self._home.perform(self._lanes.missing(self.track))
+            raise
+        finally:
+            if not is_heard:  # the broker may have it all the same
+                self._say_goodbye()
+        self._epoch += 1
+        if not connection.is_usable:
+            raise Unreachable("the connection broke while the producer was opened")
+        ancestry = None
+        if connection.has_extensions and not self._is_regular:
+            ancestry = Ancestry.read(answer.ancestors)
+            self.last_sequence_id = max(self.last_sequence_id, ancestry.highest)
+        self.last_sequence_id = max(self.last_sequence_id, answer.last_sequence_id)
+        if answer.HasField("topic_epoch"):
+            self._topic_epoch = answer.topic_epoch
+        if self._options.schema is not None:
+            self._home.style.schema_version = answer.schema_version
+        self._forget_echo()
+        credits = Credits(answer.credit_bytes, answer.credit_messages) if answer.HasField("credit_bytes") else None
+        self._home.perform(self._lanes.opened(self.track, connection.message_bytes_max, credits, ancestry))
+        self._home.opened(self)
+
+    def _wanted(self) -> dict[str, Any]:
+        options = self._options
+        metadata = dict(options.properties or {}) | ({MANAGED: "true"} if self._is_regular else {})
+        return {
+            "topic": self.topic,
+            "producer_id": self._id,
+            "producer_name": options.name,
+            "user_provided_producer_name": options.is_name_given,
+            "epoch": self._epoch,
+            "metadata": _pairs(metadata),
+            "schema": on_wire(options.schema),
+            "producer_access_mode": _ACCESS[options.access],
+            "topic_epoch": self._topic_epoch,
+        }
+
+    @property
+    def _patience_s(self) -> float:
+        """Whoever waits for its turn is answered when it has come."""
+        is_waiting = self._options.access is AccessMode.WAIT_FOR_EXCLUSIVE
+        return self._options.operation_timeout_s if is_waiting else self._ground.pool.answer_timeout_s
+
+    def lost(self) -> None:
+        self._leave_echo()
+        self._home.perform(self._lanes.lost(self.track))
+
+    def ended(self, error: ClientError) -> None:
+        if isinstance(error, TopicTerminated) and not self._is_regular:
+            self._home.perform(self._lanes.terminated(self.track))
+        else:
+            self._home.ended(self, error)
+
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+        if kind == BaseCommand.SEND_RECEIPT:
+            identity = body.message_id
+            if body.credit_bytes or body.credit_messages:
+                self.lane.credited(body.credit_bytes, body.credit_messages)
+            self.do(self.lane.receipt(body.sequence_id, signed(identity.ledgerId), signed(identity.entryId)))
+        elif kind == BaseCommand.SEND_ERROR:
+            error = refusal(body.error, body.message)
+            if isinstance(error, TopicTerminated) and not self._is_regular:
+                self._home.perform(self._lanes.refused(self.track))
+            else:
+                self.do(self.lane.refused(body.sequence_id, error))
+        elif kind == BaseCommand.SEGMENT_SEALED:
+            children = [read_segment(one) for one in body.children]
+            self._home.heard_of(read_brokers(body.child_brokers))
+            self._end()
+            self._home.perform(self._lanes.sealed(self.track, children, body.last_sequence_id))
+        elif kind == BaseCommand.CLOSE_PRODUCER and not self.track.is_closing:  # or the farewell's answer is to come
+            self._lose(NotReady("the broker closed the producer"), is_urgent=True)
+
+    def detached(self, error: ClientError) -> None:
+        self._lose(error)
+
+    def _lose(self, error: ClientError, *, is_urgent: bool = False) -> None:
+        if self._attachment is not None:
+            self._attachment.lose(error, is_urgent=is_urgent)
+
+    # -- effects
+
+    def do(self, effects: Sequence[Effect]) -> None:
+        is_less = False
+        for effect in effects:
+            match effect:
+                case Transmit(entry):
+                    if self._connection is not None:
+                        self._connection.write(*entry.frame(self._id))
+                case Stored(records, ledger, position):
+                    self._home.stored(records, self._number, ledger, position)
+                    is_less = True
+                case Failed(records, error):
+                    self._home.failed(records, error)
+                    is_less = True
+                case Arm(batch):
+                    self._batch_timer = self._ground.clock.call_later(self._delay_s, partial(self._due, batch))
+                case Reconnect(reason):
+                    self._say_goodbye()
+                    self._lose(NotReady(reason))
+        if is_less and self._lanes.is_changing:
+            self._home.perform(self._lanes.settled(self.track))
+
+    def _due(self, batch: int) -> None:
+        self.do(self.lane.due(batch))
+
+    def reopen(self) -> None:
+        """Attach anew, at once."""
+        self._say_goodbye()
+        self._lose(NotReady("its ancestors are asked for again"), is_urgent=True)
+
+    def say_farewell(self) -> None:
+        """Nothing is sent after it; its answer comes after those to everything before it."""
+        connection = self._connection
+        if connection is None:
+            return
+        timeout_s = self._ground.pool.answer_timeout_s
+        answer = connection.begin(BaseCommand.CLOSE_PRODUCER, timeout_s, producer_id=self._id)
+        answer.add_done_callback(partial(self._farewell_said, connection, self._id))
+
+    def _farewell_said(self, connection: Connection, producer_id: int, answer: asyncio.Future[Any]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if answer.cancelled() or self._is_over or (connection, producer_id) != (self._connection, self._id):
+            return
+        if error is None:
+            self._leave_echo()
+            self._end()
+            self._home.perform(self._lanes.farewell_said(self.track))
+        elif isinstance(error, ClientError):
+            self._lose(error if isinstance(error, TimedOut) else NotReady(str(error)))
+
+    # -- the end
+
+    def _say_goodbye(self) -> None:
+        if self._connection is not None and self._connection.is_usable:
+            # Nobody waits for this answer; reading its error keeps asyncio quiet.
+            farewell = self._connection.begin(BaseCommand.CLOSE_PRODUCER, FAREWELL_SECONDS, producer_id=self._id)
+            farewell.add_done_callback(lambda one: one.cancelled() or one.exception())
+
+    def _unlisten(self) -> None:
+        if self._connection is not None:
+            self._connection.unlisten(self._id)
+            self._connection = None
+
+    def _leave_echo(self) -> None:
+        """The producer is closed, or about to be; what it has no receipt for may still get one."""
+        connection, entries = self._connection, self.lane.unanswered
+        self._unlisten()
+        if connection is not None and connection.is_usable and self.track.is_attached and entries:
+            self._forget_echo()
+            self._echo = Echo(connection, self._id, entries, partial(self._home.heard_late, self.track))
+
+    def _forget_echo(self) -> None:
+        if self._echo is not None:
+            self._echo.close()
+            self._echo = None
+
+    def _end(self) -> None:
+        """The producer is closed over there and is not opened again."""
+        self._is_over = True
+        if self._echo is not None:
+            self._home.echoes.keep(self._echo)
+            self._echo = None
+        if self._task is not None:
+            self._task.cancel()
+        self._unlisten()
+
+    def drop(self) -> None:
+        """The lane is over."""
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+        if not self._is_over:
+            self._say_goodbye()
+            self._end()
+
+    async def close(self, timeout_s: float) -> None:
+        """Nothing is waited for but the broker's farewell, and not for long."""
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+        connection = self._connection
+        try:
+            if connection is not None and connection.is_usable and not self._is_over:
+                await connection.ask(BaseCommand.CLOSE_PRODUCER, timeout_s, producer_id=self._id)
+        except ClientError:
+            pass  # the broker forgets the producer with its connection
+        finally:
+            self._end()
+
+
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]] | None:
+    return [{"key": name, "value": value} for name, value in values.items()] or None

@@ -1,0 +1,298 @@
+"""Watches the layout of one topic for everybody in this client who needs it: one session, whatever broker it is on.
+
+Knows sessions, pauses and which refusals are final; which layouts are news is decided by `Sightings`. Until the first
+layout came, a final refusal ends the watch; afterwards the last layout counts and the watch is opened again for ever.
+
+| the broker                                       | what is watched                                              |
+|--------------------------------------------------|--------------------------------------------------------------|
+| serves scalable topics                           | a session: the first layout, and a push for every change     |
+| does not, or has them switched off               | the number of partitions, asked for now and then             |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from anabranch.client.config import Backoff, ConnectionPolicy, seconds
+from anabranch.client.connection.connection import Connection
+from anabranch.client.connection.connection_pool import Pool
+from anabranch.client.connection.connection_state import command
+from anabranch.client.errors import (
+    ClientError,
+    NotAllowed,
+    NotReady,
+    NotSupported,
+    TimedOut,
+    TopicNotFound,
+    Unreachable,
+    refusal,
+)
+from anabranch.client.topic.topic_view import Sightings, TopicView, UnreadableLayout, read_view, synthetic_view
+from anabranch.model.errors import Error
+from anabranch.model.names import Domain, TopicName
+from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.entry import Bytes
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+DOUBT_SECONDS = 2.0
+"""Apache Pulsar (5.0.0-M1) calls every topic missing that it cannot look up just now, one that is being unloaded too:
+its "not found" counts when it has said so for this long."""
+
+ASKED_AGAIN = Backoff(initial=0.02, maximum=1.0, jitter=0)  # between two layouts that were asked for in vain
+
+log = logging.getLogger(__name__)
+
+Follower = Callable[[TopicView], None]
+
+
+class AskedAgain(NotReady):
+    """Somebody knows that there must be a newer layout than the one we have."""
+
+    code = "asked-again"
+
+
+class TopicWatch:
+    """Made by `TopicWatches`. Followers are called on the event loop, at once and with every news; must not raise."""
+
+    def __init__(
+        self,
+        topic: TopicName,
+        session_id: int,
+        pool: Pool,
+        policy: ConnectionPolicy,
+        clock: Clock,
+        chance: Chance,
+        creates: bool = True,
+    ) -> None:
+        self.topic = topic
+        self._creates = creates
+        self._session_id = session_id
+        self._pool = pool
+        self._policy = policy
+        self._clock = clock
+        self._chance = chance
+        self._sightings = Sightings()
+        self._followers: list[Follower] = []
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._first: asyncio.Future[ClientError | None] = loop.create_future()
+        self._answered: asyncio.Future[None] = loop.create_future()
+        self._end: asyncio.Future[ClientError] = loop.create_future()  # of the session that is open
+        self._is_asked_again = False
+        self._in_vain = 0
+        self._is_foreign = False  # the broker that was asked last
+        self._missing_since: float | None = None
+        self._last_error: ClientError | None = None
+
+    @property
+    def view(self) -> TopicView:
+        """The newest one; there is one once `wait_first` returned."""
+        assert self._sightings.view is not None
+        return self._sightings.view
+
+    @property
+    def is_over(self) -> bool:
+        """It ended before it had seen anything."""
+        return self._first.done() and self._first.result() is not None
+
+    async def wait_first(self, timeout_s: float) -> TopicView:
+        """Raises why there is none, or TimedOut with the last reason."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                error = await asyncio.shield(self._first)
+        except TimeoutError:
+            why = "the broker does not answer" if self._last_error is None else self._last_error.reason
+            raise TimedOut(f"{self.topic} is not available: {why}") from self._last_error
+        if error is not None:
+            raise error
+        return self.view
+
+    def follow(self, follower: Follower) -> Callable[[], None]:
+        """The answer ends it."""
+        self._followers.append(follower)
+        if self._sightings.view is not None:
+            follower(self._sightings.view)
+        return lambda: self._followers.remove(follower) if follower in self._followers else None
+
+    def ask_again(self) -> None:
+        """There must be news: a segment was found sealed or gone. Many who ask at once cost one question."""
+        if self._answered.done():
+            self._over(AskedAgain("a newer layout is needed"))
+        else:
+            self._is_asked_again = True  # the answer that is under way may be older than the question
+
+    # -- the session
+
+    async def run(self) -> None:
+        """Until cancelled, or until the broker says something final before the first layout."""
+        attempt = 0
+        while True:
+            self._end, self._answered = self._loop.create_future(), self._loop.create_future()
+            self._is_asked_again = False
+            try:
+                error = await self._session()
+            except Error as refused:
+                error = refused if isinstance(refused, ClientError) else ClientError(refused.reason)
+            self._last_error = error
+            if not self._first.done() and self._is_final(error):
+                self._first.set_result(error)
+                return
+            if self._answered.done():
+                attempt = 0
+            if isinstance(error, AskedAgain):
+                if self._in_vain:  # the first question is asked at once: whoever asks has messages that wait
+                    await self._clock.sleep(ASKED_AGAIN.delay(self._in_vain - 1, 0))
+                self._in_vain += 1
+                continue
+            delay = self._policy.backoff.delay(attempt, self._chance.random())
+            log.info("watching again", extra={"topic": str(self.topic), "reason": error.reason, "delay_s": delay})
+            await self._clock.sleep(delay)
+            attempt += 1
+
+    def _is_final(self, error: ClientError) -> bool:
+        if not isinstance(error, TopicNotFound) or not self._is_foreign:
+            self._missing_since = None
+            return not error.retryable
+        now = self._clock.monotonic()
+        if self._missing_since is None:
+            self._missing_since = now
+        return now - self._missing_since >= DOUBT_SECONDS
+
+    async def _session(self) -> ClientError:
+        """One life of the watch; the answer is why it ended."""
+        connection = await self._pool.connection()
+        is_regular = self.topic.domain is Domain.PERSISTENT
+        if not connection.supports_scalable_topics:
+            if not is_regular:
+                raise NotSupported(f"{self.topic}: the broker does not serve scalable topics")
+            return await self._count_partitions()
+        if not connection.is_usable:  # it broke before we had it: nobody would tell us
+            raise Unreachable("the connection broke before the layout was asked for")
+        self._is_foreign = not connection.has_extensions
+        connection.listen_session(self._session_id, self)
+        try:
+            self._open(connection)
+            async with asyncio.timeout(self._pool.answer_timeout_s):
+                await asyncio.wait((self._answered, self._end), return_when=asyncio.FIRST_COMPLETED)
+            if self._end.done() and isinstance(self._end.result(), NotAllowed) and is_regular:
+                return await self._count_partitions()  # switched off there
+            if self._answered.done() and self.view.is_synthetic and is_regular:
+                return await self._count_partitions()
+            return await self._end
+        except TimeoutError as cause:
+            raise TimedOut("no layout in time") from cause
+        finally:
+            connection.unlisten_session(self._session_id)
+            connection.write(command(BaseCommand.SCALABLE_TOPIC_CLOSE, session_id=self._session_id))
+
+    def _open(self, connection: Connection) -> None:
+        # Only the first explicit use creates a topic: one that was deleted since must not come back by our watching.
+        # Who only reads creates none at all.
+        connection.write(
+            command(
+                BaseCommand.SCALABLE_TOPIC_LOOKUP,
+                session_id=self._session_id,
+                topic=str(self.topic),
+                create_if_missing=self._creates and not self._first.done(),
+            )
+        )
+
+    async def _count_partitions(self) -> ClientError:
+        """Until the session ends, or for ever: nobody tells us of new partitions."""
+        if self._end.done() and isinstance(self._end.result(), NotAllowed):
+            self._end = self._loop.create_future()
+        while True:
+            count = await self._pool.partitions(str(self.topic))
+            self._saw(synthetic_view(self.topic, count, self._clock.now_ms()))
+            pause: asyncio.Future[None] = self._loop.create_future()
+            timer = self._clock.call_later(seconds(self._policy.partitions_every), partial(pause.set_result, None))
+            try:
+                await asyncio.wait((pause, self._end), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                timer.cancel()
+            if self._end.done():
+                return self._end.result()
+            if not self.view.is_synthetic:
+                return await self._end
+
+    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+        if not body.HasField("dag"):
+            self._over(refusal(body.error, body.message))
+            return
+        try:
+            self._saw(read_view(body, self.topic, self._sightings.view))
+        except UnreadableLayout as error:
+            self._over(error)
+
+    def detached(self, error: ClientError) -> None:
+        self._over(error)
+
+    def _over(self, error: ClientError) -> None:
+        if not self._end.done():
+            self._end.set_result(error)
+
+    def _saw(self, view: TopicView) -> None:
+        known = self._sightings.view
+        is_news = self._sightings.saw(view)
+        if known is not None and (known.generation, known.layout.epoch) != (
+            self.view.generation,
+            self.view.layout.epoch,
+        ):
+            self._in_vain = 0
+        if not self._answered.done():
+            self._answered.set_result(None)
+        if not self._first.done():
+            self._first.set_result(None)
+        if is_news:
+            for follower in list(self._followers):
+                follower(self.view)
+        if self._is_asked_again:
+            self._is_asked_again = False
+            self._over(AskedAgain("a newer layout is needed"))
+
+
+class TopicWatches:
+    """One watch per topic, for as long as somebody holds it."""
+
+    def __init__(self, pool: Pool, policy: ConnectionPolicy, clock: Clock, chance: Chance) -> None:
+        self._pool = pool
+        self._policy = policy
+        self._clock = clock
+        self._chance = chance
+        self._watches: dict[TopicName, tuple[TopicWatch, list[object], TaskOwner]] = {}
+        self._last_session = 0
+
+    def hold(self, topic: TopicName, holder: object, *, creates: bool = True) -> TopicWatch:
+        """The watch of this topic, until the same `holder` lets go; it `creates` the topic where that is allowed."""
+        known = self._watches.get(topic)
+        if known is not None and not known[0].is_over:
+            known[1].append(holder)
+            return known[0]
+        self._last_session += 1
+        watch = TopicWatch(topic, self._last_session, self._pool, self._policy, self._clock, self._chance, creates)
+        tasks = TaskOwner("watch")
+        tasks.spawn(watch.run(), str(topic))
+        self._watches[topic] = (watch, [holder], tasks)
+        return watch
+
+    async def let_go(self, watch: TopicWatch, holder: object) -> None:
+        known = self._watches.get(watch.topic)
+        if known is None or known[0] is not watch or holder not in known[1]:
+            return
+        known[1].remove(holder)
+        if not known[1]:
+            del self._watches[watch.topic]
+            await known[2].close()
+
+    async def close(self) -> None:
+        watches, self._watches = list(self._watches.values()), {}
+        for _, _, tasks in watches:
+            tasks.cancel()
+        for _, _, tasks in watches:
+            await tasks.close()
