@@ -16,10 +16,10 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from anabranch.model.position import EARLIEST, Position
-from anabranch.storage.acks import AckState
-from anabranch.storage.chain import ChainLedger, LedgerChain
-from anabranch.storage.cursor import Cursor
-from anabranch.storage.cursorcodec import CursorSaved, decode, encode
+from anabranch.storage.cursor.ack_state import AckState
+from anabranch.storage.cursor.cursor import Cursor
+from anabranch.storage.cursor.state_codec import CursorSaved, decode, encode
+from anabranch.storage.ledger.ledger_chain import ChainLedger, LedgerChain
 
 
 class Host:

@@ -24,7 +24,7 @@ from anabranch.controller.group import group_coordinator as members
 from anabranch.controller.topic import topic_controller as leader
 from anabranch.metadata.sqlite_writer import Writer
 from anabranch.node.node import Node
-from anabranch.storage.commitlog import CommitLog
+from anabranch.storage.log.commit_log import CommitLog
 from benchmarks.marks import Marks
 
 MARKS = "ANABRANCH_MARKS"

@@ -19,10 +19,10 @@ from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol.commands import BaseCommand, position_of, read_command
 from anabranch.protocol.frames import FrameDecoder
 from anabranch.runtime.net import Buffer
-from anabranch.storage.acks import AckState
-from anabranch.storage.chain import LedgerChain
-from anabranch.storage.cursor import Cursor
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.cursor.ack_state import AckState
+from anabranch.storage.cursor.cursor import Cursor
+from anabranch.storage.ledger.ledger_chain import LedgerChain
+from anabranch.storage.topic.topic_log import StoredEntry
 
 FRAME_MAX = 6 * 1024 * 1024
 

@@ -26,10 +26,10 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.node.records import MetadataRecords
 from anabranch.protocol.entry import build_entry, publish_time_of
-from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.interface import StorageError, StoredEntry
+from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.memory import MemoryLedgers
-from anabranch.storage.port import StorageError, StoredEntry
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 from tests.broker_parts import RecordingPeer
 from tests.topic_world import ManualClock
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from anabranch.storage.record import HEADER_BYTES, encode_header
+from anabranch.storage.ledger.record_format import HEADER_BYTES, encode_header
 
 U64_MAX = (1 << 64) - 1
 SIZES = (0, 1, 7, 100, 127, 128, 400, 3_000, 3_100, 4_000)

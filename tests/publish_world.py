@@ -10,7 +10,7 @@ from anabranch.broker.publish.publisher import Publisher
 from anabranch.broker.publish.sequence_ids import Sequences
 from anabranch.broker.publish.window import Window
 from anabranch.model.errors import Error
-from anabranch.storage.topiclog import TopicLogSettings
+from anabranch.storage.topic.topic_log import TopicLogSettings
 from tests.broker_parts import RecordingPeer
 from tests.topic_world import TopicWorld
 

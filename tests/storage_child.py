@@ -22,8 +22,8 @@ from typing import Any
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
-from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Payload, StorageError, StoredEntry
+from anabranch.storage.interface import Payload, StorageError, StoredEntry
+from anabranch.storage.ledger_store import EmbeddedLedgers
 from anabranch.storage.settings import StorageSettings
 
 LEDGERS = 3

@@ -18,11 +18,11 @@ from anabranch.node.records import MetadataRecords
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
-from anabranch.storage.ledgerids import LedgerIds
-from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Payload, StorageError
+from anabranch.storage.interface import Payload, StorageError
+from anabranch.storage.ledger.ledger_ids import LedgerIds
+from anabranch.storage.ledger_store import EmbeddedLedgers
 from anabranch.storage.settings import StorageSettings
-from anabranch.storage.topiclog import TopicLog, TopicLogSettings
+from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
 
 KEEP = TopicLogSettings(ledger_bytes_max=20_000, retention_ms=-1, retention_bytes=-1, state_bytes_max=2000)
 

@@ -9,10 +9,10 @@ from typing import Any
 from anabranch.metadata.memory import MemoryStore
 from anabranch.model.position import Position
 from anabranch.node.records import MetadataRecords
-from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.interface import Payload, StorageError
+from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.memory import MemoryLedgers
-from anabranch.storage.port import Payload, StorageError
-from anabranch.storage.topiclog import TopicLog, TopicLogSettings
+from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
 
 
 class ManualTimer:

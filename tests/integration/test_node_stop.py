@@ -13,7 +13,7 @@ from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.node.settings import NodeSettings
 from anabranch.protocol.entry import build_entry
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 
 NAME = TopicName.parse("persistent://public/default/stuck")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Payload, StorageError, StorageFull, StoredEntry
+from anabranch.storage.interface import Payload, StorageError, StorageFull, StoredEntry
+from anabranch.storage.ledger_store import EmbeddedLedgers
 from anabranch.storage.settings import StorageSettings
 from tests.storage_sim import SimBlocking, SimClock, SimDisk
 

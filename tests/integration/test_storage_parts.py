@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import CorruptEntry, Fenced, LedgerWriter, Payload, StorageError, StoredEntry
-from anabranch.storage.record import LEDGER_MAGIC, LOG_MAGIC, NewerFormat, encode_file_head
+from anabranch.storage.interface import CorruptEntry, Fenced, LedgerWriter, Payload, StorageError, StoredEntry
+from anabranch.storage.ledger.record_format import LEDGER_MAGIC, LOG_MAGIC, NewerFormat, encode_file_head
+from anabranch.storage.ledger_store import EmbeddedLedgers
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.volume import BadVolume
 from tests.storage_sim import SimBlocking, SimClock, SimDisk

@@ -16,7 +16,7 @@ import pytest
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
-from anabranch.storage.ledgers import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgers
 from tests.storage_child import EXIT_FENCED, LEDGERS, payload_of, publish_time_of, small_settings
 
 ROOT = Path(__file__).parents[2]

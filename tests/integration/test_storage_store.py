@@ -13,8 +13,8 @@ import pytest
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import File, RealDisk
-from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import LedgerNotFound, LedgerWriter, Payload, StorageError, StoredEntry
+from anabranch.storage.interface import LedgerNotFound, LedgerWriter, Payload, StorageError, StoredEntry
+from anabranch.storage.ledger_store import EmbeddedLedgers
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.volume import VolumeBusy
 

@@ -20,9 +20,9 @@ from anabranch.metadata.port import ABSENT, Expected, Session, Version
 from anabranch.metadata.writegate import GatedStore
 from anabranch.model.names import TopicName
 from anabranch.node.records import MetadataRecords
-from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.memory import MemoryLedgers
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 from tests.controller_parts import TOPIC, Brokers
 from tests.integration.test_topic_twins import PARTITIONED, TWIN, CatalogRules, outcome
 from tests.simulated_time import LoopClock, run_simulated

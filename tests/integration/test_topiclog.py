@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.storage.topiclog import TopicLog, TopicLogSettings
+from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
 from tests.topic_child import real_topics
 from tests.topic_world import Receipts
 

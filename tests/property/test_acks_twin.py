@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.position import EARLIEST, Position
-from anabranch.storage.ackbits import CHUNK
-from anabranch.storage.acks import AckState, mask_of, words_of
-from anabranch.storage.chain import ChainLedger, LedgerChain
-from anabranch.storage.cursorcodec import CursorSaved, decode, encode
+from anabranch.storage.cursor.ack_bitmap import CHUNK
+from anabranch.storage.cursor.ack_state import AckState, mask_of, words_of
+from anabranch.storage.cursor.state_codec import CursorSaved, decode, encode
+from anabranch.storage.ledger.ledger_chain import ChainLedger, LedgerChain
 
 LEDGERS = ((3, 40), (5, 0), (8, 3 * CHUNK + 30), (9, 25))
 BATCH = 5

@@ -15,7 +15,7 @@ from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
 from anabranch.runtime.net import Buffer
-from anabranch.storage.port import StoredEntry
+from anabranch.storage.interface import StoredEntry
 from tests.broker_parts import (
     ListLog,
     RecordingPeer,

@@ -11,7 +11,7 @@ from anabranch.broker.publish.producer import Producer
 from anabranch.broker.publish.sequence_ids import Sequences
 from anabranch.broker.publish.window import Window
 from anabranch.protocol.commands import BaseCommand, signed
-from anabranch.storage.port import StorageError
+from anabranch.storage.interface import StorageError
 from tests.broker_parts import RecordingPeer
 from tests.publish_world import PublishWorld, make_producer, send
 from tests.topic_world import read_all

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.position import EARLIEST, Position
-from anabranch.storage.acks import AckState
-from anabranch.storage.chain import ChainLedger, LedgerChain
-from anabranch.storage.cursor import Cursor
-from anabranch.storage.cursorcodec import CursorDelta, CursorProperties, CursorSaved, decode, encode
+from anabranch.storage.cursor.ack_state import AckState
+from anabranch.storage.cursor.cursor import Cursor
+from anabranch.storage.cursor.state_codec import CursorDelta, CursorProperties, CursorSaved, decode, encode
+from anabranch.storage.ledger.ledger_chain import ChainLedger, LedgerChain
 
 BATCH = 3
 LENGTHS = ((2, 9), (6, 5000), (7, 12))

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anabranch.model.position import Position
-from anabranch.storage.ackbits import CHUNK_BYTES
-from anabranch.storage.acks import AckSnapshot, LedgerAcks
-from anabranch.storage.cursorcodec import (
+from anabranch.storage.cursor.ack_bitmap import CHUNK_BYTES
+from anabranch.storage.cursor.ack_state import AckSnapshot, LedgerAcks
+from anabranch.storage.cursor.state_codec import (
     BadStateRecord,
     BlobSaved,
     CursorDeleted,

@@ -11,8 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import CorruptEntry, LedgerWriter, Payload, StorageError, StorageFull, StoredEntry
+from anabranch.storage.interface import CorruptEntry, LedgerWriter, Payload, StorageError, StorageFull, StoredEntry
+from anabranch.storage.ledger_store import EmbeddedLedgers
 from anabranch.storage.settings import StorageSettings
 from tests.storage_sim import SimBlocking, SimClock, SimDisk
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.model.position import Position
-from anabranch.storage.port import StoredEntry
-from anabranch.storage.record import encode_header
-from anabranch.storage.runs import NATIVE, plain_run
+from anabranch.storage.interface import StoredEntry
+from anabranch.storage.ledger.record_format import encode_header
+from anabranch.storage.ledger.record_runs import NATIVE, plain_run
 from tests.ledger_cases import block_case
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="the extension was not built here, or has no instruction to use")

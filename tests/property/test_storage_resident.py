@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.runtime.disk import Buffer
-from anabranch.storage.ledgerfile import LedgerFiles
-from anabranch.storage.port import CorruptEntry, StoredEntry
-from anabranch.storage.reader import LedgerReader
-from anabranch.storage.record import HEADER_BYTES, LEDGER_MAGIC, encode_file_head, encode_header
+from anabranch.storage.interface import CorruptEntry, StoredEntry
+from anabranch.storage.ledger.ledger_files import LedgerFiles
+from anabranch.storage.ledger.ledger_reader import LedgerReader
+from anabranch.storage.ledger.record_format import HEADER_BYTES, LEDGER_MAGIC, encode_file_head, encode_header
 from tests.storage_sim import SimDisk, SimFile
 
 LEDGER = 5

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.model.position import EARLIEST, Position
+from anabranch.storage.interface import StorageFull
 from anabranch.storage.memory import MemoryLedgers
-from anabranch.storage.port import StorageFull
-from anabranch.storage.topiclog import StoredEntry, TopicLog, TopicLogSettings
+from anabranch.storage.topic.topic_log import StoredEntry, TopicLog, TopicLogSettings
 from tests.topic_world import Receipts, TopicWorld, read_all
 
 SETTINGS = TopicLogSettings(ledger_bytes_max=40, retention_ms=-1, retention_bytes=-1, state_bytes_max=16)

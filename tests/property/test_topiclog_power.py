@@ -20,11 +20,11 @@ from anabranch.metadata.memory import MemoryStore
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, Position
 from anabranch.node.records import MetadataRecords
-from anabranch.storage.ledgerids import LedgerIds
-from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Payload, StorageError
+from anabranch.storage.interface import Payload, StorageError
+from anabranch.storage.ledger.ledger_ids import LedgerIds
+from anabranch.storage.ledger_store import EmbeddedLedgers
 from anabranch.storage.settings import StorageSettings
-from anabranch.storage.topiclog import StoredEntry, TopicLog, TopicLogSettings
+from anabranch.storage.topic.topic_log import StoredEntry, TopicLog, TopicLogSettings
 from tests.storage_sim import SimBlocking, SimClock, SimDisk
 
 STORAGE = StorageSettings(

@@ -167,7 +167,7 @@ class Broker:
         return self.cluster.serving if self.cluster.is_valid else frozenset()
 
     async def open(self, slot: int) -> object | None:
-        """A topic is opened as `storage/topicopen.py` does it: its record is read, its ledgers are measured, the record
+        """A topic is opened as `storage/topic/topic_open.py` does it: its record is read, its ledgers are measured, the record
         is written by compare-and-set. None: somebody was there in a later tenure, or it is not ours any more."""
         assert self.cluster is not None
         record = self.world.topics[slot]

@@ -2,11 +2,11 @@
 
 | here | there |
 |---|---|
-| `BrokerDir.fence`, `claim` | `storage/fence.py`: a number that only grows; who does not see its own confirms nothing |
+| `BrokerDir.fence`, `claim` | `storage/log/fence.py`: a number that only grows; who does not see its own confirms nothing |
 | `BrokerDir.logs` | the commit log: one per generation, gone after recovery |
 | `Volume.ledgers` | ledger files: what a topic's next holder can read |
 | `BrokerDir.lock` | the lock file: held by a living process, also by one that stands still |
-| `recover_peer` | `storage/succession.py`, with a pause between any two steps |
+| `recover_peer` | `storage/log/peer_recovery.py`, with a pause between any two steps |
 
 A record is a number that is never used twice, so "is it there" is all there is to check.
 """

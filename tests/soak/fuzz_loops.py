@@ -20,7 +20,7 @@ def child(directory: str, cases: int, seed: int) -> int:
     loaded: dict[str, Any] = {part: load(part, Path(directory)) for part in PARTS}
     from anabranch.protocol import native
     from anabranch.protocol.messages import NativeRuns, PlainRuns
-    from anabranch.storage import runs
+    from anabranch.storage.ledger import record_runs as runs
     from tests.ledger_cases import block_case
     from tests.send_twins import published
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.storage.ackbits import CHUNK
-from anabranch.storage.acks import AckState, mask_of, words_of
-from anabranch.storage.chain import ChainLedger, LedgerChain
+from anabranch.storage.cursor.ack_bitmap import CHUNK
+from anabranch.storage.cursor.ack_state import AckState, mask_of, words_of
+from anabranch.storage.ledger.ledger_chain import ChainLedger, LedgerChain
 
 
 def chain(*lengths: int, is_open: bool = True) -> LedgerChain:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 
 from anabranch.model.position import EARLIEST, Position
-from anabranch.storage.ackbits import CHUNK
-from anabranch.storage.acks import AckState
-from anabranch.storage.chain import ChainLedger, LedgerChain
-from anabranch.storage.cursorcodec import CursorSaved, encode
+from anabranch.storage.cursor.ack_bitmap import CHUNK
+from anabranch.storage.cursor.ack_state import AckState
+from anabranch.storage.cursor.state_codec import CursorSaved, encode
+from anabranch.storage.ledger.ledger_chain import ChainLedger, LedgerChain
 
 ENTRIES = 2_100_000
 

@@ -9,7 +9,7 @@ from anabranch.client.messages.chunking import entries_of
 from anabranch.client.messages.outgoing import Record, Style
 from anabranch.model.position import Position
 from anabranch.protocol.entry import build_batch, build_entry
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 from tests.broker_parts import ListLog, Shell, make_consumer, numbers, peer_of, positions, shared
 
 SHARED = SubscriptionType.SHARED

@@ -12,8 +12,8 @@ from anabranch.broker.subscription.dispatcher_single_active import SingleDispatc
 from anabranch.broker.subscription.entry_reader import COLD_READS, SubscriptionReader
 from anabranch.model.position import Position
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.port import StorageError
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.interface import StorageError
+from anabranch.storage.topic.topic_log import StoredEntry
 from tests.broker_parts import ListLog
 
 ENTRY_BYTES = 100

@@ -23,7 +23,7 @@ from anabranch.model.position import LATEST, Position
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import build_batch
 from anabranch.protocol.server_errors import ServerError
-from anabranch.storage.port import StorageError
+from anabranch.storage.interface import StorageError
 from tests.broker_parts import RecordingPeer, numbers, peer_of
 from tests.broker_world import BrokerWorld
 

@@ -17,7 +17,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import build_entry
-from anabranch.storage.port import StorageError
+from anabranch.storage.interface import StorageError
 from tests.broker_parts import peer_of
 from tests.broker_world import NAME, BrokerWorld
 

@@ -14,8 +14,8 @@ from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import add_broker_metadata, build_batch, build_entry, seal_entry
 from anabranch.protocol.keyhash import key_shared_slot
-from anabranch.storage.port import Payload
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.interface import Payload
+from anabranch.storage.topic.topic_log import StoredEntry
 
 
 def at(entry: int) -> Position:

@@ -11,9 +11,9 @@ from anabranch.model.errors import NotAllowed
 from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol import entry as entries
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.storage.compacted import BadCompactedEntry, CompactedRow, decode_entry, encode_entry
-from anabranch.storage.port import StorageError
-from anabranch.storage.topicrecord import TopicRecord, decode_record, encode_record
+from anabranch.storage.interface import StorageError
+from anabranch.storage.topic.compacted_view import BadCompactedEntry, CompactedRow, decode_entry, encode_entry
+from anabranch.storage.topic.topic_record import TopicRecord, decode_record, encode_record
 from tests.broker_world import BrokerWorld
 
 

@@ -37,7 +37,7 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
-from anabranch.storage.chain import ChainLedger
+from anabranch.storage.ledger.ledger_chain import ChainLedger
 from tests.broker_world import NAME, BrokerWorld
 
 SETTINGS = BrokerSettings()

@@ -8,7 +8,7 @@ from anabranch.broker.subscription.delay_alarm import DelayAlarm
 from anabranch.broker.subscription.dispatch_rate_limiter import first_entries
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
-from anabranch.storage.port import StoredEntry
+from anabranch.storage.interface import StoredEntry
 from tests.broker_parts import ListLog, Shell, keyed, make_consumer, positions, shared
 from tests.topic_world import ManualClock
 

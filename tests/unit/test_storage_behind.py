@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.storage.behind import WriteBehind
-from anabranch.storage.group import Batch
+from anabranch.storage.log.group_commit import Batch
+from anabranch.storage.log.write_behind import WriteBehind
 
 
 def batch(ledger: int, size: int, last: int = 0) -> Batch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from anabranch.storage.group import LOG_START, Batch, Direct, GroupCommit, choose_direct
-from anabranch.storage.record import HEADER_BYTES
+from anabranch.storage.ledger.record_format import HEADER_BYTES
+from anabranch.storage.log.group_commit import LOG_START, Batch, Direct, GroupCommit, choose_direct
 
 
 def batch(ledger: int, size: int, offset: int = 32) -> Batch:

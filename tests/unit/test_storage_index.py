@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.storage.index import (
+from anabranch.storage.ledger.record_format import INDEX_MAGIC, NewerFormat, encode_file_head
+from anabranch.storage.ledger.sparse_index import (
     IndexPoint,
     SparseIndex,
     decode_index,
@@ -12,7 +13,6 @@ from anabranch.storage.index import (
     encode_point,
     place_of_point,
 )
-from anabranch.storage.record import INDEX_MAGIC, NewerFormat, encode_file_head
 
 POINTS = [IndexPoint(0, 32, 0, 0, 50), IndexPoint(10, 1000, 25, 600, 40), IndexPoint(20, 2000, 60, 1300, 90)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.storage.loggedledgers import LoggedLedgers
+from anabranch.storage.log.logged_ledgers import LoggedLedgers
 
 
 def logged(**of: int) -> LoggedLedgers:

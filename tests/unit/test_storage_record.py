@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.storage.record import (
+from anabranch.storage.ledger.record_format import (
     HEADER_BYTES,
     LEDGER_MAGIC,
     LOG_MAGIC,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.storage.released import Released, decode_released, encode_released, read_released
+from anabranch.storage.log.released_ledgers import Released, decode_released, encode_released, read_released
 from tests.storage_sim import SimDisk
 
 ledgers = st.lists(st.integers(0, (1 << 64) - 1), max_size=20)

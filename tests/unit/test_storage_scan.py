@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.storage.ledgerfile import LEDGER_START
-from anabranch.storage.record import HEADER_BYTES, LEDGER_MAGIC, encode_file_head, encode_header
-from anabranch.storage.runs import plain_run, sound_run
-from anabranch.storage.scan import Walk
+from anabranch.storage.ledger.ledger_files import LEDGER_START
+from anabranch.storage.ledger.record_format import HEADER_BYTES, LEDGER_MAGIC, encode_file_head, encode_header
+from anabranch.storage.ledger.record_runs import plain_run, sound_run
+from anabranch.storage.ledger.record_scanner import Walk
 from tests.storage_sim import SimDisk
 
 LEDGER = 9

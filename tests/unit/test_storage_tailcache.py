@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from anabranch.storage.gate import Gate
-from anabranch.storage.group import Batch
-from anabranch.storage.index import SparseIndex
-from anabranch.storage.port import StorageError, StoredEntry
-from anabranch.storage.tailcache import ENTRY_OVERHEAD_BYTES, TailCache
-from anabranch.storage.writer import OpenLedger
+from anabranch.storage.interface import StorageError, StoredEntry
+from anabranch.storage.ledger.sparse_index import SparseIndex
+from anabranch.storage.log.append_gate import Gate
+from anabranch.storage.log.group_commit import Batch
+from anabranch.storage.log.open_ledger import OpenLedger
+from anabranch.storage.tail_cache import ENTRY_OVERHEAD_BYTES, TailCache
 
 COST = 1_000
 

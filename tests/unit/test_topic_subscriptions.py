@@ -15,8 +15,8 @@ from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions
 from anabranch.model.errors import NotAllowed
 from anabranch.model.position import Position
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.cursor import Cursor
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.cursor.cursor import Cursor
+from anabranch.storage.topic.topic_log import TopicLog
 from tests.broker_parts import make_consumer
 from tests.topic_world import TopicWorld
 

@@ -6,7 +6,7 @@ import asyncio
 
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.memory import MemoryLedgers
-from anabranch.storage.topicgarbage import TopicGarbage
+from anabranch.storage.topic.ledger_garbage import TopicGarbage
 from tests.topic_world import publish_time_of
 
 

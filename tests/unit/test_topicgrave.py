@@ -6,8 +6,8 @@ import pytest
 
 from anabranch.model.errors import AlreadyExists, NotFound
 from anabranch.model.position import EARLIEST, Position
-from anabranch.storage.port import Superseded
-from anabranch.storage.topicgrave import Peek, bury_topic, peek_topic
+from anabranch.storage.interface import Superseded
+from anabranch.storage.topic.tombstone import Peek, bury_topic, peek_topic
 from tests.topic_world import TopicWorld
 
 NAME = "t/n/topic"

@@ -9,8 +9,8 @@ import pytest
 from anabranch.metadata.port import ANY, StoreUnavailable
 from anabranch.model.errors import AlreadyExists, Error, NotFound
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.storage.port import Fenced, StorageError, StorageFull, Superseded
-from anabranch.storage.topiclog import StoredEntry, TopicLog, TopicLogSettings, TopicTerminated
+from anabranch.storage.interface import Fenced, StorageError, StorageFull, Superseded
+from anabranch.storage.topic.topic_log import StoredEntry, TopicLog, TopicLogSettings, TopicTerminated
 from tests.topic_world import Receipts, TopicWorld, read_all
 
 KEY = "/topic-logs/t/n/topic"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.storage.chain import ChainLedger, LedgerChain
-from anabranch.storage.topicrecord import (
+from anabranch.storage.ledger.ledger_chain import ChainLedger, LedgerChain
+from anabranch.storage.topic.topic_record import (
     BadTopicRecord,
     LedgerRow,
     TopicRecord,

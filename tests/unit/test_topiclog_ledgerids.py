@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.storage.ledgerids import LedgerIds
+from anabranch.storage.ledger.ledger_ids import LedgerIds
 from tests.topic_world import TopicWorld
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.storage.chain import ChainLedger
-from anabranch.storage.trim import ledgers_to_drop
+from anabranch.storage.ledger.ledger_chain import ChainLedger
+from anabranch.storage.topic.retention import ledgers_to_drop
 
 NOW = 1_000_000
 LEDGERS = [

@@ -3,7 +3,7 @@
 One write of the table is on its way at a time. Nothing is taken from a seat that vanished before three things happened
 in this order, each of them durable: the table names it dead; its log is fenced and recovered; the table names the next
 holders. A director that dies in between leaves the table as it is, and the next one goes on from there. Recovery may be
-done twice; that is harmless (see `storage/recovery.py`).
+done twice; that is harmless (see `storage/log/recovery.py`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 | `Counter.add` | decided by the record, which remembers its last writers; exact | a read and a write each |
 | `IdBlocks.take` | the block in doubt is left unused: numbers may be skipped, never repeated | a write per block |
 
-The values are in records of ours, so a move to another store keeps them. (`storage/ledgerids.py` is the same as
+The values are in records of ours, so a move to another store keeps them. (`storage/ledger/ledger_ids.py` is the same as
 IdBlocks on storage's own port, which must not know this floor; the record looks alike.)
 """
 

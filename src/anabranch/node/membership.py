@@ -15,8 +15,8 @@ from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.reach import is_listening
-from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Fenced
+from anabranch.storage.interface import Fenced
+from anabranch.storage.ledger_store import EmbeddedLedgers
 
 PLACED_SECONDS = 8.0  # how long a client is kept waiting for a topic that changes hands; it gives up after 30
 PROBE_SECONDS = 0.2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
-from anabranch.storage.records import RecordRaced, StoredRecord
+from anabranch.storage.record_store import RecordRaced, StoredRecord
 
 
 class MetadataRecords:

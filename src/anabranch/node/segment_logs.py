@@ -9,11 +9,11 @@ from anabranch.broker.catalog.policies import Retention
 from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName, parse_namespace
 from anabranch.runtime.clock import Clock
-from anabranch.storage.ledgerids import LedgerIds
-from anabranch.storage.port import LedgerStore
-from anabranch.storage.records import RecordStore
-from anabranch.storage.topicgrave import Peek, bury_topic, clear_grave, peek_topic
-from anabranch.storage.topiclog import TopicLog, TopicLogSettings
+from anabranch.storage.interface import LedgerStore
+from anabranch.storage.ledger.ledger_ids import LedgerIds
+from anabranch.storage.record_store import RecordStore
+from anabranch.storage.topic.tombstone import Peek, bury_topic, clear_grave, peek_topic
+from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
 
 
 class NodeSegmentLogs:

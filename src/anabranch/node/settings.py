@@ -15,7 +15,7 @@ from anabranch.node.security_settings import SecuritySettings, TlsSettings
 from anabranch.rest.settings import HttpSettings
 from anabranch.runtime.settings import require_all
 from anabranch.storage.settings import StorageSettings
-from anabranch.storage.topiclog import TopicLogSettings
+from anabranch.storage.topic.topic_log import TopicLogSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ from anabranch.protocol.errors import ProtocolError
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.disk import RealDisk
-from anabranch.storage.ledgerids import LedgerIds
-from anabranch.storage.ledgers import EmbeddedLedgers
-from anabranch.storage.port import Payload
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.interface import Payload
+from anabranch.storage.ledger.ledger_ids import LedgerIds
+from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.topic.topic_log import TopicLog
 
 BLOCKING_THREADS = 4
 BUSY_SECONDS = 10.0  # for a peer that recovers our log when we are back already

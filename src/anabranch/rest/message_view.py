@@ -10,7 +10,7 @@ from anabranch.protocol import entry as entries
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.errors import BadEntry
 from anabranch.rest.message import JSON, Response
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 
 BATCH_OVERHEAD = 10  # what Pulsar adds to a batch's size
 

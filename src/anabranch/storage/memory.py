@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from anabranch.model.position import Position
-from anabranch.storage.port import (
+from anabranch.storage.interface import (
     AppendSink,
     CorruptEntry,
     LedgerNotFound,

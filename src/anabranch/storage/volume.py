@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 
 from anabranch.runtime.disk import Disk, Lock
-from anabranch.storage.port import StorageError
-from anabranch.storage.record import FORMAT, NewerFormat
+from anabranch.storage.interface import StorageError
+from anabranch.storage.ledger.record_format import FORMAT, NewerFormat
 
 
 class VolumeBusy(StorageError):

@@ -16,7 +16,7 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 
 PEEK_MAX = 100_000
 MESSAGE_BYTES = 1

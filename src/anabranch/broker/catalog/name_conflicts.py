@@ -27,7 +27,7 @@ import logging
 from anabranch.metadata.port import KeyMissing, MetadataStore, Version, VersionMismatch
 from anabranch.model.errors import AlreadyExists
 from anabranch.model.names import TopicName
-from anabranch.storage.topicrecord import decode_record
+from anabranch.storage.topic.topic_record import decode_record
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from anabranch.broker.publish.publisher import Publisher
 from anabranch.broker.publish.sequence_ids import STATE, Last, Sequences
 from anabranch.broker.publish.sequence_recovery import recover_sequences
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 
 
 class Deduplication:

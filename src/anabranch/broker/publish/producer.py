@@ -17,7 +17,7 @@ from anabranch.protocol import commands, replies
 from anabranch.protocol.native import NATIVE
 from anabranch.protocol.pulsar_pb2 import AncestorSequence
 from anabranch.protocol.server_errors import ServerError
-from anabranch.storage.port import Payload
+from anabranch.storage.interface import Payload
 
 
 class Publish(NamedTuple):

@@ -20,8 +20,8 @@ from anabranch.model.position import Position
 from anabranch.protocol.entry import metadata as entry_metadata
 from anabranch.protocol.errors import BadEntry
 from anabranch.protocol.server_errors import ServerError
-from anabranch.storage.port import Payload, StorageError
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.interface import Payload, StorageError
+from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 

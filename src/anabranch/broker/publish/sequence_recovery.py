@@ -9,7 +9,7 @@ from anabranch.model.position import EARLIEST
 from anabranch.protocol import entry as entries
 from anabranch.protocol.commands import signed
 from anabranch.protocol.errors import ProtocolError
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 

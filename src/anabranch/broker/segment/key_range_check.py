@@ -13,7 +13,7 @@ from anabranch.model.routing import RingHash
 from anabranch.protocol import entry
 from anabranch.protocol.errors import ProtocolError
 from anabranch.protocol.keyhash import murmur3_32
-from anabranch.storage.port import Payload
+from anabranch.storage.interface import Payload
 
 PROOFS = 8  # keyed entries that fit: by chance a stranger has them with 1 in 2^8 on half of the ring
 LOOKS = 64  # at so many entries at most, keyed or not

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from anabranch.broker.catalog.policies import Retention
 from anabranch.model.names import TopicName
-from anabranch.storage.topicgrave import Peek
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.tombstone import Peek
+from anabranch.storage.topic.topic_log import TopicLog
 
 
 class SegmentLogs(Protocol):

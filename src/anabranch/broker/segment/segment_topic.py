@@ -39,7 +39,7 @@ from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
 from anabranch.protocol.server_errors import ServerError, refusal_code
-from anabranch.storage.cursor import Cursor
+from anabranch.storage.cursor.cursor import Cursor
 
 log = logging.getLogger(__name__)
 

@@ -51,7 +51,7 @@ from anabranch.controller.segment_host import (
 from anabranch.model.errors import Error, NotFound, NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
-from anabranch.storage.port import Fenced, Superseded
+from anabranch.storage.interface import Fenced, Superseded
 
 log = logging.getLogger(__name__)
 

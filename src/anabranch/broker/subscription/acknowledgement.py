@@ -10,7 +10,7 @@ from anabranch.broker.subscription.dispatcher import Dispatcher
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
-from anabranch.storage.cursor import Cursor
+from anabranch.storage.cursor.cursor import Cursor
 
 UNKNOWN_SIZE = -1  # an entry that nobody here was given: the cursor counts again when asked
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anabranch.model.position import Position
-from anabranch.storage.cursor import Cursor
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.cursor.cursor import Cursor
+from anabranch.storage.topic.topic_log import TopicLog
 
 
 class CompactedAcks:

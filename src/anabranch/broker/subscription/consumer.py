@@ -15,7 +15,7 @@ from anabranch.broker.client_connection import Peer
 from anabranch.model.position import Position
 from anabranch.protocol import commands
 from anabranch.protocol.messages import MessageRuns
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 
 PENDING_TRACKED_MAX = 50_000
 """Exclusive and Failover consumers may leave any number unacknowledged; only so many are remembered one by one."""

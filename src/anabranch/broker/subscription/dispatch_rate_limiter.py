@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from anabranch.broker.token_bucket import UNLIMITED, Allowance, Throttle
 from anabranch.runtime.clock import Clock, Timer
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 
 
 def first_entries(entries: list[StoredEntry], messages_max: int) -> list[StoredEntry]:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from anabranch.broker.subscription.consumer import Consumer
 from anabranch.model.position import Position
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from anabranch.broker.subscription.consumer import Consumer
 from anabranch.broker.subscription.consumer_selectors import HashRing, StickyRanges
 from anabranch.broker.subscription.dispatcher import Acks, ReadForward, ReadThese, Want, after, room_left
 from anabranch.model.position import Position
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 
 REPLAY_STEP = 100
 

@@ -12,7 +12,7 @@ from anabranch.broker.subscription.consumer_selectors import RoundRobin
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.dispatcher import Acks, EntryBuffer, ReadForward, ReadThese, Want, after, room_left
 from anabranch.model.position import Position
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 
 REPLAY_STEP = 100
 

@@ -9,7 +9,7 @@ from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
 from anabranch.broker.subscription.consumer_selectors import failover_active
 from anabranch.broker.subscription.dispatcher import Acks, EntryBuffer, ReadForward, Want, after
 from anabranch.model.position import Position
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 
 
 class SingleDispatcher:

@@ -6,8 +6,8 @@ from anabranch.broker.subscription.chunk_affinity import Chunk
 from anabranch.protocol import entry as entries
 from anabranch.protocol.errors import ProtocolError
 from anabranch.protocol.keyhash import key_shared_slot
-from anabranch.storage.port import Payload
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.interface import Payload
+from anabranch.storage.topic.topic_log import StoredEntry
 
 DELIVER_AT_TAG = b"\x98\x01"  # field 19, varint
 CHUNKS_TAG = b"\xd8\x01"  # field 27, varint

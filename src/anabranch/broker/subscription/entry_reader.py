@@ -14,8 +14,8 @@ from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Wa
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.port import LedgerNotFound
-from anabranch.storage.topiclog import StoredEntry, TopicLog
+from anabranch.storage.interface import LedgerNotFound
+from anabranch.storage.topic.topic_log import StoredEntry, TopicLog
 
 READ_ENTRIES_MAX = 1_000
 COLD_READS = 16

@@ -31,8 +31,8 @@ from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.cursor import Cursor
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.cursor.cursor import Cursor
+from anabranch.storage.topic.topic_log import StoredEntry
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from anabranch.broker.catalog.policies import Quota, QuotaPolicy
 from anabranch.model.position import Position
-from anabranch.storage.chain import ChainLedger
+from anabranch.storage.ledger.ledger_chain import ChainLedger
 
 EVICT_TO = 0.9  # of the limit: evicting to the brim would mean evicting again at once
 

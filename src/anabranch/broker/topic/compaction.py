@@ -30,10 +30,10 @@ from anabranch.protocol import entry as entries
 from anabranch.protocol.errors import BadEntry
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import give_way
-from anabranch.storage.acks import words_of
-from anabranch.storage.compacted import CompactedRow, encode_entry
-from anabranch.storage.port import LedgerWriter, StorageError
-from anabranch.storage.topiclog import StoredEntry, TopicLog
+from anabranch.storage.cursor.ack_state import words_of
+from anabranch.storage.interface import LedgerWriter, StorageError
+from anabranch.storage.topic.compacted_view import CompactedRow, encode_entry
+from anabranch.storage.topic.topic_log import StoredEntry, TopicLog
 
 log = logging.getLogger(__name__)
 

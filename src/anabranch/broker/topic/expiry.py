@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.model.position import Position
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 
 NOTED_MS = 60_000  # how exactly the last use of a subscription is written down
 

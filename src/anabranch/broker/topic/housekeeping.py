@@ -15,7 +15,7 @@ from anabranch.broker.topic.expiry import LastUse, expire_older
 from anabranch.model.names import TopicName
 from anabranch.protocol.entry import publish_time_of
 from anabranch.runtime.clock import Clock
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 

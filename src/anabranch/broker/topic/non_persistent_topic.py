@@ -30,7 +30,7 @@ from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol import replies
 from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.clock import Clock
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.topic.topic_log import StoredEntry
 
 
 class MemorySubscription:

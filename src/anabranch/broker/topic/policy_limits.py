@@ -11,8 +11,8 @@ from anabranch.broker.token_bucket import SubscribeRates
 from anabranch.model.errors import NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
-from anabranch.storage.port import Payload
-from anabranch.storage.topiclog import StoredEntry
+from anabranch.storage.interface import Payload
+from anabranch.storage.topic.topic_log import StoredEntry
 
 
 def check_producer(policies: Policies, attached: int, topic: TopicName) -> None:

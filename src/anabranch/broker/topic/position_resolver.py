@@ -6,7 +6,7 @@ from anabranch.broker.subscription.entry_metadata import batch_size_of
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol.errors import ProtocolError
 from anabranch.runtime.clock import Clock
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 
 
 class Places:

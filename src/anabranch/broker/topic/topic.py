@@ -44,8 +44,8 @@ from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol.server_errors import refusal_code
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.cursor import Cursor
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.cursor.cursor import Cursor
+from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from anabranch.model.errors import Error
 from anabranch.protocol import replies
 from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from anabranch.broker.topic.compaction import CURSOR as COMPACTION_CURSOR
 from anabranch.model.errors import NotAllowed
 from anabranch.model.position import Position
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.cursor import Cursor
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.cursor.cursor import Cursor
+from anabranch.storage.topic.topic_log import TopicLog
 
 
 class TopicSubscriptions:

@@ -22,8 +22,8 @@ from anabranch.model.errors import AlreadyExists, Error, NotAllowed
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.port import Fenced
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.interface import Fenced
+from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 

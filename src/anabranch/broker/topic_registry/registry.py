@@ -28,7 +28,7 @@ from anabranch.model.errors import AlreadyExists, BadName, Error, NotAllowed, No
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.port import Fenced
+from anabranch.storage.interface import Fenced
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame, position_of
 from anabranch.protocol.frames import Frame
 from anabranch.security.authorization import Resource
-from anabranch.storage.topiclog import TopicLog
+from anabranch.storage.topic.topic_log import TopicLog
 
 
 class ExtentCommands(CommandSet):

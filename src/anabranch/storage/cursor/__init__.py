@@ -1,0 +1,1 @@
+"""Cursors: acknowledgements and their state log."""

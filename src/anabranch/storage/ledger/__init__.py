@@ -1,0 +1,1 @@
+"""Ledger files: format, index, reading."""

@@ -1,0 +1,49 @@
+"""Ledger ids: numbers that are never given twice, whoever asks and however often we restart.
+
+Ids come from one counter in the metadata store, taken in blocks by compare-and-set; what is left of a block at a stop
+is lost. A store that is fresh or older than the data (another store, a restored copy) would give numbers again whose
+files are there: no id is at or below `floor`, the highest found on the volume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from anabranch.storage.record_store import RecordRaced, RecordStore
+
+log = logging.getLogger(__name__)
+
+
+class LedgerIds:
+    def __init__(
+        self, records: RecordStore, key: str = "/ledgers/next-id", block: int = 256, *, floor: int = 0
+    ) -> None:
+        self._records = records
+        self._floor = floor
+        self._key = key
+        self._block = block
+        self._next = self._end = 0
+        self._lock = asyncio.Lock()
+
+    async def allocate(self, above: int = 0) -> int:
+        """A fresh id greater than `above` (the topic's last ledger: ids only grow within a topic)."""
+        if not above < self._next < self._end:
+            async with self._lock:
+                while not above < self._next < self._end:
+                    await self._take_block(above)
+        self._next += 1
+        return self._next - 1
+
+    async def _take_block(self, above: int) -> None:
+        found = await self._records.load(self._key)
+        start = max(1 if found is None else int(found.value), above + 1, self._floor + 1)
+        if found is None and self._floor:
+            log.warning("the data directory has ledgers this metadata store never gave", extra={"highest": self._floor})
+        try:
+            await self._records.save(
+                self._key, b"%d" % (start + self._block), version=None if found is None else found.version
+            )
+        except RecordRaced:
+            return
+        self._next, self._end = start, start + self._block

@@ -1,0 +1,1 @@
+"""The commit log: group commit, write-behind, checkpoints, fencing, recovery."""

@@ -1,0 +1,198 @@
+"""Group commit as a machine: what is gathered, what goes into the next group, and where. No I/O, no clock, no threads.
+
+While one group is on its way to the disk the next one gathers; so the previous sync is the batching window, and the
+price of durability is paid per group, whatever the number of ledgers in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.runtime.disk import Buffer
+from anabranch.storage.interface import AppendSink, StoredEntry
+from anabranch.storage.ledger.record_format import HEADER_BYTES
+from anabranch.storage.ledger.sparse_index import IndexPoint
+
+LOG_START = 4096
+"""Where the first group of a log file begins; the file head has the page before it for itself."""
+
+FIRST_LOG_BYTES = 256 << 10
+DIRECT_LEDGERS_MAX = 2
+JOIN_BELOW_BYTES = 4096
+"""Records smaller than this (on average) are copied together: one big write is cheaper than many small vectors."""
+
+
+class Batch:
+    """One ledger's share of a group: records that stand one behind the other in its file."""
+
+    __slots__ = (
+        "ledger_id",
+        "offset",
+        "sink",
+        "entries",
+        "contexts",
+        "pieces",
+        "points",
+        "points_before",
+        "origin",
+        "end",
+        "messages",
+        "bytes",
+        "last_entry_id",
+    )
+
+    def __init__(self, ledger_id: int, offset: int, points_before: int, origin: IndexPoint | None = None) -> None:
+        self.ledger_id = ledger_id
+        self.offset = offset
+        self.sink: AppendSink | None = None  # who hears of it, set with the first entry
+        self.entries: list[StoredEntry] = []
+        self.contexts: list[Any] = []  # one for each entry
+        self.pieces: list[Buffer] = []
+        self.points: list[IndexPoint] = []
+        self.points_before = points_before  # how many index points the ledger had before this batch
+        self.origin = origin  # the ledger's first index point, if there is one already
+        self.end = offset  # these four are the ledger's totals behind this batch, set when it is closed
+        self.messages = 0
+        self.bytes = 0
+        self.last_entry_id = -1
+
+    @property
+    def size(self) -> int:
+        return self.end - self.offset
+
+    def compact(self) -> None:
+        """Copy small records into one piece."""
+        if len(self.pieces) > 1 and self.size < JOIN_BELOW_BYTES * len(self.entries):
+            self.pieces = [b"".join(self.pieces)]
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """A batch for its own ledger file, behind older batches of the ledger that are not in the file yet."""
+
+    batch: Batch
+    carried: tuple[Batch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One group: what the log thread has to do."""
+
+    logged: tuple[Batch, ...]
+    direct: tuple[Direct, ...]
+    log_number: int
+    log_place: int
+    log_bytes: int  # head and records; 0 when the log is not touched
+    group_number: int
+    rolls: bool  # log_number is a new file
+    is_checkpoint: bool  # … because the old one is full: time to free the log
+
+    @property
+    def batches(self) -> list[Batch]:
+        return [*self.logged, *(direct.batch for direct in self.direct)]
+
+
+def choose_direct(batches: list[Batch], direct_bytes_min: int) -> set[int]:
+    """Ledgers whose share is big enough to be written once, to their own file: at most two, the biggest."""
+    big = [batch for batch in batches if batch.size >= direct_bytes_min]
+    big.sort(key=lambda batch: batch.size, reverse=True)
+    return {batch.ledger_id for batch in big[:DIRECT_LEDGERS_MAX]}
+
+
+class GroupCommit:
+    def __init__(self, log_bytes_max: int, direct_bytes_min: int, log_number: int = 1) -> None:
+        self._log_bytes_max = log_bytes_max
+        self._direct_bytes_min = direct_bytes_min
+        self.gathered: list[Batch] = []
+        self._log_number = log_number
+        self._log_place = LOG_START
+        self._group_number = 0
+        self._is_spare_asked = False
+        self._is_roll_wanted = False
+        self.in_flight: Plan | None = None
+
+    @property
+    def log_number(self) -> int:
+        return self._log_number
+
+    @property
+    def log_place(self) -> int:
+        return self._log_place
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.gathered)
+
+    def gather(self, batch: Batch) -> None:
+        self.gathered.append(batch)
+
+    def start(self, claim: Callable[[int], tuple[Batch, ...] | None]) -> Plan:
+        """Close what was gathered into a group. `claim` hands over a ledger's unwritten batches, or None."""
+        assert self.in_flight is None, "one group at a time"
+        logged: list[Batch] = []
+        direct: list[Direct] = []
+        wanted = choose_direct(self.gathered, self._direct_bytes_min)
+        for batch in self.gathered:
+            carried = claim(batch.ledger_id) if batch.ledger_id in wanted else None
+            if carried is None:
+                logged.append(batch)
+            else:
+                direct.append(Direct(batch, carried))
+        records = sum(batch.size for batch in logged)
+        log_bytes = HEADER_BYTES + records if records else 0
+        is_past_end = self._log_place + log_bytes > self._log_bytes_max
+        rolls = bool(log_bytes) and self._log_place > LOG_START and (is_past_end or self._is_roll_wanted)
+        plan = Plan(
+            logged=tuple(logged),
+            direct=tuple(direct),
+            log_number=self._log_number + 1 if rolls else self._log_number,
+            log_place=LOG_START if rolls else self._log_place,
+            log_bytes=log_bytes,
+            group_number=0 if rolls else self._group_number,
+            rolls=rolls,
+            is_checkpoint=rolls and is_past_end,
+        )
+        self.gathered = []
+        self.in_flight = plan
+        return plan
+
+    def finish(self) -> Plan:
+        """The group is on the disk."""
+        plan = self._landed()
+        if plan.log_bytes:
+            self._log_number = plan.log_number
+            self._log_place = plan.log_place + plan.log_bytes
+            self._group_number = plan.group_number + 1
+        if plan.rolls:
+            self._is_spare_asked = self._is_roll_wanted = False
+        return plan
+
+    def asks_for_spare(self) -> bool:
+        """True once per log file: when the next one should be prepared (for the first one: soon, see `spare_ready`)."""
+        share = min(FIRST_LOG_BYTES, self._log_bytes_max // 2) if self._log_number == 1 else self._log_bytes_max // 2
+        if self._is_spare_asked or self._log_place < share:
+            return False
+        self._is_spare_asked = True
+        return True
+
+    def spare_ready(self) -> None:
+        """A prepared file waits. The first log file is not prepared (opening must be quick), so it is left now."""
+        if self._log_number == 1:
+            self._is_roll_wanted = True
+
+    def abort(self) -> tuple[Plan, list[Batch]]:
+        """The group did not get there: its place is used again. What was gathered meanwhile fails too."""
+        gathered, self.gathered = self.gathered, []
+        return self._landed(), gathered
+
+    def _landed(self) -> Plan:
+        plan, self.in_flight = self.in_flight, None
+        assert plan is not None, "no group in flight"
+        return plan
+
+    def drain(self) -> list[Batch]:
+        """Give up what was gathered and not started."""
+        gathered, self.gathered = self.gathered, []
+        return gathered

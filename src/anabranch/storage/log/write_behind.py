@@ -1,0 +1,139 @@
+"""What is durable in the log but not yet in the ledger files, and when to write it there. A machine: no I/O, no clock.
+
+A ledger is due when enough of it waits, when its oldest batch waits too long, or when all together hold too much
+memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from anabranch.storage.log.group_commit import Batch
+
+PORTIONS = 64
+"""Into how many portions the ledgers that are due by age are spread."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    since: float
+    batches: list[Batch] = field(default_factory=list)
+    bytes: int = 0
+
+
+class WriteBehind:
+    def __init__(self, ledger_bytes: int, bytes_max: int, age_max: float) -> None:
+        self._ledger_bytes = ledger_bytes
+        self._bytes_max = bytes_max
+        self._age_max = age_max
+        self._waiting: dict[int, _Waiting] = {}  # oldest first
+        self._ripe: set[int] = set()
+        self._flying: dict[int, list[Batch]] = {}
+        self._aged_after = 0.0  # ledgers that are due by age go in small portions, not all at the same moment
+        self.bytes = 0  # waiting or on their way
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._waiting and not self._flying
+
+    @property
+    def is_flying(self) -> bool:
+        return bool(self._flying)
+
+    @property
+    def is_over(self) -> bool:
+        return self.bytes > self._bytes_max
+
+    def holds(self, ledger_id: int) -> bool:
+        return ledger_id in self._waiting or ledger_id in self._flying
+
+    def add(self, batch: Batch, now: float) -> None:
+        waiting = self._waiting.get(batch.ledger_id)
+        if waiting is None:
+            waiting = self._waiting[batch.ledger_id] = _Waiting(now)
+        waiting.batches.append(batch)
+        waiting.bytes += batch.size
+        self.bytes += batch.size
+        if waiting.bytes >= self._ledger_bytes:
+            self._ripe.add(batch.ledger_id)
+
+    def claim(self, ledger_id: int) -> tuple[Batch, ...] | None:
+        """Hand a ledger's waiting batches to a direct write; None while some are on their way (order would break)."""
+        if ledger_id in self._flying:
+            return None
+        waiting = self._waiting.pop(ledger_id, None)
+        self._ripe.discard(ledger_id)
+        if waiting is None:
+            return ()
+        self.bytes -= waiting.bytes
+        return tuple(waiting.batches)
+
+    def take(self, now: float, *, everything: bool = False) -> list[list[Batch]]:
+        """Batches to write now, per ledger in order. They are on their way until `done` or `failed`."""
+        if self._flying:
+            return []
+        if everything or self.is_over:
+            chosen = list(self._waiting)
+        else:
+            chosen = [*self._ripe, *self._aged(now)]
+        for ledger_id in chosen:
+            self._flying[ledger_id] = self._waiting.pop(ledger_id).batches
+            self._ripe.discard(ledger_id)
+        return list(self._flying.values())
+
+    def _aged(self, now: float) -> list[int]:
+        """The oldest that are due by age, at most so many that one round of all takes half of that age."""
+        if now < self._aged_after:
+            return []
+        room = max(len(self._waiting) // (PORTIONS // 2), 1)
+        chosen: list[int] = []
+        for ledger_id, waiting in self._waiting.items():
+            if now - waiting.since < self._age_max or len(chosen) == room:
+                break
+            if ledger_id not in self._ripe:
+                chosen.append(ledger_id)
+        if chosen:
+            self._aged_after = now + self._age_max / PORTIONS
+        return chosen
+
+    def done(self) -> list[Batch]:
+        """All that was on its way is in the files; the last batch of each ledger."""
+        landed, self._flying = self._flying, {}
+        self.bytes -= sum(batch.size for batches in landed.values() for batch in batches)
+        return [batches[-1] for batches in landed.values() if batches]
+
+    def failed(self, now: float) -> None:
+        """Nothing is lost: it waits again, in front of what came meanwhile."""
+        returned, self._flying = self._flying, {}
+        for ledger_id, batches in returned.items():
+            self.put_back(ledger_id, batches, now, is_counted=True)
+
+    def put_back(self, ledger_id: int, batches: list[Batch], now: float, *, is_counted: bool = False) -> None:
+        if not batches:
+            return
+        size = sum(batch.size for batch in batches)
+        waiting = self._waiting.get(ledger_id)
+        if waiting is None:
+            waiting = self._waiting[ledger_id] = _Waiting(now)
+        waiting.batches[:0] = batches
+        waiting.bytes += size
+        if not is_counted:
+            self.bytes += size
+        if waiting.bytes >= self._ledger_bytes:
+            self._ripe.add(ledger_id)
+
+    def drop(self, ledger_id: int) -> None:
+        """The ledger is deleted: what waits is not needed, and what is on its way need not come back."""
+        waiting = self._waiting.pop(ledger_id, None)
+        self._ripe.discard(ledger_id)
+        if waiting is not None:
+            self.bytes -= waiting.bytes
+        if ledger_id in self._flying:
+            self.bytes -= sum(batch.size for batch in self._flying[ledger_id])
+            self._flying[ledger_id] = []
+
+    def next_due(self) -> float | None:
+        """When the oldest waiting ledger is due by age."""
+        for waiting in self._waiting.values():
+            return max(waiting.since + self._age_max, self._aged_after)
+        return None

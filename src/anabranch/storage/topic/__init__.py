@@ -1,0 +1,1 @@
+"""A topic as a chain of ledgers."""

@@ -1,0 +1,73 @@
+"""The compacted view of one topic, and how the next one takes its place: begun, then finished or abandoned.
+
+One write of the topic's record decides which view there is. Until then the record names the ledger that is being
+written, afterwards the one that is not needed any more: a crash leaves no file behind. Knows ledgers and the record;
+what goes into a view is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from anabranch.model.errors import Error
+from anabranch.storage.interface import LedgerStore, LedgerWriter
+from anabranch.storage.ledger.ledger_ids import LedgerIds
+from anabranch.storage.topic.compacted_view import CompactedRow, CompactedView
+from anabranch.storage.topic.ledger_garbage import TopicGarbage
+from anabranch.storage.topic.ownership import TopicOwnership
+from anabranch.storage.topic.topic_record import TopicRecord
+
+SaveRecord = Callable[[Callable[[TopicRecord], TopicRecord]], Awaitable[None]]
+"""Write the record as memory has it, with a change on top."""
+
+
+class Compacting:
+    __slots__ = ("_check_usable", "_garbage", "_ids", "_ledgers", "_owner", "_save", "view")
+
+    def __init__(
+        self,
+        owner: TopicOwnership,
+        ledgers: LedgerStore,
+        ids: LedgerIds,
+        garbage: TopicGarbage,
+        *,
+        save: SaveRecord,
+        check_usable: Callable[[], None],
+    ) -> None:
+        """`check_usable` raises when the topic is closed or another's."""
+        self._owner, self._ledgers, self._ids, self._garbage = owner, ledgers, ids, garbage
+        self._save, self._check_usable = save, check_usable
+        row = owner.record.compacted
+        self.view = None if row is None else CompactedView(row, ledgers)
+
+    async def begin(self) -> LedgerWriter:
+        """A ledger for the next view; the record knows of it."""
+        self._check_usable()
+        assert self._owner.record.compacting is None, "one compaction at a time"
+        ledger = await self._ids.allocate()
+        await self._save(lambda record: replace(record, compacting=ledger))
+        return self._ledgers.create(ledger)
+
+    async def finish(self, row: CompactedRow) -> None:
+        """The sealed ledger of `row` is the view from now on; the one before it goes. One write decides."""
+        self._check_usable()
+        before = self._owner.record.compacted
+        if before is not None:
+            self._garbage.add(before.ledger)
+        try:
+            await self._save(lambda record: replace(record, compacted=row, compacting=None))
+        except Error:
+            if before is not None:
+                self._garbage.take_back(before.ledger)
+            raise
+        self.view = CompactedView(row, self._ledgers)
+        await self._garbage.delete()
+
+    async def abandon(self) -> None:
+        """The view that was begun is not wanted; the old one stays."""
+        ledger = self._owner.record.compacting
+        if ledger is not None:
+            self._garbage.add(ledger)
+            await self._save(lambda record: replace(record, compacting=None))
+            await self._garbage.delete()

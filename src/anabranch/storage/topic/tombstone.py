@@ -1,0 +1,67 @@
+"""Topics that are not there, and what is remembered of them: graves. One record each, at the key of the topic itself.
+
+A grave is written by who holds the topic's place, under its tenure: an earlier holder that wakes up can neither write
+over it nor make the topic again behind its back. Knows records only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from anabranch.model.errors import AlreadyExists
+from anabranch.storage.interface import Superseded
+from anabranch.storage.record_store import RecordRaced, RecordStore
+from anabranch.storage.topic.topic_open import record_key
+from anabranch.storage.topic.topic_record import TopicRecord, decode_record, encode_record, grave_of
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """What a record says without opening its topic."""
+
+    exists: bool
+    is_half_deleted: bool = False  # opening it finishes that
+    properties: Mapping[str, str] = field(default_factory=dict)  # of the topic, or its grave's inscription
+
+
+async def peek_topic(name: str, metadata: RecordStore) -> Peek:
+    found = await metadata.load(record_key(name))
+    if found is None:
+        return Peek(exists=False)
+    record = decode_record(found.value)
+    return Peek(not record.is_deleted, record.is_deleted and not record.is_grave, record.properties)
+
+
+async def clear_grave(name: str, metadata: RecordStore, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
+    """Forget a grave whose inscription is old; True when that was done. A topic that is there stays."""
+    key = record_key(name)
+    found = await metadata.load(key)
+    record = None if found is None else decode_record(found.value)
+    if found is None or record is None or not record.is_grave or not is_old(record.properties):
+        return False
+    try:
+        await metadata.remove(key, version=found.version)
+    except RecordRaced:
+        return False  # somebody has just made it again
+    return True
+
+
+async def bury_topic(
+    name: str, metadata: RecordStore, properties: Mapping[str, str], *, tenure: int | None = None
+) -> None:
+    """Durable when it returns. AlreadyExists for a topic that is there, Superseded by a later holder."""
+    key = record_key(name)
+    while True:
+        found = await metadata.load(key)
+        old = TopicRecord(epoch=0) if found is None else decode_record(found.value)
+        if tenure is not None and old.tenure > tenure:
+            raise Superseded(f"{name} was held in tenure {old.tenure}, ours is {tenure}")
+        if found is not None and not old.is_grave:
+            raise AlreadyExists(f"{name} is there")
+        grave = grave_of(replace(old, tenure=old.tenure if tenure is None else tenure), properties)
+        try:
+            await metadata.save(key, encode_record(grave), version=None if found is None else found.version)
+        except RecordRaced:
+            continue
+        return

@@ -1,0 +1,427 @@
+"""A topic as storage sees it: a chain of ledgers to append to and read from, and what `topicstate` keeps beside it.
+
+Everything durable goes through the ledger store, so topics, cursors and blobs share one group commit. The topic
+record in the metadata store changes only when the set of ledgers changes. Knows nothing of producers, consumers or
+message formats.
+
+The owner raises the record's `epoch` when it opens the topic; if a later write finds another epoch, somebody else
+owns the topic and this one closes itself with `Fenced`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anabranch.model.errors import Error
+from anabranch.model.position import Position
+from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.cursor.state_log import StateLog
+from anabranch.storage.interface import Fenced, LedgerStore, Payload, StorageError, StoredEntry
+from anabranch.storage.ledger.ledger_ids import LedgerIds
+from anabranch.storage.record_store import RecordStore
+from anabranch.storage.topic.compacted_view import CompactedView
+from anabranch.storage.topic.compacted_view_swap import Compacting
+from anabranch.storage.topic.ledger_garbage import TopicGarbage
+from anabranch.storage.topic.ownership import TopicOwnership
+from anabranch.storage.topic.retention import ledgers_to_drop, next_drop_ms
+from anabranch.storage.topic.topic_appender import TopicSink, TopicTail
+from anabranch.storage.topic.topic_log_stats import CursorStats, LedgerStats, TopicLogStats
+from anabranch.storage.topic.topic_open import OpenedTopic, finish_deletion, open_topic
+from anabranch.storage.topic.topic_reader import TopicReader
+from anabranch.storage.topic.topic_record import TopicRecord, with_chain
+from anabranch.storage.topic.topic_state import TopicState
+
+__all__ = ["StoredEntry", "TopicLog", "TopicLogSettings", "TopicSink", "TopicTerminated"]
+
+log = logging.getLogger(__name__)
+
+
+class TopicTerminated(StorageError):
+    """The topic takes no more messages, ever."""
+
+    code = "topic-terminated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLogSettings:
+    ledger_bytes_max: int = 256 * 1024 * 1024  # go on in a new ledger past this
+    ledger_age_max_ms: int = 4 * 3600 * 1000  # … or when the open one is older and `trim` is called
+    retention_ms: int = 0  # keep consumed ledgers this long; -1: forever
+    retention_bytes: int = 0  # keep consumed ledgers up to this size; -1: any
+    cursor_flush_ms: int = 200  # acknowledgements made within this time may be forgotten by a crash
+    state_bytes_max: int = 256 * 1024  # changes of cursors are written as a whole again past this
+
+
+class TopicLog(TopicState):
+    def __init__(
+        self,
+        opened: OpenedTopic,
+        *,
+        ledgers: LedgerStore,
+        metadata: RecordStore,
+        ids: LedgerIds,
+        clock: Clock,
+        settings: TopicLogSettings,
+    ) -> None:
+        """Not for callers: use `open`."""
+        owner = TopicOwnership(opened.key, opened.record, opened.version, metadata, self._lost)
+        super().__init__(opened.name, opened.chain, owner)
+        self._key = opened.key
+        self._ledgers, self._metadata, self._ids, self._clock = ledgers, metadata, ids, clock
+        self._settings = settings
+        self._tasks = TaskOwner(f"topic {opened.name}")
+        self._trim_lock = asyncio.Lock()
+        self._garbage = TopicGarbage(opened.record.garbage, ledgers, self._tasks)
+        self.compacting = Compacting(
+            owner, ledgers, ids, self._garbage, save=self._save, check_usable=self._check_usable
+        )
+        self._reader = TopicReader(self.chain, ledgers, self._give_up)
+        self.held_behind: Position | None = None  # kept for others than cursors: what comes behind this
+        self._next_state_ledger: int | None = None
+        self._state = StateLog(
+            ledgers=ledgers,
+            clock=clock,
+            tasks=self._tasks,
+            flush_ms=settings.cursor_flush_ms,
+            delta_bytes_max=settings.state_bytes_max,
+            ledger_id=opened.state_ledger,
+            confirmed=opened.old_state_ledgers,
+            cursors=self._cursors,
+            blobs=self._blobs,
+            replace=self._replace_state_ledger,
+            retire=self._garbage.discard,
+        )
+        self._tail = TopicTail(
+            self.chain,
+            ledgers=ledgers,
+            clock=clock,
+            tasks=self._tasks,
+            ledger_bytes_max=settings.ledger_bytes_max,
+            next_ledger=self._announce_ledger,
+            on_switched=self._after_switch,
+        )
+
+    @staticmethod
+    async def open(
+        name: str,
+        *,
+        ledgers: LedgerStore,
+        metadata: RecordStore,
+        ids: LedgerIds,
+        clock: Clock,
+        settings: TopicLogSettings | None = None,
+        create: bool = True,
+        tenure: int | None = None,
+        birth: Mapping[str, str] | None = None,
+        is_first: bool = False,
+    ) -> TopicLog:
+        """Take over the topic `name` (its encoded metadata key); NotFound when it is not there and `create` is off.
+
+        Superseded when a holder of a later `tenure` has opened it. `birth`: the properties of one that is created;
+        with `is_first` without looking: AlreadyExists when there is a record of that name, even a grave.
+        """
+        opened = await open_topic(
+            name,
+            ledgers=ledgers,
+            metadata=metadata,
+            ids=ids,
+            clock=clock,
+            create=create,
+            tenure=tenure,
+            birth=birth,
+            is_first=is_first,
+        )
+        topic = TopicLog(
+            opened, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, settings=settings or TopicLogSettings()
+        )
+        replayed = await opened.replay(ledgers, topic._cursor_of)
+        topic._cursors.update(replayed.cursors)
+        topic._blobs.update(replayed.blobs)
+        if opened.data_ledger is None:
+            await topic._tail.stop(TopicTerminated(f"{name} is terminated"))
+        else:
+            topic._start_tail(opened.data_ledger)
+        if topic._garbage:
+            topic._garbage.discard([])
+        return topic
+
+    def _start_tail(self, ledger: int) -> None:
+        try:
+            self._tail.start(ledger)
+        except StorageError as error:
+            log.warning("topic opened for reading only", extra={"topic": self.name, "reason": str(error)})
+
+    # facts
+
+    @property
+    def settings(self) -> TopicLogSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: TopicLogSettings) -> None:
+        """Retention counts from the next `trim` on, sizes from the next append."""
+        self._settings = settings
+        self._tail.set_ledger_bytes_max(settings.ledger_bytes_max)
+        self._state.flush_ms = settings.cursor_flush_ms
+
+    @property
+    def is_terminated(self) -> bool:
+        return self._owner.record.terminated_at is not None
+
+    @property
+    def epoch(self) -> int:
+        return self._owner.record.epoch
+
+    @property
+    def origin(self) -> int:
+        """Another number for a topic that was deleted and created again; 0 when it is older than that knowledge."""
+        return self._owner.record.origin
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return dict(self._owner.record.properties)
+
+    @property
+    def last_position(self) -> Position:
+        """Last durable entry; EARLIEST when the topic never had one."""
+        return self.chain.last
+
+    @property
+    def first_position(self) -> Position:
+        """First retained entry, or where the next one will be."""
+        return self.chain.first()
+
+    @property
+    def total_messages(self) -> int:
+        return self.chain.messages
+
+    @property
+    def total_bytes(self) -> int:
+        return self.chain.bytes
+
+    def after(self, p: Position) -> Position:
+        """The next valid slot after p."""
+        return self.chain.after(p)
+
+    # appending and reading
+
+    def append(self, payload: Payload, messages: int, sink: TopicSink, context: Any) -> None:
+        """Queue one entry; the sink is told in append order once it is durable or has failed."""
+        self._tail.append(payload, messages, sink, context)
+
+    def append_run(
+        self, payloads: Sequence[Payload], messages: Sequence[int], sink: TopicSink, contexts: Sequence[Any]
+    ) -> None:
+        """`append` of several at once: one behind the other, told in that order."""
+        self._tail.append_run(payloads, messages, sink, contexts)
+
+    def read_cached(
+        self, start: Position, entries_max: int, bytes_max: int, upto: Position
+    ) -> list[StoredEntry] | None:
+        return self._reader.read_cached(start, entries_max, bytes_max, upto)
+
+    def read_resident(
+        self, start: Position, entries_max: int, bytes_max: int, upto: Position
+    ) -> list[StoredEntry] | None:
+        return self._reader.read_resident(start, entries_max, bytes_max, upto)
+
+    async def read(self, start: Position, entries_max: int, bytes_max: int, upto: Position) -> list[StoredEntry]:
+        return await self._reader.read(start, entries_max, bytes_max, upto)
+
+    async def position_at_time(self, publish_ms: int) -> Position:
+        return await self._reader.position_at_time(publish_ms)
+
+    async def messages_upto(self, p: Position) -> int:
+        return await self._reader.messages_upto(p)
+
+    async def messages_between(self, after: Position, upto: Position) -> int:
+        """Messages of the entries after < position <= upto."""
+        return max(await self.messages_upto(upto) - await self.messages_upto(after), 0)
+
+    @property
+    def compacted(self) -> CompactedView | None:
+        return self.compacting.view
+
+    # the life of the topic
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        await self._save(lambda record: replace(record, properties=dict(properties)))
+
+    async def terminate(self, properties: Callable[[], Mapping[str, str]] | None = None) -> Position:
+        """Take no more messages, ever; returns the last position. Safe to repeat.
+
+        `properties` is asked when the end is known; what it answers is written with it.
+        """
+        self._check_usable()
+        if not self.is_terminated:
+            await self._tail.stop(TopicTerminated(f"{self.name} is terminated"))
+            added = {} if properties is None else dict(properties())
+            try:
+                await self._save(
+                    lambda record: replace(
+                        record, terminated_at=self.last_position, properties={**record.properties, **added}
+                    )
+                )
+            except Error:
+                self._tail.resume()
+                raise
+        return self.last_position
+
+    async def roll(self) -> None:
+        """Go on in a new ledger, unless the open one is empty."""
+        await self._tail.roll()
+
+    async def trim(self) -> int:
+        """Drop the ledgers that every durable cursor has passed and retention allows to go; how many went."""
+        self._check_usable()
+        tail = self.chain.tail
+        if tail is not None and tail.entries and not self.is_terminated:
+            if self._clock.now_ms() - self._tail.opened_at_ms >= self._settings.ledger_age_max_ms:
+                await self.roll()
+        async with self._trim_lock:
+            return await self._drop_ledgers()
+
+    def resting_seconds(self) -> float:
+        """After a `trim`: for how long another one has nothing to do, if nobody appends, reads or lets go."""
+        if self._garbage:
+            return 0.0
+        due = next_drop_ms(list(self.chain), slowest=self._slowest(), retention_ms=self._settings.retention_ms)
+        tail = self.chain.tail
+        if tail is not None and tail.entries and not self.is_terminated:
+            due = min(due, self._tail.opened_at_ms + self._settings.ledger_age_max_ms)
+        return max(due - self._clock.now_ms(), 0.0) / 1000
+
+    def _slowest(self) -> Position | None:
+        """Everything behind this is kept; None: for nobody."""
+        needed = [cursor.mark_delete for cursor in self._cursors.values() if cursor.durable]
+        if self.held_behind is not None:
+            needed.append(self.held_behind)
+        return min(needed, default=None)
+
+    async def _drop_ledgers(self) -> int:
+        count = ledgers_to_drop(
+            list(self.chain),
+            slowest=self._slowest(),
+            now_ms=self._clock.now_ms(),
+            retention_ms=self._settings.retention_ms,
+            retention_bytes=self._settings.retention_bytes,
+        )
+        if count:
+            dropped = self.chain.drop_head(count)
+            self._garbage.add(*(info.id for info in dropped))
+            for cursor in self._cursors.values():
+                if not cursor.durable:
+                    cursor.trimmed(dropped[-1].end)
+            log.info("ledgers dropped", extra={"topic": self.name, "ledgers": [info.id for info in dropped]})
+        if self._garbage:
+            await self._save()
+            await self._garbage.delete()
+        return count
+
+    async def close(self) -> None:
+        """Write down what cursors know, seal the open ledger, let go. Safe to repeat."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            await self._tail.stop(StorageError("the topic is closed"))
+            if self._owner.fenced is None:
+                await self._state.close()
+                rows = self._owner.record.ledgers
+                if rows and rows[-1].entries is None and self.chain.entries:
+                    await self._save()
+        finally:
+            await self._state.close(flush=False)
+            await self._tasks.close()
+
+    async def delete(self, grave: Mapping[str, str] | None = None) -> None:
+        """Remove the topic. Point of no return: the record says so; the rest can be finished by the next `open`.
+
+        `grave`: the record stays, with these properties.
+        """
+        self._check_usable()
+        self._is_closed = True
+        await self._tail.stop(StorageError(f"{self.name} is deleted"))
+        await self._state.close(flush=False)
+        await self._tasks.close()
+
+        def deleted(record: TopicRecord) -> TopicRecord:
+            if grave is None:
+                return replace(record, is_deleted=True)
+            return replace(record, is_deleted=True, leaves_grave=True, properties=dict(grave))
+
+        await self._save(deleted)
+        await finish_deletion(self._key, self._owner.record, self._owner.version, self._ledgers, self._metadata)
+
+    def stats(self) -> TopicLogStats:
+        return TopicLogStats(
+            ledgers=tuple(
+                LedgerStats(info.id, info.entries, info.messages, info.bytes, info.sealed) for info in self.chain
+            ),
+            cursors=tuple(
+                CursorStats(cursor.name, cursor.durable, cursor.mark_delete, cursor.backlog_entries, cursor.state.holes)
+                for cursor in self._cursors.values()
+            ),
+            state_ledgers=self._state.ledger_ids,
+            entries=self.chain.entries,
+            messages=self.chain.messages,
+            bytes=self.chain.bytes,
+            trimmed_messages=self.chain.trimmed_messages,
+            corrupt_entries=self._reader.corrupt_entries,
+            last_position=self.chain.last,
+            epoch=self._owner.record.epoch,
+            is_terminated=self.is_terminated,
+        )
+
+    # the topic record
+
+    async def _announce_ledger(self) -> int:
+        ledger = await self._ids.allocate(above=self._highest_ledger())
+        await self._save(next_ledger=ledger)
+        return ledger
+
+    async def _replace_state_ledger(self) -> int:
+        ledger = await self._ids.allocate()
+        self._next_state_ledger = ledger
+        try:
+            await self._save()
+        finally:
+            self._next_state_ledger = None
+        return ledger
+
+    def _highest_ledger(self) -> int:
+        return max((row.id for row in self._owner.record.ledgers), default=self.chain.last.ledger)
+
+    def _after_switch(self) -> None:
+        self._tasks.spawn(self._save_and_trim(), "trim")
+
+    async def _save_and_trim(self) -> None:
+        try:
+            if not await self.trim():
+                await self._save()
+        except Error as error:
+            log.warning("topic record not written", extra={"topic": self.name, "reason": str(error)})
+
+    async def _save(
+        self, change: Callable[[TopicRecord], TopicRecord] | None = None, *, next_ledger: int | None = None
+    ) -> None:
+        """Write the record as memory has it, with `change` on top."""
+
+        def current(record: TopicRecord) -> TopicRecord:
+            state_ledgers = self._state.ledger_ids
+            if self._next_state_ledger is not None:
+                state_ledgers = (*state_ledgers, self._next_state_ledger)
+            record = with_chain(record, self.chain, next_ledger=next_ledger or self._tail.announced)
+            record = replace(record, state_ledgers=state_ledgers, garbage=self._garbage.listed)
+            return record if change is None else change(record)
+
+        await self._owner.save(current)
+
+    def _lost(self, fenced: Fenced) -> None:
+        """Somebody else owns the topic: confirm nothing any more."""
+        self._tail.abandon(fenced)
