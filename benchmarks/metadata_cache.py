@@ -16,11 +16,11 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from anabranch.metadata.cache import Cached, MetadataCache
-from anabranch.metadata.election import Election
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import ABSENT
-from anabranch.metadata.session_keeper import SessionKeeper
+from anabranch.metadata.interface import ABSENT
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.recipes.cache import Cached, MetadataCache
+from anabranch.metadata.recipes.election import Election
+from anabranch.metadata.recipes.session_keeper import SessionKeeper
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import SystemClock
 from benchmarks.measure import Outcome, Scene, Series, at_most, table

@@ -19,8 +19,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from anabranch.metadata.interface import ANY, Item, MetadataStore, Versioned
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ANY, Item, MetadataStore, Versioned
 from anabranch.runtime.clock import SystemClock
 from benchmarks.measure import Outcome, Scene, Series, at_least, percentile, side_by_side, table
 from tests.services import oxia

@@ -25,11 +25,11 @@ from statistics import median
 from typing import Literal
 from unittest.mock import patch
 
-from anabranch.metadata.doorbell import Doorbell
-from anabranch.metadata.port import ABSENT, ANY, Watch
-from anabranch.metadata.sqlite import SqliteStore
-from anabranch.metadata.sqlite_schema import connect, prepare
-from anabranch.metadata.sqlite_writer import Group, Write, Writer
+from anabranch.metadata.interface import ABSENT, ANY, Watch
+from anabranch.metadata.sqlite.change_notifier import Doorbell
+from anabranch.metadata.sqlite.schema import connect, prepare
+from anabranch.metadata.sqlite.store import SqliteStore
+from anabranch.metadata.sqlite.writer import Group, Write, Writer
 from anabranch.runtime.clock import SystemClock
 from benchmarks.measure import Outcome, Scene, Series, at_least, at_most, percentile, side_by_side, table
 

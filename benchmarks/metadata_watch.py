@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.interface import ANY, MetadataStore
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ANY, MetadataStore
 from anabranch.runtime.clock import SystemClock
 from benchmarks.measure import Outcome, Scene, Series, percentile
 from benchmarks.metadata_etcd import DURABLE as ETCD_DURABLE

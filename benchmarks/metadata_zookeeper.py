@@ -21,8 +21,8 @@ from pathlib import Path
 from kazoo.client import KazooClient
 from kazoo.interfaces import IAsyncResult
 
+from anabranch.metadata.interface import ANY, Item, Versioned
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ANY, Item, Versioned
 from anabranch.runtime.clock import SystemClock
 from benchmarks.measure import Outcome, Scene, Series, at_least, percentile, side_by_side, table
 from tests.services import zookeeper

@@ -22,7 +22,7 @@ from anabranch.controller import layout_watches as watches
 from anabranch.controller import record_store as records
 from anabranch.controller.group import group_coordinator as members
 from anabranch.controller.topic import topic_controller as leader
-from anabranch.metadata.sqlite_writer import Writer
+from anabranch.metadata.sqlite.writer import Writer
 from anabranch.node.node import Node
 from anabranch.storage.log.commit_log import CommitLog
 from benchmarks.marks import Marks

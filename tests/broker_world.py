@@ -21,7 +21,7 @@ from anabranch.broker.subscription.consumer import (
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.registry import Topics
-from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.node.records import MetadataRecords

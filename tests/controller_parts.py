@@ -29,9 +29,9 @@ from anabranch.controller.segment_host import (
     SegmentStats,
 )
 from anabranch.controller.settings import ScalableTopicsSettings
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import Expected, OutcomeUnknown, Session, Version
-from anabranch.metadata.writegate import GatedStore, WriteGate
+from anabranch.metadata.interface import Expected, OutcomeUnknown, Session, Version
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.write_gate import GatedStore, WriteGate
 from anabranch.model.errors import Error
 from anabranch.model.names import TopicName
 from tests.simulated_time import LoopClock

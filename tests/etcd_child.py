@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from anabranch.metadata.interface import ABSENT
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ABSENT
 from anabranch.runtime.clock import SystemClock
 
 

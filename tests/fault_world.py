@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.interface import MetadataStore
 from anabranch.runtime.clock import SystemClock
 from tests.broker_process import HOST
 from tests.fault_proxy import FaultProxy, Lane

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from anabranch.metadata.port import ABSENT, ANY, Expected, Rule, Version
+from anabranch.metadata.interface import ABSENT, ANY, Expected, Rule, Version
 
 
 class Kind(StrEnum):

@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from anabranch.metadata.port import ANY, Expected, Rule
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.interface import ANY, Expected, Rule
+from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
 from tests.fault_clients import Client, Record
 from tests.linearizability import Answer, Found, Kind, Operation, Wrote

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from anabranch.metadata.interface import ABSENT, MetadataStore, SessionLost, VersionMismatch
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ABSENT, MetadataStore, SessionLost, VersionMismatch
 from anabranch.runtime.clock import SystemClock
 
 

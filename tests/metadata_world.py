@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.interface import Change, ChangeKind, MetadataStore, Versioned, Watch
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import Change, ChangeKind, MetadataStore, Versioned, Watch
 from anabranch.runtime.clock import SystemClock
 from tests import services
 

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from anabranch.metadata.grpc_calls import close_channel, make_channel
-from anabranch.metadata.oxia.channels import SERVICES
+from anabranch.metadata.oxia.server_channel import SERVICES
 
 HOST = "127.0.0.1"
 NEW, OLD = SERVICES

@@ -9,7 +9,7 @@ from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.name_generator import NameGiver
 from anabranch.broker.schemas.registry import SchemaRegistry
 from anabranch.broker.schemas.settings import SchemaSettings
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.interface import MetadataStore
 from anabranch.runtime.clock import Clock
 from tests.storage_sim import SimBlocking
 

@@ -14,8 +14,8 @@ from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.controller.segment_host import HostEvent, SegmentHost, SegmentRef
+from anabranch.metadata.interface import ANY
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ANY
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position

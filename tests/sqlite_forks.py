@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anabranch.metadata.port import ANY, SessionLost, StoreUnavailable
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.interface import ANY, SessionLost, StoreUnavailable
+from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
 
 Say = Callable[[str], None]

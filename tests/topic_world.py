@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.position import Position
 from anabranch.node.records import MetadataRecords
 from anabranch.storage.interface import Payload, StorageError

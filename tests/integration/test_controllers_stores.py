@@ -16,8 +16,8 @@ from anabranch.controller.interface import LayoutView, Registration, Start, Subs
 from anabranch.controller.service import ScalableService
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic.operation_events import TopicGone
+from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import MetadataStore
 from anabranch.model.errors import Error
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import SystemClock

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.metadata.etcd.store import EtcdStore
-from anabranch.metadata.open import open_store
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     Change,
@@ -29,6 +28,7 @@ from anabranch.metadata.port import (
     VersionMismatch,
     Watch,
 )
+from anabranch.metadata.open import open_store
 from anabranch.runtime.clock import SystemClock
 from tests import services
 from tests.broker_process import HOST
@@ -481,7 +481,7 @@ class TestBulk:
     async def test_a_bulk_scan_is_one_moment(
         self, single: Cluster, place: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("anabranch.metadata.etcd.scanning.PAGE_KEYS_MAX", 700)
+        monkeypatch.setattr("anabranch.metadata.etcd.scan.PAGE_KEYS_MAX", 700)
         async with open_store(single.url + place, SystemClock()) as store:
             items = [(f"/s/{i:05}", Versioned(b"old", 0, 0, 0, False)) for i in range(6000)]
             await store.bulk_write(items, preserve=False)
@@ -497,7 +497,7 @@ class TestBulk:
     async def test_children_skip_what_is_deep(
         self, single: Cluster, place: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("anabranch.metadata.etcd.scanning.PAGE_KEYS_MAX", 7)
+        monkeypatch.setattr("anabranch.metadata.etcd.scan.PAGE_KEYS_MAX", 7)
         async with open_store(single.url + place, SystemClock()) as store:
             keys = [f"/p/{name}/{i}" for name in ("a", "a-", "a0", "b") for i in range(25)]
             keys += ["/p/a", "/p/c", "/p/z/1/2/3", *(f"/p/flat{i:02}" for i in range(15))]

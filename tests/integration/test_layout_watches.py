@@ -21,8 +21,8 @@ from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.controller.topic.leader_terms import Offices
 from anabranch.controller.topic.operation_events import TopicGone
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import ANY, Versioned
+from anabranch.metadata.interface import ANY, Versioned
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.errors import Error
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.metadata.envelope import HEAD_BYTES, MAGIC, wrap_moved
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     KEY_BYTES_MAX,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.metadata.envelope import MAGIC, wrap_moved
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     RESERVED,

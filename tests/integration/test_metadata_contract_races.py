@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.metadata.port import ABSENT, ANY, Expected, KeyMissing, MetadataStore, Version, VersionMismatch
+from anabranch.metadata.interface import ABSENT, ANY, Expected, KeyMissing, MetadataStore, Version, VersionMismatch
 from tests.metadata_world import World, keys_below, must_get, value_of
 
 

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     Expected,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from anabranch.metadata.port import ABSENT, ANY, MetadataStore
-from anabranch.metadata.sequence import put_sequential
+from anabranch.metadata.interface import ABSENT, ANY, MetadataStore
+from anabranch.metadata.recipes.sequential_keys import put_sequential
 from tests.metadata_world import World, keys_below, must_get, value_of
 
 

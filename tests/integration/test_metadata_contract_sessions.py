@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import ABSENT, ANY, MetadataStore, SessionEvent, SessionLost, VersionMismatch
+from anabranch.metadata.interface import ABSENT, ANY, MetadataStore, SessionEvent, SessionLost, VersionMismatch
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.runtime.clock import SystemClock
 from tests.metadata_world import PATIENCE_S, World, keys_below, must_get, soon, value_of
 

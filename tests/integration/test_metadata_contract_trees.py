@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     RESERVED,

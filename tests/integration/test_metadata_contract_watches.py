@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     RESERVED,
@@ -19,7 +19,7 @@ from anabranch.metadata.port import (
     StoreUnavailable,
     Versioned,
 )
-from anabranch.metadata.watches import CHANGES_MAX
+from anabranch.metadata.watch_fanout import CHANGES_MAX
 from tests.metadata_world import PATIENCE_S, World, changes_until, kinds_of
 
 CREATED, MODIFIED, DELETED, INVALIDATED = (

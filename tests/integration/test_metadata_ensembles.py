@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.metadata.interface import ABSENT, ANY, ChangeKind, Expected, MetadataStore, VersionMismatch
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ABSENT, ANY, ChangeKind, Expected, MetadataStore, VersionMismatch
 from anabranch.runtime.clock import SystemClock
 from tests import services
 from tests.metadata_world import keys_below, kinds_of, must_get, params, value_of

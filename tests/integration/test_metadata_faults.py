@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.metadata.port import ANY, SessionEvent, SessionLost, StoreUnavailable
+from anabranch.metadata.interface import ANY, SessionEvent, SessionLost, StoreUnavailable
 from tests import services
 from tests.fault_clients import SLACK_S, Trial, eventually, fresh, insist, now, opened
 from tests.fault_proxy import Flow, Lane

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_data import MemoryData
-from anabranch.metadata.memory_faults import FINE, Fate, Kind, Loss, Operation
-from anabranch.metadata.port import ABSENT, Expected, OutcomeUnknown, Session, SessionEvent, SessionLost, Version
+from anabranch.metadata.interface import ABSENT, Expected, OutcomeUnknown, Session, SessionEvent, SessionLost, Version
+from anabranch.metadata.memory.data import MemoryData
+from anabranch.metadata.memory.faults import FINE, Fate, Kind, Loss, Operation
+from anabranch.metadata.memory.store import MemoryStore
 from tests.fault_clients import Record, Trial, eventually, fresh, now
 from tests.simulated_time import LoopClock, run_simulated
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.metadata.port import SessionEvent, StoreUnavailable
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.interface import SessionEvent, StoreUnavailable
+from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
 from tests.fault_clients import Trial, eventually, fresh
 from tests.linearizability import Operation

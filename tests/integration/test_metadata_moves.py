@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.metadata.envelope import MAGIC
-from anabranch.metadata.port import ABSENT, ANY, MetadataStore, Version, VersionMismatch
+from anabranch.metadata.interface import ABSENT, ANY, MetadataStore, Version, VersionMismatch
 from tests.metadata_world import STORES, World, bulk_items, fresh_url, must_get
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moves")]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.metadata.interface import ABSENT, ANY, MetadataStore, SessionEvent
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ABSENT, ANY, MetadataStore, SessionEvent
 from anabranch.runtime.clock import SystemClock
 from tests import services
 from tests.fault_proxy import FaultProxy

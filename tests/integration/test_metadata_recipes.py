@@ -7,13 +7,22 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from anabranch.metadata.cache import MetadataCache
-from anabranch.metadata.counter import Counter, IdBlocks
-from anabranch.metadata.election import Deposed, Elected, Election, Leader, NotLeader, observe, read_leader, read_term
-from anabranch.metadata.lock import LockNotHeld, ResourceLock, read_lock, wait_released
-from anabranch.metadata.membership import Joined, Left, Members, Registration
-from anabranch.metadata.port import ABSENT, ANY, MetadataStore
-from anabranch.metadata.session_keeper import SessionKeeper
+from anabranch.metadata.interface import ABSENT, ANY, MetadataStore
+from anabranch.metadata.recipes.cache import MetadataCache
+from anabranch.metadata.recipes.counter import Counter, IdBlocks
+from anabranch.metadata.recipes.election import (
+    Deposed,
+    Elected,
+    Election,
+    Leader,
+    NotLeader,
+    observe,
+    read_leader,
+    read_term,
+)
+from anabranch.metadata.recipes.lock import LockNotHeld, ResourceLock, read_lock, wait_released
+from anabranch.metadata.recipes.membership import Joined, Left, Members, Registration
+from anabranch.metadata.recipes.session_keeper import SessionKeeper
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import SystemClock
 from tests.metadata_world import PATIENCE_S, World

@@ -12,16 +12,24 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.metadata.interface import (
+    ABSENT,
+    ANY,
+    Change,
+    ChangeKind,
+    StoreIncompatible,
+    StoreUnavailable,
+    UnknownStore,
+)
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ABSENT, ANY, Change, ChangeKind, StoreIncompatible, StoreUnavailable, UnknownStore
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
 
 _WRITER = """
 import asyncio, sys
 from pathlib import Path
-from anabranch.metadata.port import ANY
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.interface import ANY
+from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
 
 async def main():
@@ -167,8 +175,8 @@ async def test_an_unforeseen_failure_is_told_to_the_caller_and_is_not_the_end(tm
 _FULL = """
 import asyncio, resource, signal, sys
 from pathlib import Path
-from anabranch.metadata.port import ABSENT, StoreUnavailable
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.interface import ABSENT, StoreUnavailable
+from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
 
 async def main():

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.metadata.port import ANY, Change, ChangeKind, StoreUnavailable
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.interface import ANY, Change, ChangeKind, StoreUnavailable
+from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
 from tests.sqlite_forks import Forks
 from tests.standstill import stop_inside, stop_outside

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.metadata.archive import BadArchive
-from anabranch.metadata.port import ABSENT, ANY, Item, MetadataStore, VersionMismatch
-from anabranch.metadata.sequence import put_sequential
+from anabranch.metadata.interface import ABSENT, ANY, Item, MetadataStore, VersionMismatch
+from anabranch.metadata.recipes.sequential_keys import put_sequential
 from anabranch.metadata.transfer import (
     Tally,
     TargetNotEmpty,

@@ -12,14 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.channels import ASSIGNMENTS, CLOSE_SESSION, KEEP_ALIVE, READ, SCAN, WRITE
-from anabranch.metadata.oxia.cluster import Cluster as Shards
-from anabranch.metadata.oxia.records import Address
-from anabranch.metadata.oxia.refusals import AnswerUnreadable, NamespaceMissing
-from anabranch.metadata.oxia.sessions import OxiaSession
-from anabranch.metadata.oxia.store import OxiaStore, open_oxia
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     Change,
@@ -30,6 +23,13 @@ from anabranch.metadata.port import (
     StoreUnavailable,
     Versioned,
 )
+from anabranch.metadata.oxia import oxia_pb2 as wire
+from anabranch.metadata.oxia.errors import AnswerUnreadable, NamespaceMissing
+from anabranch.metadata.oxia.records import Address
+from anabranch.metadata.oxia.server_channel import ASSIGNMENTS, CLOSE_SESSION, KEEP_ALIVE, READ, SCAN, WRITE
+from anabranch.metadata.oxia.sessions import OxiaSession
+from anabranch.metadata.oxia.shard_leaders import Cluster as Shards
+from anabranch.metadata.oxia.store import OxiaStore, open_oxia
 from anabranch.runtime.clock import SystemClock
 from tests import services
 from tests.broker_process import free_port

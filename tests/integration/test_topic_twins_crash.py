@@ -15,9 +15,9 @@ from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic_registry.registry import Topics
 from anabranch.controller.records.keys import record_key
 from anabranch.controller.topic.operation_events import TopicGone
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import ABSENT, Expected, Session, Version
-from anabranch.metadata.writegate import GatedStore
+from anabranch.metadata.interface import ABSENT, Expected, Session, Version
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.names import TopicName
 from anabranch.node.records import MetadataRecords
 from anabranch.storage.ledger.ledger_ids import LedgerIds

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     Change,
@@ -25,13 +25,13 @@ from anabranch.metadata.port import (
     StoreUnavailable,
     VersionMismatch,
 )
-from anabranch.metadata.zookeeper import jute
 from anabranch.metadata.zookeeper.address import parse_url
-from anabranch.metadata.zookeeper.connection import Connection, Server
-from anabranch.metadata.zookeeper.jute import RequestTooLarge
-from anabranch.metadata.zookeeper.keys import DEPTH_MAX
+from anabranch.metadata.zookeeper.paths import DEPTH_MAX
 from anabranch.metadata.zookeeper.store import ZooKeeperStore
 from anabranch.runtime.clock import Clock, SystemClock, Timer
+from anabranch.zookeeper import jute
+from anabranch.zookeeper.connection import Connection, Server
+from anabranch.zookeeper.jute import RequestTooLarge
 from tests import services
 from tests.fault_proxy import FaultProxy, Flow
 from tests.metadata_world import PATIENCE_S, changes_until, fresh_url, keys_below, kinds_of, must_get, soon, value_of

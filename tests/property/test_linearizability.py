@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.metadata.port import ABSENT, ANY, Expected
+from anabranch.metadata.interface import ABSENT, ANY, Expected
 from tests.linearizability import Answer, Found, Kind, Operation, Register, Wrote, explain, outcomes
 
 

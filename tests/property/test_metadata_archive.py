@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.metadata.archive import BadArchive, Begin, End, Line, Record, Sequence, line_of, parse_line
+from anabranch.metadata.interface import Versioned
 from anabranch.metadata.open import without_credentials
-from anabranch.metadata.port import Versioned
-from anabranch.metadata.sequence import sequence_key
+from anabranch.metadata.recipes.sequential_keys import sequence_key
 from anabranch.metadata.transfer import sequence_prefix
 
 parts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1, max_size=20)

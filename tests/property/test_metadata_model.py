@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, Rule, Session, VersionMismatch
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, Rule, Session, VersionMismatch
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
 
 PARTS = st.sampled_from(["a", "b", "a-", "a0", "a.", "é", "日", "%2F", "\x01", "~"])

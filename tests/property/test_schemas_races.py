@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.schemas.registry import schema_name
 from anabranch.broker.settings import BrokerSettings
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import Expected, Session, Version, Versioned
+from anabranch.metadata.interface import Expected, Session, Version, Versioned
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.names import TopicName
 from anabranch.model.schema import Schema, SchemaType
 from anabranch.runtime.clock import Clock

@@ -12,8 +12,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.metadata.sqlite_schema import connect
-from anabranch.metadata.sqlite_wal import WalFile
+from anabranch.metadata.sqlite.schema import connect
+from anabranch.metadata.sqlite.wal_file import WalFile
 
 KEPT = 256 << 10
 

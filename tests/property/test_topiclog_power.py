@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.metadata.memory import MemoryStore
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, Position
 from anabranch.node.records import MetadataRecords

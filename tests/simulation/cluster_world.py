@@ -29,9 +29,9 @@ from anabranch.cluster.card import Card
 from anabranch.cluster.cluster import SLOTS_KEY, Cluster
 from anabranch.cluster.slots import SLOTS
 from anabranch.cluster.table import Seat, Table, decode_table
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_data import MemoryData
-from anabranch.metadata.port import Change
+from anabranch.metadata.interface import Change
+from anabranch.metadata.memory.data import MemoryData
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.errors import Error
 from tests.simulated_time import LoopClock
 from tests.simulation.volume_model import Record, Volume

@@ -69,8 +69,8 @@ from anabranch.controller.topic.subscription_workflow import (
     Subscriptions,
     TellSubscriptions,
 )
-from anabranch.metadata.memory_data import MemoryData
-from anabranch.metadata.port import ABSENT, Change
+from anabranch.metadata.interface import ABSENT, Change
+from anabranch.metadata.memory.data import MemoryData
 from anabranch.model.errors import Error
 from anabranch.model.layout import Layout, LayoutLimits
 from anabranch.model.names import TopicName

@@ -54,7 +54,7 @@ from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import Mandate, SegmentRef, Start, Status
 from anabranch.controller.topic import subscription_workflow as registering
 from anabranch.controller.topic.operation_events import TellLayout
-from anabranch.metadata.port import ABSENT
+from anabranch.metadata.interface import ABSENT
 from anabranch.model.errors import Error
 from tests.simulation.controller_world import LINES_SHOWN, RECORD, Broken, Leader, name_of
 from tests.simulation.test_controller_operations import CHAOS_MS, ORDERED, SEEDS, Life, Producer

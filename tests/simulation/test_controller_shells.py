@@ -20,7 +20,7 @@ from anabranch.controller.interface import LedElsewhere, Start, SubscriptionKind
 from anabranch.controller.records.keys import record_key, registry_key, term_key
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
-from anabranch.metadata.port import Change
+from anabranch.metadata.interface import Change
 from anabranch.model.errors import Error
 from anabranch.model.segment import backing_topic
 from tests.controller_parts import TOPIC, Brokers

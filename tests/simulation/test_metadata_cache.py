@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from anabranch.metadata.cache import Cached, MetadataCache
-from anabranch.metadata.port import OutcomeUnknown, StoreUnavailable
+from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable
+from anabranch.metadata.recipes.cache import Cached, MetadataCache
 from tests.simulation.world import PATIENCE, Process, World, run_seed, seeds
 
 KEYS = ("/records/a", "/records/b")

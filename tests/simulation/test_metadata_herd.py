@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.metadata.election import Election
+from anabranch.metadata.recipes.election import Election
 from tests.simulation.world import Process, World, run_seed
 
 CANDIDATES = 100

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from anabranch.metadata.lock import HeldLock, LockNotHeld, ResourceLock, read_lock
+from anabranch.metadata.recipes.lock import HeldLock, LockNotHeld, ResourceLock, read_lock
 from tests.simulation.world import Process, World, is_valid_now, run_seed, seeds
 
 KEY = "/locks/one"

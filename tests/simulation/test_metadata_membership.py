@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.metadata.membership import Altered, Joined, Left, Members, Registration
+from anabranch.metadata.recipes.membership import Altered, Joined, Left, Members, Registration
 from tests.simulation.world import PATIENCE, Process, World, run_seed, seeds
 
 PREFIX = "/members"

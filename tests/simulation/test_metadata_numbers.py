@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from anabranch.metadata.counter import Counter, IdBlocks
-from anabranch.metadata.port import ANY, KeyMissing, OutcomeUnknown, StoreUnavailable
-from anabranch.metadata.sequence import put_sequential
+from anabranch.metadata.interface import ANY, KeyMissing, OutcomeUnknown, StoreUnavailable
+from anabranch.metadata.recipes.counter import Counter, IdBlocks
+from anabranch.metadata.recipes.sequential_keys import put_sequential
 from tests.simulation.world import PATIENCE, Process, World, run_seed, seeds
 
 

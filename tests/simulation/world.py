@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_data import MemoryData
-from anabranch.metadata.memory_faults import Fate, Kind, Loss, Operation
-from anabranch.metadata.patience import Patience
-from anabranch.metadata.session_keeper import Lease, SessionKeeper
+from anabranch.metadata.memory.data import MemoryData
+from anabranch.metadata.memory.faults import Fate, Kind, Loss, Operation
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.recipes.session_keeper import Lease, SessionKeeper
 from anabranch.runtime.clock import Timer
+from anabranch.runtime.retry_delays import Patience
 from tests.simulated_time import LoopClock, run_simulated
 
 TTL_MS = 2_000

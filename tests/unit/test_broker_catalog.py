@@ -9,8 +9,8 @@ import pytest
 from anabranch.broker.catalog.catalog import Catalog, NamespacePolicies
 from anabranch.broker.errors import NamespaceNotFound, TopicNotFound
 from anabranch.broker.settings import BrokerSettings
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import ABSENT
+from anabranch.metadata.interface import ABSENT
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.errors import AlreadyExists, BadName, BadRequest, NotAllowed, NotFound
 from anabranch.model.names import TopicName
 from tests.topic_world import ManualClock

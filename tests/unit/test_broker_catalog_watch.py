@@ -6,9 +6,9 @@ import asyncio
 
 from anabranch.broker.catalog.catalog_watch import CatalogWatch, Unread
 from anabranch.broker.errors import NamespaceNotFound
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_data import MemoryData
-from anabranch.metadata.port import ANY, Change, ChangeKind, StoreUnavailable
+from anabranch.metadata.interface import ANY, Change, ChangeKind, StoreUnavailable
+from anabranch.metadata.memory.data import MemoryData
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import SystemClock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.schemas.stale_cache import AWAY_SECONDS, LastKnown
-from anabranch.metadata.port import OutcomeUnknown, StoreUnavailable
+from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable
 from anabranch.model.errors import NotFound
 from tests.topic_world import ManualClock
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.cli.key_tree import Facts, facts_line, facts_of, grow, lines_of, moment, objects_of, plain, value_text
-from anabranch.metadata.port import Versioned
+from anabranch.metadata.interface import Versioned
 
 
 def record(value: bytes = b"", *, ephemeral: bool = False) -> Facts:

@@ -21,8 +21,8 @@ from anabranch.cluster.signature import (
     verify,
 )
 from anabranch.cluster.table import Seat
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import ANY
+from anabranch.metadata.interface import ANY
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.runtime.clock import SystemClock
 
 SECRET, OTHER = Secret(bytes(range(32))), Secret(bytes(range(1, 33)))

@@ -16,10 +16,10 @@ from anabranch.metadata.etcd.channel import AnswerTooLarge, Compacted, RequestTo
 from anabranch.metadata.etcd.keys import Keyspace, after
 from anabranch.metadata.etcd.lease import LeaseClock
 from anabranch.metadata.etcd.records import Recent, Seen, numbering_of, versioned
-from anabranch.metadata.etcd.scanning import PAGE_BYTES, PAGE_KEYS_MAX, next_limit
+from anabranch.metadata.etcd.scan import PAGE_BYTES, PAGE_KEYS_MAX, next_limit
 from anabranch.metadata.etcd.store import parse_url
 from anabranch.metadata.grpc_calls import CallFailed, Fate
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     SessionEvent,
     SessionLost,
     StoreFull,
@@ -243,7 +243,7 @@ def test_without_grpc_the_error_names_the_extra() -> None:
     shown = run_python(
         "import sys; sys.modules['grpc'] = None\n"
         "from anabranch.metadata.open import open_store\n"
-        "from anabranch.metadata.port import ExtraMissing\n"
+        "from anabranch.metadata.interface import ExtraMissing\n"
         "from anabranch.runtime.clock import SystemClock\n"
         "try: open_store('etcd://h:1', SystemClock())\n"
         "except ExtraMissing as error: print(error.code, error)\n"

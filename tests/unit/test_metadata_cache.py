@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from anabranch.metadata.cache import Cached, MetadataCache, Verdict, judge
-from anabranch.metadata.cachetable import CacheTable
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_data import MemoryData
-from anabranch.metadata.memory_faults import Fate, Kind, Loss, Script
-from anabranch.metadata.port import ABSENT, ANY, BadKey, OutcomeUnknown, StoreUnavailable
-from anabranch.metadata.session_keeper import SessionKeeper
+from anabranch.metadata.interface import ABSENT, ANY, BadKey, OutcomeUnknown, StoreUnavailable
+from anabranch.metadata.memory.data import MemoryData
+from anabranch.metadata.memory.faults import Fate, Kind, Loss, Script
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.recipes.cache import Cached, MetadataCache, Verdict, judge
+from anabranch.metadata.recipes.cache_table import CacheTable
+from anabranch.metadata.recipes.session_keeper import SessionKeeper
 from benchmarks import metadata_cache
 from benchmarks.measure import Scene as BenchScene
 from tests.simulated_time import LoopClock, run_simulated

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.metadata.claim import (
+from anabranch.metadata.interface import ABSENT
+from anabranch.metadata.recipes.key_claim import (
     Amend,
     Changed,
     ClaimMachine,
@@ -34,7 +35,6 @@ from anabranch.metadata.claim import (
     encode_claim,
     ticket_of,
 )
-from anabranch.metadata.port import ABSENT
 
 OTHER = Holding("other-1.1.1", b"theirs", 7)
 

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_faults import Fate, Kind, Loss, Script
-from anabranch.metadata.port import ABSENT, SessionEvent, SessionLost
-from anabranch.metadata.session_keeper import (
+from anabranch.metadata.interface import ABSENT, SessionEvent, SessionLost
+from anabranch.metadata.memory.faults import Fate, Kind, Loss, Script
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.recipes.session_keeper import (
     Begun,
     ConnectionChanged,
     Discard,

@@ -7,10 +7,7 @@ import random
 
 import pytest
 
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_data import MemoryData
-from anabranch.metadata.memory_faults import DrawnFaults, Fate, Faults, Kind, Loss, Script
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     Change,
@@ -21,6 +18,9 @@ from anabranch.metadata.port import (
     StoreUnavailable,
     VersionMismatch,
 )
+from anabranch.metadata.memory.data import MemoryData
+from anabranch.metadata.memory.faults import DrawnFaults, Fate, Faults, Kind, Loss, Script
+from anabranch.metadata.memory.store import MemoryStore
 from tests.simulated_time import LoopClock, SimulatedLoop, run_simulated
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from anabranch.metadata.counter import RECENT, Counter, CounterRecord, IdBlocks
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_faults import Fate, Kind, Loss, Script
-from anabranch.metadata.port import ABSENT, BadKey, MetadataStore, OutcomeUnknown
-from anabranch.metadata.sequence import NUMBER_MAX, put_sequential, sequence_key, sequential_key
-from anabranch.metadata.sqlite import SqliteStore
+from anabranch.metadata.interface import ABSENT, BadKey, MetadataStore, OutcomeUnknown
+from anabranch.metadata.memory.faults import Fate, Kind, Loss, Script
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.recipes.counter import RECENT, Counter, CounterRecord, IdBlocks
+from anabranch.metadata.recipes.sequential_keys import NUMBER_MAX, put_sequential, sequence_key, sequential_key
+from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
 from tests.simulated_time import LoopClock, run_simulated
 

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from anabranch.metadata.election import (
+from anabranch.metadata.interface import ANY, BadKey
+from anabranch.metadata.memory.data import MemoryData
+from anabranch.metadata.memory.faults import Fate, Faults, Kind, Loss, Script
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.recipes.election import (
     Deposed,
     Elected,
     Election,
@@ -20,7 +24,7 @@ from anabranch.metadata.election import (
     read_leader,
     read_term,
 )
-from anabranch.metadata.lock import (
+from anabranch.metadata.recipes.lock import (
     LockAcquired,
     LockBusy,
     LockLost,
@@ -29,12 +33,8 @@ from anabranch.metadata.lock import (
     read_lock,
     wait_released,
 )
-from anabranch.metadata.membership import Altered, Joined, Left, Members, Registration
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_data import MemoryData
-from anabranch.metadata.memory_faults import Fate, Faults, Kind, Loss, Script
-from anabranch.metadata.port import ANY, BadKey
-from anabranch.metadata.session_keeper import SessionKeeper
+from anabranch.metadata.recipes.membership import Altered, Joined, Left, Members, Registration
+from anabranch.metadata.recipes.session_keeper import SessionKeeper
 from tests.simulated_time import LoopClock, run_simulated
 
 TTL_MS = 2_000

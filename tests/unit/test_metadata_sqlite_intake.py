@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
-from anabranch.metadata import sqlite_intake
-from anabranch.metadata.port import ABSENT, VALUE_BYTES_MAX, BadKey, StoreUnavailable, ValueTooLarge, VersionMismatch
-from anabranch.metadata.sqlite import SqliteStore
-from anabranch.metadata.sqlite_intake import Intake
-from anabranch.metadata.sqlite_place import KEY_CHARS_KEPT, PLACES_KEPT, place_of
-from anabranch.metadata.sqlite_writer import Group, Write
+from anabranch.metadata.interface import (
+    ABSENT,
+    VALUE_BYTES_MAX,
+    BadKey,
+    StoreUnavailable,
+    ValueTooLarge,
+    VersionMismatch,
+)
+from anabranch.metadata.sqlite import write_queue as sqlite_intake
+from anabranch.metadata.sqlite.place import KEY_CHARS_KEPT, PLACES_KEPT, place_of
+from anabranch.metadata.sqlite.store import SqliteStore
+from anabranch.metadata.sqlite.write_queue import Intake
+from anabranch.metadata.sqlite.writer import Group, Write
 from anabranch.runtime.clock import SystemClock
 
 

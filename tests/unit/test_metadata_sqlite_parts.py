@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.metadata import doorbell, sqlite_feed
-from anabranch.metadata.doorbell import MESSAGE_BYTES_MAX, Doorbell
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     Change,
@@ -23,13 +21,16 @@ from anabranch.metadata.port import (
     Versioned,
     VersionMismatch,
 )
-from anabranch.metadata.sessionfiles import SessionFiles
-from anabranch.metadata.sqlite import SqliteStore
-from anabranch.metadata.sqlite_events import EVENTS_KEPT, EventLog, Told, read_message
-from anabranch.metadata.sqlite_events import told as written
-from anabranch.metadata.sqlite_schema import connect, prepare
-from anabranch.metadata.sqlite_session import SqliteSession
-from anabranch.metadata.sqlite_table import TOLD_ONE_BY_ONE, Writing, common_tree
+from anabranch.metadata.sqlite import change_feed as sqlite_feed
+from anabranch.metadata.sqlite import change_notifier as doorbell
+from anabranch.metadata.sqlite.change_notifier import MESSAGE_BYTES_MAX, Doorbell
+from anabranch.metadata.sqlite.event_log import EVENTS_KEPT, EventLog, Told, read_message
+from anabranch.metadata.sqlite.event_log import told as written
+from anabranch.metadata.sqlite.schema import connect, prepare
+from anabranch.metadata.sqlite.session import SqliteSession
+from anabranch.metadata.sqlite.session_files import SessionFiles
+from anabranch.metadata.sqlite.store import SqliteStore
+from anabranch.metadata.sqlite.tables import TOLD_ONE_BY_ONE, Writing, common_tree
 from anabranch.runtime.clock import SystemClock
 from tests.topic_world import ManualClock
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anabranch.metadata.claim import TellHeld, TellLost, TellWritten
-from anabranch.metadata.port import ABSENT
-from anabranch.metadata.term import (
+from anabranch.metadata.interface import ABSENT
+from anabranch.metadata.recipes.key_claim import TellHeld, TellLost, TellWritten
+from anabranch.metadata.recipes.leader_term import (
     Effect,
     Event,
     RaiseTerm,

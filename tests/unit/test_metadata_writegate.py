@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.memory_faults import Fate, Kind, Script
+from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, Versioned
+from anabranch.metadata.memory.faults import Fate, Kind, Script
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, Versioned
-from anabranch.metadata.writegate import GatedStore, MetadataReadOnly, WriteGate
+from anabranch.metadata.write_gate import GatedStore, MetadataReadOnly, WriteGate
 from anabranch.model.errors import Busy
 from tests.simulated_time import LoopClock, run_simulated
 

@@ -14,17 +14,7 @@ from hypothesis import strategies as st
 
 from anabranch.metadata.envelope import Numbering, wrap_moved, wrap_timed
 from anabranch.metadata.grpc_calls import CallFailed
-from anabranch.metadata.open import open_store
-from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.bulk import loads
-from anabranch.metadata.oxia.notifications import Passing, digest
-from anabranch.metadata.oxia.ordering import PageMerge, behind, behind_name, below, child_name, order
-from anabranch.metadata.oxia.records import Address, Plan, plan_blind, plan_over, versioned, wrap
-from anabranch.metadata.oxia.refusals import AnswerUnreadable, Refusal, is_surely_undone, is_worth_repeating, refusal
-from anabranch.metadata.oxia.sessions import ShardLives, granted_ms
-from anabranch.metadata.oxia.shards import RING, Shard, ShardMap, hash_of, read_assignments
-from anabranch.metadata.oxia.writing import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Group, share_out, take_batch
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     BadKey,
@@ -36,6 +26,16 @@ from anabranch.metadata.port import (
     Versioned,
     VersionMismatch,
 )
+from anabranch.metadata.open import open_store
+from anabranch.metadata.oxia import oxia_pb2 as wire
+from anabranch.metadata.oxia.bulk import loads
+from anabranch.metadata.oxia.errors import AnswerUnreadable, Refusal, is_surely_undone, is_worth_repeating, refusal
+from anabranch.metadata.oxia.key_order import PageMerge, behind, behind_name, below, child_name, order
+from anabranch.metadata.oxia.notifications import Passing, digest
+from anabranch.metadata.oxia.records import Address, Plan, plan_blind, plan_over, versioned, wrap
+from anabranch.metadata.oxia.sessions import ShardLives, granted_ms
+from anabranch.metadata.oxia.shard_writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Group, share_out, take_batch
+from anabranch.metadata.oxia.shards import RING, Shard, ShardMap, hash_of, read_assignments
 from anabranch.runtime.clock import SystemClock
 
 THIRDS = ShardMap(tuple(Shard(i, "h:1", -(-RING * i // 3), -(-RING * (i + 1) // 3) - 1) for i in range(3)))
@@ -379,7 +379,7 @@ def python(code: str) -> str:
 
 
 def test_grpc_is_imported_only_for_stores_that_need_it() -> None:
-    code = "import sys, anabranch.metadata.open, anabranch.metadata.memory; print('grpc' in sys.modules)"
+    code = "import sys, anabranch.metadata.open, anabranch.metadata.memory.store; print('grpc' in sys.modules)"
     assert python(code).strip() == "False"
 
 
@@ -389,7 +389,7 @@ def test_without_the_extra_the_error_names_it(missing: str) -> None:
 import sys
 sys.modules[{missing!r}] = None
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ExtraMissing
+from anabranch.metadata.interface import ExtraMissing
 from anabranch.runtime.clock import SystemClock
 try:
     open_store("oxia://localhost:1/default", SystemClock())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.metadata.port import KeyMissing, StoreUnavailable, ValueTooLarge
+from anabranch.metadata.interface import KeyMissing, StoreUnavailable, ValueTooLarge
 from anabranch.model.errors import AlreadyExists, BadName, BadRequest, Busy, Error, NotAllowed, NotFound, NotReady
 from anabranch.model.position import EARLIEST, LATEST, LONG_MAX, Position
 from anabranch.rest.errors import BadPartitionCount, error_response, status_of

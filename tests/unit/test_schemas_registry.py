@@ -18,8 +18,8 @@ from anabranch.broker.schemas.policy import AUTO_UPDATE, AUTO_UPDATE_STRATEGY, S
 from anabranch.broker.schemas.registry import SchemaRegistry, schema_name, version_bytes
 from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
-from anabranch.metadata.memory import MemoryStore
-from anabranch.metadata.port import Expected, Session, Version
+from anabranch.metadata.interface import Expected, Session, Version
+from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import TopicName
 from anabranch.model.schema import BadSchema, Schema, SchemaType, Strategy

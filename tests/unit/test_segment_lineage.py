@@ -15,8 +15,8 @@ from anabranch.broker.segment_host.topic_layouts import ScalableTopic, find_segm
 from anabranch.controller.records.record_cache import RecordMemo
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import encode_record
+from anabranch.metadata.interface import ANY
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ANY
 from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName

@@ -11,7 +11,7 @@ from anabranch.broker.placement import Address, EverythingHere
 from anabranch.broker.segment_host.seal_notifications import SealedNotices
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic
 from anabranch.controller.segment_host import Seal, SegmentRef
-from anabranch.metadata.port import StoreUnavailable
+from anabranch.metadata.interface import StoreUnavailable
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_split

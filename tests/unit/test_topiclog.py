@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.metadata.port import ANY, StoreUnavailable
+from anabranch.metadata.interface import ANY, StoreUnavailable
 from anabranch.model.errors import AlreadyExists, Error, NotFound
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.storage.interface import Fenced, StorageError, StorageFull, Superseded

@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 
 from anabranch.metadata.envelope import MAGIC, Numbering, wrap_moved
-from anabranch.metadata.port import ABSENT, ANY, Change, ChangeKind, StoreIncompatible
-from anabranch.metadata.watches import TreeWatch, Watches
-from anabranch.metadata.zookeeper.changes import GONE, ROW_MAX, Changes, Seen
-from anabranch.metadata.zookeeper.jute import Event, EventType, Node, Stat
-from anabranch.metadata.zookeeper.keys import Keys
+from anabranch.metadata.interface import ABSENT, ANY, Change, ChangeKind, StoreIncompatible
+from anabranch.metadata.watch_fanout import TreeWatch, Watches
+from anabranch.metadata.zookeeper.change_events import GONE, ROW_MAX, Changes, Seen
+from anabranch.metadata.zookeeper.paths import Keys
 from anabranch.metadata.zookeeper.records import Known, dressed, is_holder, lifts, numbering_of, record_of
+from anabranch.zookeeper.jute import Event, EventType, Node, Stat
 
 KEY, HOLDER = Seen(exists=True, is_holder=False), Seen(exists=True, is_holder=True)
 CREATED, MODIFIED, DELETED, INVALIDATED = ChangeKind

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.metadata.zookeeper import jute
-from anabranch.metadata.zookeeper.jute import Code, Done, Event, MalformedAnswer, Node, Op, RequestTooLarge, Stat
+from anabranch.zookeeper import jute
+from anabranch.zookeeper.jute import Code, Done, Event, MalformedAnswer, Node, Op, RequestTooLarge, Stat
 
 STAT = Stat(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 RAW_STAT = struct.pack(">qqqqiiiqiiq", *STAT)

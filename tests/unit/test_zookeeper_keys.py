@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from anabranch.metadata.interface import RESERVED, UnknownStore
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import RESERVED, UnknownStore
 from anabranch.metadata.zookeeper.address import parse_url
-from anabranch.metadata.zookeeper.connection import Server
-from anabranch.metadata.zookeeper.keys import DEPTH_MAX, MARK, Keys, escape
+from anabranch.metadata.zookeeper.paths import DEPTH_MAX, MARK, Keys, escape
 from anabranch.runtime.clock import SystemClock
+from anabranch.zookeeper.connection import Server
 
 names = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=6),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.cli.table import table
 
 if TYPE_CHECKING:
-    from anabranch.metadata.port import Versioned
+    from anabranch.metadata.interface import Versioned
 
 HEX_LINE = 32
 HEX_LINES_MAX = 16

@@ -20,7 +20,7 @@ from anabranch.cli.store_access import StoreFailed, access_options, note, with_s
 from anabranch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from anabranch.metadata.port import MetadataStore
+    from anabranch.metadata.interface import MetadataStore
     from anabranch.metadata.transfer import Tally
 
 

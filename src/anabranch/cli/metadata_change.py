@@ -15,13 +15,13 @@ from anabranch.cli.store_access import StoreFailed, access_options, note, requir
 from anabranch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from anabranch.metadata.port import Expected, MetadataStore, Version, Versioned
+    from anabranch.metadata.interface import Expected, MetadataStore, Version, Versioned
     from anabranch.metadata.transfer import Tally
 
 
 def expected_of(text: str) -> Expected:
     """`absent`, `any` or a version."""
-    from anabranch.metadata.port import ABSENT, ANY
+    from anabranch.metadata.interface import ABSENT, ANY
 
     match text.strip().lower():
         case "absent":

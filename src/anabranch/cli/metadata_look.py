@@ -26,7 +26,7 @@ from anabranch.cli.store_access import StoreFailed, access_options, note, with_s
 from anabranch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from anabranch.metadata.port import Change, MetadataStore, Versioned
+    from anabranch.metadata.interface import Change, MetadataStore, Versioned
 
 ASKED_AT_ONCE = 32
 MISSED = "changes were missed here (connection lost, or more than could be kept): read again what you know below it"
@@ -41,7 +41,7 @@ async def whole_tree(store: MetadataStore, key: str) -> Twig:
 
 async def upper_tree(store: MetadataStore, key: str, depth: int, *, with_facts: bool) -> Twig:
     """So many levels, asked for one by one: the levels below may be large."""
-    from anabranch.metadata.port import check_tree
+    from anabranch.metadata.interface import check_tree
 
     check_tree(key)
     turns = asyncio.Semaphore(ASKED_AT_ONCE)
@@ -129,7 +129,7 @@ def get(url: str, key: str, raw: bool, long: bool, deadline: float, as_json: boo
         raise click.UsageError("give --raw or --json, not both")
 
     async def work(store: MetadataStore) -> Versioned:
-        from anabranch.metadata.port import KeyMissing
+        from anabranch.metadata.interface import KeyMissing
 
         await store.sync()
         found = await store.get(key)

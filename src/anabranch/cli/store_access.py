@@ -18,7 +18,7 @@ from anabranch.model.errors import Error
 from anabranch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from anabranch.metadata.port import MetadataStore
+    from anabranch.metadata.interface import MetadataStore
 
 DEADLINE_SECONDS = 8.0
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def require_database(url: str) -> None:
     if not url.startswith("sqlite:///"):
         return
     from anabranch.metadata.open import sqlite_folder
-    from anabranch.metadata.sqlite_schema import DATABASE
+    from anabranch.metadata.sqlite.schema import DATABASE
 
     folder = sqlite_folder(url.removeprefix("sqlite:"))
     if not (folder / DATABASE).is_file():
@@ -97,7 +97,7 @@ def require_database(url: str) -> None:
 
 def require_ours(key: str) -> None:
     """Epochs and numbers of the store itself are not for people to write."""
-    from anabranch.metadata.port import RESERVED, is_within
+    from anabranch.metadata.interface import RESERVED, is_within
 
     if is_within(key, RESERVED):
         raise StoreFailed(f"keys below {RESERVED} belong to the store itself", "not-allowed", "they can be looked at")

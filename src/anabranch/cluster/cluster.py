@@ -26,11 +26,11 @@ from anabranch.cluster.slots import slot_of
 from anabranch.cluster.table import BadTable, Seat, Table
 from anabranch.cluster.tablestore import TableStore, seen
 from anabranch.cluster.view import ClusterView
-from anabranch.metadata.election import Election
-from anabranch.metadata.membership import Members, Registration
-from anabranch.metadata.mirror import Mirror
-from anabranch.metadata.port import MetadataStore
-from anabranch.metadata.session_keeper import KeeperEvent, SessionKeeper, SessionUp
+from anabranch.metadata.interface import MetadataStore
+from anabranch.metadata.recipes.election import Election
+from anabranch.metadata.recipes.membership import Members, Registration
+from anabranch.metadata.recipes.session_keeper import KeeperEvent, SessionKeeper, SessionUp
+from anabranch.metadata.recipes.subtree_mirror import Mirror
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.changes import Changes

@@ -27,8 +27,8 @@ from anabranch.cluster.director import (
 )
 from anabranch.cluster.table import Seat, Table
 from anabranch.cluster.tablestore import TableStore
-from anabranch.metadata.election import Elected, Election
-from anabranch.metadata.membership import Members
+from anabranch.metadata.recipes.election import Elected, Election
+from anabranch.metadata.recipes.membership import Members
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.cluster.signature import SECRET_BYTES, Secret
-from anabranch.metadata.port import ABSENT, MetadataStore, VersionMismatch
+from anabranch.metadata.interface import ABSENT, MetadataStore, VersionMismatch
 from anabranch.model.errors import Error
 
 SECRET_KEY = "/cluster/secret"

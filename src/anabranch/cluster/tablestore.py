@@ -6,11 +6,11 @@ import logging
 
 from anabranch.cluster.director import SaveTable, TableRaced, TableSaved, TableSeen
 from anabranch.cluster.table import Table, decode_table, encode_table
-from anabranch.metadata.patience import PATIENCE
-from anabranch.metadata.port import ABSENT, MetadataStore, Versioned, VersionMismatch
+from anabranch.metadata.interface import ABSENT, MetadataStore, Versioned, VersionMismatch
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.retry_delays import PATIENCE
 
 log = logging.getLogger(__name__)
 

@@ -21,13 +21,13 @@ from anabranch.controller.record_store import Records
 from anabranch.controller.records.keys import TOPICS, topic_at
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.topic.operation_events import TopicGone
-from anabranch.metadata.patience import PATIENCE
-from anabranch.metadata.port import ChangeKind, MetadataStore, StoreUnavailable, Watch
+from anabranch.metadata.interface import ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.retry_delays import PATIENCE
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)

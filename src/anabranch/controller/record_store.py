@@ -52,7 +52,7 @@ from anabranch.controller.topic.subscription_workflow import (
     RegistryUnread,
     SaveRegistry,
 )
-from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
+from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
 from anabranch.model.errors import Error
 from anabranch.model.names import TopicName, parse_namespace
 

@@ -20,8 +20,8 @@ from anabranch.controller.segment_host import SegmentHost
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic.topic_controller import Step, no_step
 from anabranch.controller.topic_status import led_topic
-from anabranch.metadata.port import MetadataStore
-from anabranch.metadata.writegate import WriteGate
+from anabranch.metadata.interface import MetadataStore
+from anabranch.metadata.write_gate import WriteGate
 from anabranch.model.names import TopicName
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock

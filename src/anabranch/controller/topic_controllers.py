@@ -26,14 +26,14 @@ from anabranch.controller.topic.gc_runner import collect
 from anabranch.controller.topic.leader_terms import Offices
 from anabranch.controller.topic.operation_events import NotLeading, TopicGone
 from anabranch.controller.topic.topic_controller import Leader, Step, no_step
-from anabranch.metadata.patience import PATIENCE
-from anabranch.metadata.port import MetadataStore, StoreUnavailable
-from anabranch.metadata.writegate import WriteGate
+from anabranch.metadata.interface import MetadataStore, StoreUnavailable
+from anabranch.metadata.write_gate import WriteGate
 from anabranch.model.errors import AlreadyExists, BadRequest, Error, NotAllowed
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.segment import backing_topic
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.retry_delays import PATIENCE
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.metadata.port import RESERVED, Item, Versioned, check_key, check_value, is_within
-from anabranch.metadata.sequence import NUMBER_MAX
+from anabranch.metadata.interface import RESERVED, Item, Versioned, check_key, check_value, is_within
+from anabranch.metadata.recipes.sequential_keys import NUMBER_MAX
 from anabranch.model.errors import BadRequest, Error
 
 FORMAT = 1

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anabranch.metadata.port import ExtraMissing, MetadataStore, UnknownStore
-from anabranch.metadata.writegate import GatedStore
+from anabranch.metadata.interface import ExtraMissing, MetadataStore, UnknownStore
+from anabranch.metadata.write_gate import GatedStore
 from anabranch.runtime.clock import Clock
 
 _HOST = re.compile(r"(?:[\w.-]*|\[[0-9a-fA-F:.]+\])(?::\d*)?")
@@ -36,11 +36,11 @@ def bare_store(url: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> Metada
     if scheme in ("zk", "etcd", "oxia") and without_user(url) != url:
         raise UnknownStore(f"metadata URLs take no user or password yet: {without_credentials(url)}")
     if scheme == "memory" and not rest:
-        from anabranch.metadata.memory import MemoryStore
+        from anabranch.metadata.memory.store import MemoryStore
 
         return MemoryStore(clock)
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
-        from anabranch.metadata.sqlite import SqliteStore
+        from anabranch.metadata.sqlite.store import SqliteStore
 
         return SqliteStore(sqlite_folder(rest), clock, deadline_ms)
     if scheme == "etcd" and rest:

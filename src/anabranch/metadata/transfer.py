@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from anabranch.metadata import archive
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     RESERVED,
     Item,
@@ -19,7 +19,7 @@ from anabranch.metadata.port import (
     check_tree,
     is_within,
 )
-from anabranch.metadata.sequence import sequence_key
+from anabranch.metadata.recipes.sequential_keys import sequence_key
 from anabranch.model.errors import BadRequest, Error
 
 PAGE_RECORDS = 2_000

@@ -11,8 +11,8 @@ from anabranch.broker.peers import BrokerFacts, NoAnswer, NotConnected
 from anabranch.cluster.cluster import DIRECTOR
 from anabranch.cluster.slots import slots_of_bundle
 from anabranch.cluster.table import Seat
-from anabranch.metadata.election import read_leader
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.interface import MetadataStore
+from anabranch.metadata.recipes.election import read_leader
 from anabranch.model.errors import NotFound, NotReady
 from anabranch.model.names import TopicName
 from anabranch.node.membership import ClusterPlace, address_of

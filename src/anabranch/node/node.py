@@ -30,7 +30,7 @@ from anabranch.controller.records.record_cache import RecordMemo
 from anabranch.controller.segment_host import SegmentHost
 from anabranch.controller.service import ScalableService
 from anabranch.metadata.open import without_credentials
-from anabranch.metadata.writegate import GatedStore
+from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
 from anabranch.node.doors import Doors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
+from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
 from anabranch.storage.record_store import RecordRaced, StoredRecord
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic
 from anabranch.controller.records.record_cache import RecordMemo
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.metadata.port import MetadataStore
+from anabranch.metadata.interface import MetadataStore
 from anabranch.model.names import TopicName
 
 

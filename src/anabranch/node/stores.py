@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.metadata.open import open_store
-from anabranch.metadata.writegate import GatedStore
+from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.names import TopicName
 from anabranch.node.records import MetadataRecords
 from anabranch.node.segment_logs import NodeSegmentLogs

@@ -12,8 +12,8 @@ import pytest
 
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import encode_record
+from anabranch.metadata.interface import ABSENT
 from anabranch.metadata.open import open_store
-from anabranch.metadata.port import ABSENT
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.node.scalable_records import topic_record_key

@@ -16,7 +16,7 @@ from anabranch.broker.catalog.name_conflicts import clear, scalable_key, settle
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER, Policies
 from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
 from anabranch.broker.settings import BrokerSettings
-from anabranch.metadata.port import ABSENT, ANY, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
+from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
 from anabranch.model.errors import AlreadyExists, BadName, BadRequest, NotAllowed, NotFound
 from anabranch.model.names import Domain, TopicName, check_namespace, check_tenant, parse_namespace
 from anabranch.security.authorization import Grants

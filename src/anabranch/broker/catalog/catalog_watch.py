@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from anabranch.broker.errors import NamespaceNotFound
-from anabranch.metadata.patience import PATIENCE, Patience
-from anabranch.metadata.port import Change, ChangeKind, MetadataStore, StoreUnavailable, Watch
+from anabranch.metadata.interface import Change, ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.retry_delays import PATIENCE, Patience
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from __future__ import annotations
 import json
 import logging
 
-from anabranch.metadata.port import KeyMissing, MetadataStore, Version, VersionMismatch
+from anabranch.metadata.interface import KeyMissing, MetadataStore, Version, VersionMismatch
 from anabranch.model.errors import AlreadyExists
 from anabranch.model.names import TopicName
 from anabranch.storage.topic.topic_record import decode_record

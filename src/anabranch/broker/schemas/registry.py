@@ -27,7 +27,7 @@ from anabranch.broker.schemas.counters import SchemaCounts
 from anabranch.broker.schemas.policy import SchemaPolicy
 from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.broker.schemas.stale_cache import LastKnown
-from anabranch.metadata.port import ABSENT, ANY, Expected, KeyMissing, MetadataStore, Version, VersionMismatch
+from anabranch.metadata.interface import ABSENT, ANY, Expected, KeyMissing, MetadataStore, Version, VersionMismatch
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.names import TopicName, encode_component
 from anabranch.model.schema import Schema, SchemaType, Strategy

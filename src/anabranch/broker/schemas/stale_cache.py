@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from anabranch.metadata.port import StoreUnavailable
+from anabranch.metadata.interface import StoreUnavailable
 from anabranch.runtime.clock import Clock
 
 COUNT_MAX = 10_000

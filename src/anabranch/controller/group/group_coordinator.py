@@ -30,8 +30,8 @@ from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import SegmentRef
 from anabranch.controller.topic import subscription_workflow as registering
 from anabranch.controller.topic.operation_events import NotLeading, StepDown
-from anabranch.metadata.patience import PATIENCE
 from anabranch.model.errors import Error, NotAllowed
+from anabranch.runtime.retry_delays import PATIENCE
 
 if TYPE_CHECKING:
     from anabranch.controller.topic.topic_controller import Leader

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from anabranch.controller import segment_host as host
 from anabranch.controller.segment_host import SegmentRef, Status
-from anabranch.metadata.patience import PATIENCE
 from anabranch.model.errors import Error
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.retry_delays import PATIENCE
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch.controller.records.topic_record import FinishedOperation, Operation, Outcome, Phase, TopicRecord
-from anabranch.metadata.port import VALUE_BYTES_MAX
+from anabranch.metadata.interface import VALUE_BYTES_MAX
 from anabranch.model.errors import Error
 from anabranch.model.hashrange import BadRange, HashRange
 from anabranch.model.layout import Layout

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 
 from anabranch.controller.records.keys import FLOOR, term_key
-from anabranch.metadata.port import ABSENT, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
+from anabranch.metadata.interface import ABSENT, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
 from anabranch.model.errors import Busy
 from anabranch.model.names import TopicName
 

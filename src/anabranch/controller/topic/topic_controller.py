@@ -28,14 +28,14 @@ from anabranch.controller.topic import operation_events as steps
 from anabranch.controller.topic import subscription_workflow as registering
 from anabranch.controller.topic.operation_workflow import Operations
 from anabranch.controller.topic.subscription_workflow import Subscriptions
-from anabranch.metadata.patience import PATIENCE
-from anabranch.metadata.port import VALUE_BYTES_MAX
-from anabranch.metadata.writegate import Permit, WriteGate
+from anabranch.metadata.interface import VALUE_BYTES_MAX
+from anabranch.metadata.write_gate import Permit, WriteGate
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.layout import LayoutLimits
 from anabranch.model.names import TopicName
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.retry_delays import PATIENCE
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.etcd import requests
 from anabranch.metadata.etcd.channel import DELETE, TXN, TXN_ENCODED, EtcdChannel, RequestTooLarge
 from anabranch.metadata.etcd.records import Epoch, Records
-from anabranch.metadata.port import Item, StoreFull, StoreUnavailable, ValueTooLarge
+from anabranch.metadata.interface import Item, StoreFull, StoreUnavailable, ValueTooLarge
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
 

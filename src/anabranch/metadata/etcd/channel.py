@@ -17,7 +17,7 @@ import grpc.aio
 
 from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.grpc_calls import CallFailed, Fate, answer, close_channel, closed, make_channel
-from anabranch.metadata.port import OutcomeUnknown, SessionLost, StoreFull, StoreIncompatible, StoreUnavailable
+from anabranch.metadata.interface import OutcomeUnknown, SessionLost, StoreFull, StoreIncompatible, StoreUnavailable
 from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner

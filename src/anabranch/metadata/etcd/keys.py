@@ -7,7 +7,7 @@ and a parent is a prefix of its children, so a range comes parents first and nam
 
 from __future__ import annotations
 
-from anabranch.metadata.port import RESERVED
+from anabranch.metadata.interface import RESERVED
 
 Range = tuple[bytes, bytes]
 EPOCH = f"{RESERVED}/epoch"

@@ -17,8 +17,8 @@ import grpc.aio
 from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.etcd.channel import GRANT, KEEP_ALIVE, REVOKE, EtcdChannel
 from anabranch.metadata.grpc_calls import CallFailed, answer
-from anabranch.metadata.port import SessionEvent, SessionLost, StoreUnavailable
-from anabranch.metadata.sessionlife import SessionLife
+from anabranch.metadata.interface import SessionEvent, SessionLost, StoreUnavailable
+from anabranch.metadata.session_base import SessionLife
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner

@@ -15,7 +15,7 @@ from anabranch.metadata.envelope import Numbering, unwrap
 from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.etcd.channel import RANGE, EtcdChannel
 from anabranch.metadata.etcd.keys import Keyspace
-from anabranch.metadata.port import StoreIncompatible, Version, Versioned
+from anabranch.metadata.interface import StoreIncompatible, Version, Versioned
 
 RECENT_MAX = 4096
 

@@ -22,9 +22,9 @@ from anabranch.metadata.etcd.channel import DEADLINE_MS, DELETE, TXN, EtcdChanne
 from anabranch.metadata.etcd.keys import Keyspace
 from anabranch.metadata.etcd.lease import TTL_MS_MIN, EtcdSession, grant
 from anabranch.metadata.etcd.records import Records, Seen
-from anabranch.metadata.etcd.scanning import names_below, walk
-from anabranch.metadata.etcd.watching import Watching
-from anabranch.metadata.port import (
+from anabranch.metadata.etcd.scan import names_below, walk
+from anabranch.metadata.etcd.watch import Watching
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     Capabilities,

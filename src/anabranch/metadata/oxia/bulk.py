@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.metadata.envelope import wrap_moved, wrap_raw
+from anabranch.metadata.interface import Item, OutcomeUnknown, StoreIncompatible, StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.cluster import Cluster
+from anabranch.metadata.oxia.shard_leaders import Cluster
+from anabranch.metadata.oxia.shard_writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, ShardWriter
 from anabranch.metadata.oxia.shards import ShardMap
-from anabranch.metadata.oxia.writing import BATCH_BYTES_MAX, BATCH_WRITES_MAX, ShardWriter
-from anabranch.metadata.port import Item, OutcomeUnknown, StoreIncompatible, StoreUnavailable
 
 GROUPS_MAX = 32  # on their way at once
 PATIENCE = 3  # times the deadline of a single write: many megabytes make a server pause to tidy up

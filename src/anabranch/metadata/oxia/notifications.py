@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from anabranch.metadata.grpc_calls import CallFailed
+from anabranch.metadata.interface import Change, ChangeKind, StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.channels import NOTIFICATIONS, Peer
-from anabranch.metadata.oxia.cluster import Cluster, Pauses
-from anabranch.metadata.oxia.refusals import AnswerUnreadable, as_error, is_worth_repeating
-from anabranch.metadata.port import Change, ChangeKind, StoreUnavailable
+from anabranch.metadata.oxia.errors import AnswerUnreadable, as_error, is_worth_repeating
+from anabranch.metadata.oxia.server_channel import NOTIFICATIONS, Peer
+from anabranch.metadata.oxia.shard_leaders import Cluster, Pauses
 from anabranch.runtime.tasks import TaskOwner
 
 PASS_S_MAX = 0.25  # a writer waits no longer for its own change: it is a courtesy

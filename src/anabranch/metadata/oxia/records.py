@@ -5,8 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.metadata.envelope import Numbering, unwrap, wrap_raw, wrap_timed
+from anabranch.metadata.interface import (
+    ABSENT,
+    ANY,
+    RESERVED,
+    Expected,
+    UnknownStore,
+    Versioned,
+    check_tree,
+    decide_put,
+)
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.port import ABSENT, ANY, RESERVED, Expected, UnknownStore, Versioned, check_tree, decide_put
 
 EPOCH = f"{RESERVED}/epoch"
 PORT = 6648

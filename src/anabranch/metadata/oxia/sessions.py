@@ -11,12 +11,12 @@ import asyncio
 import logging
 
 from anabranch.metadata.grpc_calls import CallFailed
+from anabranch.metadata.interface import SessionEvent, SessionLost, StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.channels import CLOSE_SESSION, CREATE_SESSION, KEEP_ALIVE
-from anabranch.metadata.oxia.cluster import Cluster
-from anabranch.metadata.oxia.refusals import Refusal, refusal
-from anabranch.metadata.port import SessionEvent, SessionLost, StoreUnavailable
-from anabranch.metadata.sessionlife import SessionLife
+from anabranch.metadata.oxia.errors import Refusal, refusal
+from anabranch.metadata.oxia.server_channel import CLOSE_SESSION, CREATE_SESSION, KEEP_ALIVE
+from anabranch.metadata.oxia.shard_leaders import Cluster
+from anabranch.metadata.session_base import SessionLife
 from anabranch.runtime.tasks import TaskOwner
 
 TTL_MS_MIN, TTL_MS_MAX = 2_000, 300_000  # the server refuses others

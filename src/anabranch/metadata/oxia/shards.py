@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import xxhash
 
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.refusals import AnswerUnreadable
+from anabranch.metadata.oxia.errors import AnswerUnreadable
 
 RING = 1 << 32
 

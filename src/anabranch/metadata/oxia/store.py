@@ -15,16 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from anabranch.metadata.envelope import Numbering
-from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.bulk import BulkWriter
-from anabranch.metadata.oxia.cluster import Cluster
-from anabranch.metadata.oxia.notifications import ShardFeed
-from anabranch.metadata.oxia.reading import Reader
-from anabranch.metadata.oxia.records import BARRIER, EPOCH, Address, Plan, plan_blind, plan_over, versioned, wrap
-from anabranch.metadata.oxia.sessions import TTL_MS_MIN, OxiaSession
-from anabranch.metadata.oxia.shards import ShardMap
-from anabranch.metadata.oxia.writing import ShardWriter
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     ANY,
     RESERVED,
@@ -47,7 +38,16 @@ from anabranch.metadata.port import (
     decide_delete,
     is_within,
 )
-from anabranch.metadata.watches import TreeWatch, Watches
+from anabranch.metadata.oxia import oxia_pb2 as wire
+from anabranch.metadata.oxia.bulk import BulkWriter
+from anabranch.metadata.oxia.notifications import ShardFeed
+from anabranch.metadata.oxia.reader import Reader
+from anabranch.metadata.oxia.records import BARRIER, EPOCH, Address, Plan, plan_blind, plan_over, versioned, wrap
+from anabranch.metadata.oxia.sessions import TTL_MS_MIN, OxiaSession
+from anabranch.metadata.oxia.shard_leaders import Cluster
+from anabranch.metadata.oxia.shard_writer import ShardWriter
+from anabranch.metadata.oxia.shards import ShardMap
+from anabranch.metadata.watch_fanout import TreeWatch, Watches
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner

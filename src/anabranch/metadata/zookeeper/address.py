@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anabranch.metadata.port import BadKey, UnknownStore, check_key
-from anabranch.metadata.zookeeper.connection import Server
-from anabranch.metadata.zookeeper.keys import escape
+from anabranch.metadata.interface import BadKey, UnknownStore, check_key
+from anabranch.metadata.zookeeper.paths import escape
+from anabranch.zookeeper.connection import Server
 
 PORT = 2181
 FORM = "zk://HOST:PORT[,HOST:PORT][/CHROOT]"

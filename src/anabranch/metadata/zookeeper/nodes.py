@@ -10,20 +10,20 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from anabranch.metadata.envelope import Numbering, wrap_raw
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ABSENT,
     Expected,
     StoreUnavailable,
     decide_delete,
     decide_put,
 )
-from anabranch.metadata.zookeeper import jute
-from anabranch.metadata.zookeeper.channel import Answer
-from anabranch.metadata.zookeeper.connection import Connection
-from anabranch.metadata.zookeeper.jute import Code, Node, Op, ServerError, Stat
-from anabranch.metadata.zookeeper.keys import Keys, below
+from anabranch.metadata.zookeeper.paths import Keys, below
 from anabranch.metadata.zookeeper.records import Known, dressed, is_holder, lifts, version_of
 from anabranch.model.errors import BadRequest
+from anabranch.zookeeper import jute
+from anabranch.zookeeper.channel import Answer
+from anabranch.zookeeper.connection import Connection
+from anabranch.zookeeper.jute import Code, Node, Op, ServerError, Stat
 
 TRIES_MAX = 50  # each lost try means that somebody else's write went through
 LIFTS_MAX = 2_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple, TypeVar
 
 from anabranch.metadata.envelope import Envelope, Numbering, unwrap, wrap_raw, wrap_timed
-from anabranch.metadata.port import ABSENT, ANY, Expected, StoreIncompatible, Version, Versioned
-from anabranch.metadata.zookeeper.jute import Node, Stat
+from anabranch.metadata.interface import ABSENT, ANY, Expected, StoreIncompatible, Version, Versioned
+from anabranch.zookeeper.jute import Node, Stat
 
 PLAIN_MAX = 20_000
 HOLDERS_MAX = 100_000

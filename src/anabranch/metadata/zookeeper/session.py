@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
-from anabranch.metadata.port import SessionEvent
-from anabranch.metadata.sessionlife import SessionLife
-from anabranch.metadata.zookeeper.connection import Connection, Phase
+from anabranch.metadata.interface import SessionEvent
+from anabranch.metadata.session_base import SessionLife
 from anabranch.runtime.clock import Clock
+from anabranch.zookeeper.connection import Connection, Phase
 
 
 class ZooKeeperSession(SessionLife):

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from anabranch.metadata.envelope import Numbering, wrap_moved
-from anabranch.metadata.port import (
+from anabranch.metadata.interface import (
     ANY,
     RESERVED,
     Capabilities,
@@ -31,21 +31,22 @@ from anabranch.metadata.port import (
     check_value,
     is_within,
 )
-from anabranch.metadata.watches import TreeWatch, Watches
-from anabranch.metadata.zookeeper import bulk, jute
-from anabranch.metadata.zookeeper.bulkwriter import BulkWriter
-from anabranch.metadata.zookeeper.changes import Changes
-from anabranch.metadata.zookeeper.channel import Channel
-from anabranch.metadata.zookeeper.connection import Connection, Phase, Server, nothing
-from anabranch.metadata.zookeeper.jute import Code, Event, Node, ServerError
-from anabranch.metadata.zookeeper.keys import Keys, below
-from anabranch.metadata.zookeeper.looking import Looking
+from anabranch.metadata.watch_fanout import TreeWatch, Watches
+from anabranch.metadata.zookeeper import bulk_read as bulk
+from anabranch.metadata.zookeeper.bulk_write import BulkWriter
+from anabranch.metadata.zookeeper.change_events import Changes
+from anabranch.metadata.zookeeper.empty_node_sweeper import Sweeper
+from anabranch.metadata.zookeeper.node_lookup import Looking
 from anabranch.metadata.zookeeper.nodes import Nodes
+from anabranch.metadata.zookeeper.paths import Keys, below
 from anabranch.metadata.zookeeper.records import dressed, numbering_of, record_of
 from anabranch.metadata.zookeeper.session import ZooKeeperSession
-from anabranch.metadata.zookeeper.sweeper import Sweeper
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
+from anabranch.zookeeper import jute
+from anabranch.zookeeper.channel import Channel
+from anabranch.zookeeper.connection import Connection, Phase, Server, nothing
+from anabranch.zookeeper.jute import Code, Event, Node, ServerError
 
 REQUEST_S = 10.0
 TIMEOUT_MS = 12_000

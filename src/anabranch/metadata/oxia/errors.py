@@ -1,0 +1,65 @@
+"""What an Oxia server says when it refuses, and what that means on the port. Pure.
+
+Oxia's own status codes lie beyond those that gRPC defines and arrive as UNKNOWN, so the text has to tell them apart.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import grpc
+
+from anabranch.metadata.grpc_calls import CallFailed, Fate
+from anabranch.metadata.interface import StoreUnavailable
+from anabranch.model.errors import Error, NotFound
+
+
+class Refusal(Enum):
+    """The value is part of the server's text."""
+
+    NOT_LEADER = "not leader for shard"
+    NOT_READY = "server not initialized"
+    SESSION_UNKNOWN = "session not found"
+    NAMESPACE_UNKNOWN = "namespace not found"
+    NO_NOTIFICATIONS = "notifications not enabled"
+
+
+class NamespaceMissing(NotFound):
+    """The URL names a namespace that the Oxia cluster does not have."""
+
+    code = "oxia-namespace-missing"
+
+
+class AnswerUnreadable(StoreUnavailable):
+    """Bytes that are no answer of an Oxia server, or an answer that does not fit the question."""
+
+    code = "metadata-answer-unreadable"
+    retryable = False
+
+
+def refusal(failed: CallFailed) -> Refusal | None:
+    return next((known for known in Refusal if known.value in failed.details), None)
+
+
+def is_surely_undone(failed: CallFailed) -> bool:
+    """Can no request of this call have been carried out? Asked only when none was answered."""
+    if failed.code is grpc.StatusCode.UNIMPLEMENTED or failed.fate is Fate.NOT_SENT:
+        return True
+    return refusal(failed) is Refusal.NOT_LEADER  # decided before the first request is looked at
+
+
+def as_error(failed: CallFailed, doing: str) -> Error:
+    match refusal(failed):
+        case Refusal.NAMESPACE_UNKNOWN:
+            return NamespaceMissing("the Oxia cluster has no such namespace")
+        case Refusal.NO_NOTIFICATIONS:
+            return StoreUnavailable("notifications are switched off in this Oxia namespace; the store needs them")
+        case _:
+            return StoreUnavailable(f"{doing}: {failed}")
+
+
+def is_worth_repeating(failed: CallFailed) -> bool:
+    """Reads only: may the next attempt end otherwise?"""
+    if refusal(failed) in (Refusal.NAMESPACE_UNKNOWN, Refusal.NO_NOTIFICATIONS, Refusal.SESSION_UNKNOWN):
+        return False
+    return failed.fate is not Fate.ANSWERED or failed.code is grpc.StatusCode.UNIMPLEMENTED

@@ -1,0 +1,1 @@
+"""Sessions, elections, membership on the port."""

@@ -1,0 +1,261 @@
+"""The one thread that writes to an embedded metadata store: it turns queued operations into group commits.
+
+Whatever is queued while one group is being synced becomes the next group: one transaction, one fsync. Commits,
+checkpoints, open and close happen only under the writer lock (see `filelock`). Knows no event loop beyond the `deliver`
+function.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable, Version
+from anabranch.metadata.sqlite.change_notifier import Doorbell
+from anabranch.metadata.sqlite.event_log import EventLog, Told
+from anabranch.metadata.sqlite.file_lock import WriterLock
+from anabranch.metadata.sqlite.fork_guard import abandon, guard
+from anabranch.metadata.sqlite.schema import BUSY_MS, DATABASE, connect, prepare
+from anabranch.metadata.sqlite.session_files import SessionFiles
+from anabranch.metadata.sqlite.tables import PlainPut, Reading, Writing
+from anabranch.metadata.sqlite.wal_file import WalFile
+from anabranch.model.errors import Error
+from anabranch.runtime.clock import Clock
+
+log = logging.getLogger(__name__)
+
+GROUP_WRITES_MAX = 512
+WAL_BYTES = 4 * 1024 * 1024
+EXTEND_AFTER = 8  # commits: whoever writes so often will write more, and a long log pays
+
+Work = Callable[[Writing, SessionFiles], Any]
+After = Callable[[SessionFiles], None]
+
+
+class Operation(NamedTuple):
+    """One queued piece of work, and who waits for it. `after` runs once its group is committed."""
+
+    context: Any
+    work: Work
+    after: After | None = None
+
+
+Write = Operation | PlainPut
+
+
+class Group(NamedTuple):
+    """What one commit brought: a result (or the error) for each write, and its changes, numbered from `base` + 1."""
+
+    writes: list[Write]
+    results: list[Any]
+    base: int
+    changes: list[Told]
+
+
+class Writer:
+    """Start with `open` (blocking), hand in operations from any thread, end with `close` (blocking)."""
+
+    def __init__(self, folder: Path, clock: Clock, deliver: Callable[[Group], None], lock_wait_ms_max: int) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._deliver = deliver
+        self._lock_wait_ms_max = lock_wait_ms_max
+        self._inbox: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="metadata-writer", daemon=True)
+        self._connections: list[sqlite3.Connection] = []
+        self._wal = WalFile(f"{folder / DATABASE}-wal", WAL_BYTES)
+
+    def open(self) -> None:
+        """Open or create the files, end what dead processes left, start the thread."""
+        path = self._folder / DATABASE
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = WriterLock(self._folder / "writer.lock", self._clock, self._lock_wait_ms_max)
+            with self._lock:
+                self._db = self._connect(path)
+                prepare(self._db)
+                self._table = Writing(self._db)
+                self.sessions = SessionFiles(self._folder / "sessions")
+                self.bell = Doorbell(self._folder / "bell", self.sessions.folder)
+                self.reading = Reading(self._connect(path))
+                self.events = EventLog(self._connect(path))
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(f"cannot open the metadata in {self._folder}: {error}") from error
+        guard(self)
+        self._commit([self.sweep()])
+        self._thread.start()
+
+    def submit(self, writes: list[Write]) -> None:
+        self._inbox.put(writes)
+
+    def sweep(self) -> Operation:
+        """An operation that ends the sessions of processes that are gone or silent."""
+        ended: list[int] = []
+
+        def end_dead(table: Writing, sessions: SessionFiles) -> None:
+            for session in sessions.dead(table.session_ids(), self._clock.monotonic()):
+                table.end_session(session)
+                ended.append(session)
+
+        def remove(sessions: SessionFiles) -> None:
+            for session in ended:
+                sessions.remove(session)
+            if ended:
+                log.info("metadata sessions of others ended", extra={"sessions": ended})
+
+        return Operation(None, end_dead, remove)
+
+    def close(self) -> None:
+        """Let queued work finish, then close the files. The other connections must be idle by now."""
+        self._inbox.put(None)
+        self._thread.join()
+
+    def after_fork(self) -> None:
+        """The child has no writer thread, and must not even close what the parent works with."""
+        for connection in self._connections:
+            abandon(connection)
+        self._wal.close()
+
+    def _connect(self, path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        self._connections.append(connection)
+        return connection
+
+    def _run(self) -> None:
+        running, commits = True, 0
+        while running:
+            writes = self._inbox.get()
+            if writes is None:
+                break
+            while len(writes) < GROUP_WRITES_MAX and not self._inbox.empty():
+                more = self._inbox.get_nowait()
+                if more is None:
+                    running = False
+                    break
+                writes += more
+            group = self._commit(writes)
+            is_long = self._is_log_long()
+            self._deliver(group)  # nothing after it, as a rule: the loop wakes up and needs the interpreter
+            commits += 1
+            if is_long:
+                self._tidy()
+            elif commits == EXTEND_AFTER:
+                self._extend_log()
+        self._finish()
+
+    def _commit(self, writes: list[Write]) -> Group:
+        try:
+            with self._lock:
+                before = self._db.total_changes
+                try:
+                    results, afters = self._perform(writes)
+                    base, changes, message = self._table.end()
+                    self._end_transaction()
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+                self._follow_up(message if self._db.total_changes != before else None, afters)
+            return Group(writes, results, base, changes)
+        except Exception as error:  # whatever happened, the callers must hear of it
+            if not isinstance(error, sqlite3.Error | OSError | StoreUnavailable):
+                log.exception("metadata writer failed")
+            unavailable = error if isinstance(error, OutcomeUnknown) else StoreUnavailable(f"not written: {error}")
+            unavailable.__cause__ = unavailable.__cause__ or error
+            return Group(writes, [unavailable] * len(writes), 0, [])
+
+    def _end_transaction(self) -> None:
+        try:
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:  # the frames may be in the log: a recovery could find them
+            raise OutcomeUnknown(f"the metadata commit failed: {error}") from error
+
+    def _perform(self, writes: list[Write]) -> tuple[list[Any], list[After]]:
+        """A result or an error for each, and what is to be done after the commit."""
+        self._table.begin()
+        results: list[Any] = []
+        afters: list[After] = []
+        for kind, run in groupby(writes, type):
+            if kind is Operation:
+                results += [self._operate(operation, afters) for operation in cast("Iterator[Operation]", run)]
+            else:
+                results += self._put(cast("list[PlainPut]", list(run)))
+        return results, afters
+
+    def _operate(self, operation: Operation, afters: list[After]) -> Any:
+        try:
+            result = operation.work(self._table, self.sessions)
+        except Error as error:
+            return error
+        if operation.after is not None:
+            afters.append(operation.after)
+        return result
+
+    def _put(self, puts: list[PlainPut]) -> Iterable[Version | Error]:
+        """All at once if none of them has to be refused, which leaves nothing changed, else one by one."""
+        now_ms = self._clock.now_ms()
+        first = self._table.put_all(puts, now_ms)
+        if first is not None:
+            return range(first, first + len(puts))
+        return [self._put_one(put, now_ms) for put in puts]
+
+    def _put_one(self, put: PlainPut, now_ms: int) -> Version | Error:
+        _, (_, _, (_, key, _)), value, expected = put
+        try:
+            return self._table.put(key, value, expected, None, now_ms)
+        except Error as error:
+            return error
+
+    def _follow_up(self, message: bytes | None, afters: list[After]) -> None:
+        """What is committed stays committed when this fails: others poll, and left files are swept."""
+        try:
+            if message is not None:
+                self.bell.ring(message)
+            for after in afters:
+                after(self.sessions)
+        except OSError as error:
+            log.warning("metadata upkeep failed", extra={"error": str(error)})
+
+    def _is_log_long(self) -> bool:
+        try:
+            return self._wal.is_long()
+        except OSError as error:
+            log.warning("metadata log was not read", extra={"error": str(error)})
+            return False
+
+    def _extend_log(self) -> None:
+        """Without room the log grows with each commit, as SQLite's does."""
+        try:
+            with self._lock:
+                self._wal.extend(self._db)
+        except (sqlite3.Error, StoreUnavailable, OSError) as error:
+            log.warning("metadata log was not extended", extra={"error": str(error)})
+
+    def _tidy(self) -> None:
+        """Move a long log into the file, when the callers have their answers. What fails is tried again next time."""
+        try:
+            with self._lock:
+                EventLog(self._db).trim()
+                self._db.execute("PRAGMA busy_timeout=0")  # a reader in the middle of a page: later, not now
+                self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+                self._db.execute(f"PRAGMA busy_timeout={BUSY_MS}")
+        except (sqlite3.Error, StoreUnavailable) as error:
+            log.warning("metadata checkpoint failed", extra={"error": str(error)})
+
+    def _finish(self) -> None:
+        try:
+            with self._lock:
+                for connection in self._connections:
+                    connection.close()
+        except (sqlite3.Error, StoreUnavailable) as error:
+            log.warning("metadata was not closed cleanly; the next start recovers it", extra={"error": str(error)})
+        self._wal.close()
+        self.sessions.close()
+        self.bell.close()
+        self._lock.close()

@@ -1,0 +1,45 @@
+"""Removes nodes that only held others and hold nothing any more. In the background: nobody sees them anyway."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from anabranch.metadata.interface import StoreUnavailable
+from anabranch.metadata.zookeeper.nodes import Nodes
+from anabranch.runtime.tasks import TaskOwner
+from anabranch.zookeeper.connection import Connection
+
+PATHS_MAX = 10_000  # what is forgotten is found by the next listing
+CLOSE_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Sweeper:
+    def __init__(self, nodes: Nodes, connection: Connection) -> None:
+        self._nodes = nodes
+        self._connection = connection
+        self._parents: dict[str, None] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner("zookeeper-sweeper")
+
+    def add(self, path: str) -> None:
+        """Something vanished from `path`."""
+        if len(self._parents) < PATHS_MAX:
+            self._parents[path.rpartition("/")[0]] = None
+        if self._task is None or self._task.done():
+            self._task = self._tasks.spawn(self._sweep(), "sweep")
+
+    async def _sweep(self) -> None:
+        while self._parents:
+            parent = next(iter(self._parents))
+            del self._parents[parent]
+            try:
+                await self._nodes.remove_empty(self._connection, f"{parent}/")
+            except StoreUnavailable as error:
+                log.info("empty parents were left", extra={"path": parent, "reason": str(error)})
+
+    async def close(self) -> None:
+        await self._tasks.drain(CLOSE_S)
+        await self._tasks.close()

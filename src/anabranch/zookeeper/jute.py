@@ -1,0 +1,457 @@
+"""ZooKeeper's wire format: requests to bytes, answers to values. Pure; knows no sockets and no keys of ours.
+
+Whatever bytes arrive, decoding gives a value or raises MalformedAnswer.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from anabranch.metadata.interface import StoreUnavailable
+from anabranch.model.errors import BadRequest
+
+REQUEST_BYTES_MAX = 1_048_575
+"""A server with default settings (`jute.maxbuffer`) drops the connection on anything larger."""
+
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+
+XID_EVENT = -1
+XID_PING = -2
+
+
+class Op(IntEnum):
+    CREATE = 1
+    DELETE = 2
+    EXISTS = 3
+    GET_DATA = 4
+    SET_DATA = 5
+    GET_CHILDREN = 8
+    SYNC = 9
+    PING = 11
+    CHECK = 13
+    MULTI = 14
+    CREATE2 = 15
+    MULTI_READ = 22
+    ADD_WATCH = 106
+    CLOSE_SESSION = -11
+
+
+class Code(IntEnum):
+    """Errors the server answers with; those that somebody here decides on."""
+
+    OK = 0
+    RUNTIME_INCONSISTENCY = -2  # in a failed multi: another part is to blame
+    UNIMPLEMENTED = -6
+    NO_NODE = -101
+    NO_AUTH = -102
+    BAD_VERSION = -103
+    NO_CHILDREN_FOR_EPHEMERALS = -108
+    NODE_EXISTS = -110
+    NOT_EMPTY = -111
+    SESSION_EXPIRED = -112
+    AUTH_FAILED = -115
+    SESSION_MOVED = -118
+    NOT_READ_ONLY = -119
+
+
+class EventType(IntEnum):
+    CREATED = 1
+    DELETED = 2
+    CHANGED = 3
+
+
+class MalformedAnswer(StoreUnavailable):
+    """What came from the server is no ZooKeeper answer."""
+
+    code = "metadata-malformed-answer"
+
+
+class ServerError(StoreUnavailable):
+    """The server answered with an error that the caller has to know or to pass on."""
+
+    code = "metadata-refused"
+
+    def __init__(self, number: int) -> None:
+        name = Code(number).name if number in _KNOWN_CODES else "error"
+        super().__init__(f"ZooKeeper answered {name} ({number})")
+        self.number = number
+
+
+_KNOWN_CODES = frozenset(Code)
+
+
+class RequestTooLarge(BadRequest):
+    """Refused here because the server would drop the connection on it."""
+
+    code = "metadata-request-too-large"
+
+
+class Stat(NamedTuple):
+    created_zxid: int
+    modified_zxid: int
+    created_ms: int
+    modified_ms: int
+    version: int
+    children_version: int
+    acl_version: int
+    owner: int  # session id, 0: lives without one
+    data_length: int
+    child_count: int
+    children_zxid: int
+
+
+class Node(NamedTuple):
+    """`data` is None for a node that only holds others."""
+
+    data: bytes | None
+    stat: Stat
+
+
+class ConnectAnswer(NamedTuple):
+    timeout_ms: int  # 0: the session has expired
+    session_id: int
+    password: bytes
+
+
+class Head(NamedTuple):
+    xid: int
+    zxid: int
+    error: int
+
+
+class Event(NamedTuple):
+    type: int
+    path: str
+    zxid: int  # of the change (since 3.9), otherwise -1
+
+
+class Done(NamedTuple):
+    """One part of a multi: its error or, where there is one, the stat it left."""
+
+    error: int
+    stat: Stat | None
+
+
+class Request(NamedTuple):
+    """`repeatable`: sending it twice does no harm, so it may be sent again after a lost connection."""
+
+    op: int
+    body: bytes
+    repeatable: bool
+
+
+_INT = struct.Struct(">i")
+_TWO_INTS = struct.Struct(">ii")
+_STAT = struct.Struct(">qqqqiiiqiiq")
+_HEAD = struct.Struct(">iqi")
+_CONNECT = struct.Struct(">iqiq")
+_CONNECT_ANSWER = struct.Struct(">iiq")
+_PART = struct.Struct(">i?i")  # head of one part of a multi: type, done, error
+_FRAME = struct.Struct(">iii")
+_NONE = _INT.pack(-1)
+_END = _PART.pack(-1, True, -1)
+_TRUE, _FALSE = b"\1", b"\0"
+
+HEAD_BYTES = _HEAD.size
+STAT_BYTES = _STAT.size
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return _INT.pack(len(raw)) + raw
+
+
+def blob(value: bytes | None) -> bytes:
+    return _NONE if value is None else _INT.pack(len(value)) + value
+
+
+_OPEN_ACL = _INT.pack(1) + _INT.pack(31) + text("world") + text("anyone")
+
+
+def frame(xid: int, op: int, body: bytes) -> bytes:
+    if len(body) + 8 > REQUEST_BYTES_MAX:
+        raise RequestTooLarge(f"a request of {len(body) + 8} bytes; ZooKeeper takes {REQUEST_BYTES_MAX}")
+    return _FRAME.pack(len(body) + 8, xid, op) + body
+
+
+def connect(last_zxid: int, timeout_ms: int, session_id: int, password: bytes) -> bytes:
+    body = _CONNECT.pack(0, last_zxid, timeout_ms, session_id) + blob(password) + _FALSE
+    return _INT.pack(len(body)) + body
+
+
+def _path_and_data(path: str, data: bytes | None) -> bytes:
+    return text(path) + blob(data)
+
+
+def create_body(path: str, data: bytes | None, *, ephemeral: bool) -> bytes:
+    return _path_and_data(path, data) + _OPEN_ACL + _INT.pack(1 if ephemeral else 0)
+
+
+def set_body(path: str, data: bytes | None, version: int) -> bytes:
+    return _path_and_data(path, data) + _INT.pack(version)
+
+
+def version_body(path: str, version: int) -> bytes:
+    """Of delete and check."""
+    return text(path) + _INT.pack(version)
+
+
+def read_body(path: str) -> bytes:
+    """Of getData, getChildren and exists; none of ours leaves a one-time watch."""
+    return text(path) + _FALSE
+
+
+def create(path: str, data: bytes, *, ephemeral: bool) -> Request:
+    return Request(Op.CREATE2, create_body(path, data, ephemeral=ephemeral), False)
+
+
+def create_holder(path: str) -> Request:
+    """A node that only holds others: asking twice gives NODE_EXISTS, which is as good."""
+    return Request(Op.CREATE, create_body(path, None, ephemeral=False), True)
+
+
+def set_data(path: str, data: bytes | None, version: int) -> Request:
+    return Request(Op.SET_DATA, set_body(path, data, version), False)
+
+
+def delete(path: str, version: int) -> Request:
+    return Request(Op.DELETE, version_body(path, version), False)
+
+
+def get_data(path: str) -> Request:
+    return Request(Op.GET_DATA, read_body(path), True)
+
+
+def exists(path: str) -> Request:
+    return Request(Op.EXISTS, read_body(path), True)
+
+
+def get_children(path: str) -> Request:
+    return Request(Op.GET_CHILDREN, read_body(path), True)
+
+
+def sync(path: str) -> Request:
+    return Request(Op.SYNC, text(path), True)
+
+
+def watch_tree(path: str) -> Request:
+    """Persistent and recursive."""
+    return Request(Op.ADD_WATCH, text(path) + _INT.pack(1), True)
+
+
+def close_session() -> Request:
+    """Asked twice, the second finds the session gone: as good."""
+    return Request(Op.CLOSE_SESSION, b"", True)
+
+
+def part(op: int, body: bytes) -> bytes:
+    return _PART.pack(op, False, -1) + body
+
+
+def multi(parts: Iterable[bytes]) -> Request:
+    return Request(Op.MULTI, b"".join(parts) + _END, False)
+
+
+def read_many(op: int, paths: Iterable[str]) -> Request:
+    head = _PART.pack(op, False, -1)
+    return Request(Op.MULTI_READ, b"".join([head + read_body(path) for path in paths]) + _END, True)
+
+
+# Answers -------------------------------------------------------------------------------------------------------------
+
+
+def _text(raw: bytes, at: int) -> tuple[str, int]:
+    (size,) = _INT.unpack_from(raw, at)
+    end = at + 4 + size
+    if size < 0 or end > len(raw):
+        raise MalformedAnswer(f"a text of {size} bytes in an answer of {len(raw)}")
+    return raw[at + 4 : end].decode(), end
+
+
+def _blob(raw: bytes, at: int) -> tuple[bytes | None, int]:
+    (size,) = _INT.unpack_from(raw, at)
+    if size == -1:
+        return None, at + 4
+    end = at + 4 + size
+    if size < 0 or end > len(raw):
+        raise MalformedAnswer(f"a value of {size} bytes in an answer of {len(raw)}")
+    return raw[at + 4 : end], end
+
+
+def _stat(raw: bytes, at: int) -> tuple[Stat, int]:
+    return Stat._make(_STAT.unpack_from(raw, at)), at + STAT_BYTES
+
+
+def _texts(raw: bytes, at: int) -> tuple[list[str], int]:
+    (count,) = _INT.unpack_from(raw, at)
+    at += 4
+    found = []
+    for _ in range(count):
+        one, at = _text(raw, at)
+        found.append(one)
+    return found, at
+
+
+def head_of(raw: bytes) -> Head:
+    try:
+        return Head._make(_HEAD.unpack_from(raw))
+    except struct.error as error:
+        raise MalformedAnswer(f"an answer of {len(raw)} bytes has no head") from error
+
+
+def frame_size(raw: bytes | bytearray, at: int) -> int | None:
+    """Bytes of the frame that begins at `at`, None until its length has arrived."""
+    if len(raw) - at < 4:
+        return None
+    size: int = _INT.unpack_from(raw, at)[0]
+    if not 0 <= size <= ANSWER_BYTES_MAX:
+        raise MalformedAnswer(f"an answer that claims {size} bytes")
+    return size
+
+
+def connect_answer(raw: bytes) -> ConnectAnswer:
+    try:
+        _, timeout_ms, session_id = _CONNECT_ANSWER.unpack_from(raw)
+        password, _ = _blob(raw, _CONNECT_ANSWER.size)
+    except struct.error as error:
+        raise MalformedAnswer(f"no handshake: {raw[:40]!r}") from error
+    if timeout_ms < 0:
+        raise MalformedAnswer(f"a session of {timeout_ms} ms was granted")
+    return ConnectAnswer(timeout_ms, session_id, password or b"")
+
+
+def event_of(raw: bytes, zxid: int) -> Event:
+    """From a frame with its head."""
+    try:
+        kind, _ = _TWO_INTS.unpack_from(raw, HEAD_BYTES)
+        path, _ = _text(raw, HEAD_BYTES + 8)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedAnswer(f"no event: {raw[:60]!r}") from error
+    return Event(kind, path, zxid)
+
+
+def stat_of(raw: bytes) -> Stat:
+    """exists, setData."""
+    try:
+        return _stat(raw, 0)[0]
+    except struct.error as error:
+        raise MalformedAnswer(f"no stat: {raw[:60]!r}") from error
+
+
+def created_of(raw: bytes) -> Stat:
+    """create2."""
+    try:
+        _, at = _text(raw, 0)
+        return _stat(raw, at)[0]
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedAnswer(f"no created node: {raw[:60]!r}") from error
+
+
+def node_of(raw: bytes) -> Node:
+    """getData."""
+    try:
+        data, at = _blob(raw, 0)
+        return Node(data, _stat(raw, at)[0])
+    except struct.error as error:
+        raise MalformedAnswer(f"no node: {raw[:60]!r}") from error
+
+
+def children_of(raw: bytes) -> list[str]:
+    """getChildren."""
+    try:
+        return _texts(raw, 0)[0]
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedAnswer(f"no children: {raw[:60]!r}") from error
+
+
+def multi_of(raw: bytes) -> list[Done]:
+    found: list[Done] = []
+    at = 0
+    try:
+        while True:
+            kind, done, error = _PART.unpack_from(raw, at)
+            at += _PART.size
+            stat: Stat | None = None
+            if done:
+                return found
+            if kind == Op.CREATE:
+                _, at = _text(raw, at)
+            elif kind == Op.CREATE2:
+                _, at = _text(raw, at)
+                stat, at = _stat(raw, at)
+            elif kind == Op.SET_DATA:
+                stat, at = _stat(raw, at)
+            elif kind == -1:
+                (error,) = _INT.unpack_from(raw, at)
+                at += 4
+            elif kind not in (Op.DELETE, Op.CHECK):
+                raise MalformedAnswer(f"a multi with an unknown part {kind}")
+            found.append(Done(error, stat))
+    except (struct.error, UnicodeDecodeError) as wrong:
+        raise MalformedAnswer(f"no multi: {raw[:60]!r}") from wrong
+
+
+def nodes_of(raw: bytes) -> list[Node | int]:
+    """A multi-read of getData: each node, or the error number it has instead. In line for speed: this is the bulk."""
+    found: list[Node | int] = []
+    at = 0
+    end = len(raw)
+    unpack_part, unpack_int, unpack_stat, make = _PART.unpack_from, _INT.unpack_from, _STAT.unpack_from, Stat._make
+    try:
+        while True:
+            kind, done, _ = unpack_part(raw, at)
+            if kind == 4:
+                (size,) = unpack_int(raw, at + 9)
+                start = at + 13
+                if size >= 0:
+                    at = start + size
+                    if at > end:
+                        raise MalformedAnswer(f"a value of {size} bytes in an answer of {end}")
+                    data = raw[start:at]
+                elif size == -1:
+                    data, at = None, start
+                else:
+                    raise MalformedAnswer(f"a value of {size} bytes")
+                found.append(Node(data, make(unpack_stat(raw, at))))
+                at += 68
+            elif done:
+                return found
+            elif kind == -1:
+                found.append(unpack_int(raw, at + 9)[0])
+                at += 13
+            else:
+                raise MalformedAnswer(f"a multi-read with an unknown part {kind}")
+    except struct.error as wrong:
+        raise MalformedAnswer(f"no multi-read: {raw[:60]!r}") from wrong
+
+
+def many_children_of(raw: bytes) -> list[list[str] | int]:
+    """A multi-read of getChildren."""
+    found: list[list[str] | int] = []
+    at = 0
+    try:
+        while True:
+            kind, done, _ = _PART.unpack_from(raw, at)
+            at += _PART.size
+            if done:
+                return found
+            if kind == Op.GET_CHILDREN:
+                names, at = _texts(raw, at)
+                found.append(names)
+            elif kind == -1:
+                found.append(_INT.unpack_from(raw, at)[0])
+                at += 4
+            else:
+                raise MalformedAnswer(f"a multi-read with an unknown part {kind}")
+    except (struct.error, UnicodeDecodeError) as wrong:
+        raise MalformedAnswer(f"no multi-read: {raw[:60]!r}") from wrong
+
+
+def culprit(results: Sequence[Done]) -> tuple[int, int] | None:
+    """Which part of a failed multi is to blame, and its error; None when it succeeded."""
+    failed = [(index, done.error) for index, done in enumerate(results) if done.error]
+    blamed = [one for one in failed if one[1] != Code.RUNTIME_INCONSISTENCY]
+    return (blamed or failed)[0] if failed else None
