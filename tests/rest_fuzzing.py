@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from anabranch.rest.face import BrokerFace
-from anabranch.rest.routes import make_router
+from anabranch.rest.routes.table import make_router
 
 NASTY = (
     "..",

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.rest.openapi import BODIES, QUERY
-from anabranch.rest.openapi_results import RESULTS
+from anabranch.rest.openapi.document import BODIES, QUERY
+from anabranch.rest.openapi.result_schemas import RESULTS
 from tests.broker_process import BrokerProcess
 
 CALLS = 600

@@ -11,8 +11,8 @@ import pytest
 from anabranch.broker.peers import NoAnswer, NotConnected
 from anabranch.cluster.signature import ANSWER_HEADER, HEADER, SECRET_BYTES, Secret, Signature, sign_answer
 from anabranch.cluster.table import Seat
-from anabranch.rest import brokers_lines
-from anabranch.rest.brokers_client import BrokersClient
+from anabranch.interbroker import connections as brokers_lines
+from anabranch.interbroker.client import BrokersClient
 from anabranch.runtime.clock import SystemClock
 
 SECRET, ME, OTHER = Secret(b"k" * SECRET_BYTES), Seat("me", 1), Seat("other", 1)

@@ -18,14 +18,14 @@ from anabranch.cluster.cluster import Cluster
 from anabranch.cluster.signature import HEADER, Secret
 from anabranch.cluster.slots import slot_of, slots_of_bundle
 from anabranch.cluster.table import Seat
+from anabranch.interbroker.client import BrokersClient
 from anabranch.model.names import TopicName
 from anabranch.node import membership
 from anabranch.node.node import Node
 from anabranch.node.security_settings import TlsSettings
 from anabranch.protocol.commands import BaseCommand
-from anabranch.rest.brokers_client import BrokersClient
 from anabranch.rest.errors import elsewhere
-from anabranch.rest.message import Request
+from anabranch.rest.http_message import Request
 from anabranch.runtime.clock import SystemClock
 from tests.raw_client import RawClient
 from tests.security_world import Authority
@@ -293,7 +293,7 @@ async def test_every_route_of_a_topic_finds_its_owner(tmp_path: Path) -> None:
     """Asked of the broker that does not serve the topic: sent on to the owner, or answered as the owner answers."""
     from anabranch import __version__
     from anabranch.broker.admin.service import BrokerAdmin
-    from anabranch.rest.routes import make_router
+    from anabranch.rest.routes.table import make_router
 
     async with nodes(tmp_path, "b1", "b2") as (one, two):
         face = BrokerAdmin(lambda: one.services, None, lambda: None)  # type: ignore[arg-type]  # only its routes
@@ -321,7 +321,7 @@ async def test_every_route_of_a_topic_finds_its_owner(tmp_path: Path) -> None:
 async def test_a_parent_is_answered_alike_by_every_broker(tmp_path: Path) -> None:
     from anabranch import __version__
     from anabranch.broker.admin.service import BrokerAdmin
-    from anabranch.rest.routes import make_router
+    from anabranch.rest.routes.table import make_router
 
     async with nodes(tmp_path, "b1", "b2") as (one, two):
         face = BrokerAdmin(lambda: one.services, None, lambda: None)  # type: ignore[arg-type]  # only its routes

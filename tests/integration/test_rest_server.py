@@ -20,9 +20,9 @@ from anabranch.broker.services import Services
 from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.model.errors import AlreadyExists, NotFound, NotReady
 from anabranch.model.position import Position
-from anabranch.rest.message import Request, Response, json_response
+from anabranch.rest.http_message import Request, Response, json_response
 from anabranch.rest.router import Route, Router
-from anabranch.rest.routes import make_router
+from anabranch.rest.routes.table import make_router
 from anabranch.rest.server import HttpServer
 from anabranch.rest.settings import HttpSettings
 from anabranch.security.authorization import Grants

@@ -19,7 +19,7 @@ from anabranch.node.settings import NetworkSettings, NodeSettings
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError
 from anabranch.rest.router import Route
-from anabranch.rest.routes import make_router
+from anabranch.rest.routes.table import make_router
 from anabranch.rest.settings import HttpSettings
 from anabranch.security.authorization import Action
 from anabranch.security.permissions import COMMAND_NEEDS, Covered, Scope
@@ -234,8 +234,8 @@ async def test_metrics_count_refusals_and_can_be_closed(tmp_path: Path) -> None:
 
 
 async def test_a_route_without_a_need_is_for_superusers(tmp_path: Path) -> None:
-    from anabranch.rest.door import Door
-    from anabranch.rest.message import Request, Response
+    from anabranch.rest.access import Door
+    from anabranch.rest.http_message import Request, Response
     from anabranch.rest.router import Router
     from anabranch.rest.server import answer
 

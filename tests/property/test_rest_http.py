@@ -8,7 +8,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.rest.message import Request, Response, json_response
+from anabranch.rest.http_message import Request, Response, json_response
 from anabranch.rest.router import Route, Router
 from anabranch.rest.server import HttpServer
 from anabranch.rest.settings import HttpSettings

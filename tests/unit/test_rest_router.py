@@ -8,10 +8,10 @@ from anabranch.metadata.interface import KeyMissing, StoreUnavailable, ValueTooL
 from anabranch.model.errors import AlreadyExists, BadName, BadRequest, Busy, Error, NotAllowed, NotFound, NotReady
 from anabranch.model.position import EARLIEST, LATEST, LONG_MAX, Position
 from anabranch.rest.errors import BadPartitionCount, error_response, status_of
-from anabranch.rest.message import Request, Response
-from anabranch.rest.positions import parse_position
+from anabranch.rest.http_message import Request, Response
+from anabranch.rest.params import parse_position
 from anabranch.rest.router import Route, Router, UnknownPath, WrongMethod
-from anabranch.rest.routes_topics import parse_partitions, parse_properties
+from anabranch.rest.routes.topics import parse_partitions, parse_properties
 
 
 async def handler(request: Request) -> Response:

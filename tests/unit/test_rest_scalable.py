@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from anabranch.model.errors import BadRequest
-from anabranch.rest.message import Request
-from anabranch.rest.routes_scalable import BadFilter, parse_filters, parse_ids, parse_points
+from anabranch.rest.http_message import Request
+from anabranch.rest.routes.scalable_topics import BadFilter, parse_filters, parse_ids, parse_points
 from anabranch.rest.topic_path import topic_of
 
 

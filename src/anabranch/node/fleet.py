@@ -11,12 +11,12 @@ from anabranch.broker.peers import BrokerFacts, NoAnswer, NotConnected
 from anabranch.cluster.cluster import DIRECTOR
 from anabranch.cluster.slots import slots_of_bundle
 from anabranch.cluster.table import Seat
+from anabranch.interbroker.client import BrokersClient
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.recipes.election import read_leader
 from anabranch.model.errors import NotFound, NotReady
 from anabranch.model.names import TopicName
 from anabranch.node.membership import ClusterPlace, address_of
-from anabranch.rest.brokers_client import BrokersClient
 
 MOVE_SECONDS = 40.0
 LOOK_SECONDS = 1.0

@@ -20,13 +20,13 @@ from anabranch.cluster.secret import load_secret
 from anabranch.cluster.signature import SECRET_BYTES
 from anabranch.cluster.table import Seat
 from anabranch.controller.service import ScalableService
+from anabranch.interbroker.client import BrokersClient
+from anabranch.interbroker.endpoint import BrokersDoor
 from anabranch.node.fleet import ClusterFleet
 from anabranch.node.membership import ClusterPlace
 from anabranch.node.scalable import follow_placement
 from anabranch.node.settings import NodeSettings
 from anabranch.node.stores import Stores
-from anabranch.rest.brokers_client import BrokersClient
-from anabranch.rest.brokers_door import BrokersDoor
 from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner

@@ -41,8 +41,8 @@ from anabranch.node.segment_logs import NodeSegmentLogs
 from anabranch.node.segments import open_segments
 from anabranch.node.settings import NodeSettings, is_loopback
 from anabranch.node.stores import Stores, open_stores
-from anabranch.rest.door import Door
-from anabranch.rest.routes import make_router
+from anabranch.rest.access import Door
+from anabranch.rest.routes.table import make_router
 from anabranch.rest.server import HttpServer
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.chance import SystemChance

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from anabranch.broker.peers import ErrandRefused
 from anabranch.broker.placement import Address
 from anabranch.model.errors import Error
-from anabranch.rest.message import Request, Response, json_response
+from anabranch.rest.http_message import Request, Response, json_response
 
 STATUS = {
     "bad-request": 400,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_plus
 
 from anabranch.model.errors import BadRequest, Error
-from anabranch.rest.message import Request, Response
+from anabranch.rest.http_message import Request, Response
 from anabranch.security.permissions import Need
 
 Handler = Callable[[Request], Awaitable[Response]]

@@ -20,9 +20,9 @@ from urllib.parse import parse_qsl
 import h11
 
 from anabranch.broker.placement import ServedElsewhere
+from anabranch.interbroker.endpoint import PREFIX, BrokersDoor, Work
 from anabranch.model.errors import BadRequest, Error
-from anabranch.rest.brokers_door import PREFIX, BrokersDoor, Work
-from anabranch.rest.door import Door
+from anabranch.rest.access import Door
 from anabranch.rest.errors import (
     BodyTooLarge,
     CannotListen,
@@ -32,7 +32,7 @@ from anabranch.rest.errors import (
     error_response,
     internal_error,
 )
-from anabranch.rest.message import Request, Response, json_response
+from anabranch.rest.http_message import Request, Response, json_response
 from anabranch.rest.router import Match, Router, WrongMethod
 from anabranch.rest.settings import HttpSettings
 from anabranch.runtime.net_tls import TlsStreamServer

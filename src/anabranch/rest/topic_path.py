@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.model.names import Domain, TopicName
-from anabranch.rest.message import Request
+from anabranch.rest.http_message import Request
 
 _IMPLIED = (
     ("/admin/v2/scalable/", Domain.TOPIC),

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from anabranch.model.errors import BadRequest, Error, NotAllowed, NotFound
 from anabranch.model.keyhash import RING_SIZE
 from anabranch.model.names import TopicName, check_subscription_name
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
-from anabranch.rest.positions import parse_number
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.params import parse_number
 from anabranch.rest.router import Route
-from anabranch.rest.routes_topics import namespace_of, parse_properties
+from anabranch.rest.routes.topics import namespace_of, parse_properties
 from anabranch.rest.scalable_face import ScalableFace
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import (

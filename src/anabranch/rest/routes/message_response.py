@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from anabranch.protocol import entry as entries
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.errors import BadEntry
-from anabranch.rest.message import JSON, Response
+from anabranch.rest.http_message import JSON, Response
 from anabranch.storage.topic.topic_log import StoredEntry
 
 BATCH_OVERHEAD = 10  # what Pulsar adds to a batch's size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.model.errors import BadRequest
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.namespace_face import NamespaceFace
 from anabranch.rest.router import Route
 from anabranch.security.permissions import SIGNED_IN, SUPERVISE

@@ -12,10 +12,10 @@ from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import Domain, check_subscription_name, check_tenant
 from anabranch.rest.errors import ForceRefused, NotEmpty
 from anabranch.rest.face import BrokerFace
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
-from anabranch.rest.routes_policies import NAMESPACE
-from anabranch.rest.routes_topics import namespace_of
+from anabranch.rest.routes.policies import NAMESPACE
+from anabranch.rest.routes.topics import namespace_of
 from anabranch.security.authorization import Grants
 from anabranch.security.permissions import NAMESPACE_ADMIN, NAMESPACE_LIST, SUPERVISE, TENANT_ADMIN
 

@@ -25,7 +25,7 @@ from anabranch.cluster.signature import (
 from anabranch.cluster.table import Seat
 from anabranch.model.errors import BadRequest
 from anabranch.rest.errors import error_response
-from anabranch.rest.message import Request, Response, json_response
+from anabranch.rest.http_message import Request, Response, json_response
 from anabranch.rest.router import UnknownPath
 from anabranch.runtime.clock import Clock
 

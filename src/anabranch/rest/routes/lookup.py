@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.rest.face import BrokerFace
-from anabranch.rest.message import Request, Response, json_response, raw_response
+from anabranch.rest.http_message import Request, Response, json_response, raw_response
 from anabranch.rest.router import Route
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import TOPIC_LOOKUP

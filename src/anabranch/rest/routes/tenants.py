@@ -9,7 +9,7 @@ from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import check_tenant
 from anabranch.rest.errors import ForceRefused, NotEmpty
 from anabranch.rest.face import BrokerFace
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
 from anabranch.security.authorization import role_set
 from anabranch.security.permissions import SUPERVISE, TENANT_ADMIN

@@ -6,9 +6,9 @@ from typing import Any
 
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import TopicName
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Handler, Route
-from anabranch.rest.routes_topics import namespace_of, parse_properties
+from anabranch.rest.routes.topics import namespace_of, parse_properties
 from anabranch.rest.schema_face import SchemaFace
 from anabranch.security.permissions import NAMESPACE_ADMIN, TOPIC_ADMIN, TOPIC_LOOKUP
 

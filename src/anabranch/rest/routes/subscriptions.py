@@ -7,13 +7,13 @@ from typing import Any
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import check_subscription_name
 from anabranch.model.position import LATEST
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
-from anabranch.rest.message_view import view
-from anabranch.rest.positions import parse_number, parse_position
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.params import parse_number, parse_position
 from anabranch.rest.router import Route
-from anabranch.rest.routes_lookup import TOPIC_PARAMS
-from anabranch.rest.routes_policies import body_of
-from anabranch.rest.routes_topics import parse_properties
+from anabranch.rest.routes.lookup import TOPIC_PARAMS
+from anabranch.rest.routes.message_response import view
+from anabranch.rest.routes.policies import body_of
+from anabranch.rest.routes.topics import parse_properties
 from anabranch.rest.topic_face import CursorFace, TopicFace
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import SUBSCRIPTION_CONSUME, TOPIC_ADMIN, TOPIC_CONSUME

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName, check_subscription_name
-from anabranch.rest.door import body_topics
+from anabranch.rest.access import body_topics
 from anabranch.rest.face import BrokerFace
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
-from anabranch.rest.routes_lookup import TOPIC_PARAMS
-from anabranch.rest.routes_topics import namespace_of
+from anabranch.rest.routes.lookup import TOPIC_PARAMS
+from anabranch.rest.routes.topics import namespace_of
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.authorization import Grants, parse_actions, parse_mode, parse_role, role_set, shown
 from anabranch.security.permissions import BODY_TOPICS_ADMIN, NAMESPACE_ADMIN, TOPIC_ADMIN

@@ -11,7 +11,7 @@ from typing import Any
 
 from anabranch.model.errors import BadRequest, Error
 from anabranch.model.names import TopicName, check_subscription_name, check_tenant, parse_namespace
-from anabranch.rest.message import Request
+from anabranch.rest.http_message import Request
 from anabranch.rest.router import Route
 from anabranch.rest.topic_path import topic_of
 from anabranch.runtime.clock import Clock

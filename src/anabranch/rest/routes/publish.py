@@ -9,10 +9,10 @@ from anabranch.broker.admin.publish import Outgoing
 from anabranch.model.errors import BadRequest
 from anabranch.model.position import Position
 from anabranch.model.schema import Schema, SchemaType
-from anabranch.rest.message import Request, Response, json_response
+from anabranch.rest.http_message import Request, Response, json_response
 from anabranch.rest.publish_face import PublishFace
 from anabranch.rest.router import Route
-from anabranch.rest.routes_lookup import TOPIC_PARAMS
+from anabranch.rest.routes.lookup import TOPIC_PARAMS
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import TOPIC_PRODUCE
 

@@ -9,9 +9,9 @@ from anabranch.model.errors import BadRequest
 from anabranch.model.names import parse_namespace
 from anabranch.rest.errors import BadPartitionCount, FewerPartitions, NotPartitioned
 from anabranch.rest.face import BrokerFace
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
-from anabranch.rest.routes_lookup import TOPIC_PARAMS
+from anabranch.rest.routes.lookup import TOPIC_PARAMS
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import NAMESPACE_LIST, TOPIC_ADMIN, TOPIC_LOOKUP
 

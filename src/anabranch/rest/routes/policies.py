@@ -8,10 +8,10 @@ from typing import Any
 from anabranch.broker.catalog.policies import QuotaType
 from anabranch.broker.catalog.policy_fields import RULES, Rule, cluster_names, one_of, quota, words
 from anabranch.model.errors import BadRequest, NotAllowed
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response, raw_response
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response, raw_response
 from anabranch.rest.namespace_face import NamespaceFace
 from anabranch.rest.router import Handler, Route
-from anabranch.rest.routes_topics import namespace_of
+from anabranch.rest.routes.topics import namespace_of
 from anabranch.security.permissions import NAMESPACE_ADMIN, SUPERVISE
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"

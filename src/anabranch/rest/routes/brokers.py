@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.broker.stats.prometheus_format import CONTENT_TYPE
 from anabranch.rest.face import BrokerFace
-from anabranch.rest.message import NO_CONTENT, TEXT, Request, Response, json_response, raw_response
+from anabranch.rest.http_message import NO_CONTENT, TEXT, Request, Response, json_response, raw_response
 from anabranch.rest.router import Route
 from anabranch.security.permissions import OPEN, SIGNED_IN, SUPERVISE
 

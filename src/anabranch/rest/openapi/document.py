@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anabranch.broker.catalog.policy_fields import RULES
-from anabranch.rest.message import Request, Response, json_response, raw_response
-from anabranch.rest.openapi_page import PAGE
-from anabranch.rest.openapi_results import FLAG, NUMBER, RESULTS, TEXT, TEXTS, WORDS, Schema
+from anabranch.rest.http_message import Request, Response, json_response, raw_response
+from anabranch.rest.openapi.page import PAGE
+from anabranch.rest.openapi.result_schemas import FLAG, NUMBER, RESULTS, TEXT, TEXTS, WORDS, Schema
 from anabranch.rest.router import Route
 from anabranch.security.permissions import OPEN, SIGNED_IN
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from anabranch.model.errors import BadRequest, NotFound
 from anabranch.model.position import EARLIEST
-from anabranch.rest.message import NO_CONTENT, Request, Response, json_response
-from anabranch.rest.message_view import view
-from anabranch.rest.positions import bounded, parse_number, parse_position, shown
+from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
+from anabranch.rest.params import bounded, parse_number, parse_position, shown
 from anabranch.rest.router import Route
-from anabranch.rest.routes_lookup import TOPIC_PARAMS
-from anabranch.rest.routes_policies import body_of
-from anabranch.rest.routes_topics import parse_properties
+from anabranch.rest.routes.lookup import TOPIC_PARAMS
+from anabranch.rest.routes.message_response import view
+from anabranch.rest.routes.policies import body_of
+from anabranch.rest.routes.topics import parse_properties
 from anabranch.rest.topic_face import TopicFace
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import TOPIC_ADMIN, TOPIC_CONSUME, TOPIC_LOOKUP

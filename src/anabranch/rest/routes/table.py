@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from anabranch.rest.face import BrokerFace
-from anabranch.rest.message import Request, Response
-from anabranch.rest.openapi import openapi_routes
+from anabranch.rest.http_message import Request, Response
+from anabranch.rest.openapi.document import openapi_routes
 from anabranch.rest.router import Handler, Router
-from anabranch.rest.routes_broker import broker_routes
-from anabranch.rest.routes_clusters import cluster_routes
-from anabranch.rest.routes_lookup import lookup_routes
-from anabranch.rest.routes_namespaces import namespace_routes
-from anabranch.rest.routes_permissions import permission_routes
-from anabranch.rest.routes_policies import policy_routes
-from anabranch.rest.routes_publish import publish_routes
-from anabranch.rest.routes_scalable import scalable_routes
-from anabranch.rest.routes_schemas import schema_routes
-from anabranch.rest.routes_subscriptions import subscription_routes
-from anabranch.rest.routes_tenants import tenant_routes
-from anabranch.rest.routes_topic_care import topic_care_routes
-from anabranch.rest.routes_topics import topic_routes
+from anabranch.rest.routes.brokers import broker_routes
+from anabranch.rest.routes.clusters import cluster_routes
+from anabranch.rest.routes.lookup import lookup_routes
+from anabranch.rest.routes.namespaces import namespace_routes
+from anabranch.rest.routes.permissions import permission_routes
+from anabranch.rest.routes.policies import policy_routes
+from anabranch.rest.routes.publish import publish_routes
+from anabranch.rest.routes.scalable_topics import scalable_routes
+from anabranch.rest.routes.schemas import schema_routes
+from anabranch.rest.routes.subscriptions import subscription_routes
+from anabranch.rest.routes.tenants import tenant_routes
+from anabranch.rest.routes.topic_maintenance import topic_care_routes
+from anabranch.rest.routes.topics import topic_routes
 from anabranch.rest.topic_path import topic_of
 
 

@@ -1,0 +1,1 @@
+"""Rest/openapi."""
