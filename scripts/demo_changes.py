@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from anabranch.admin.scalable import ScalableTopics
-from anabranch.cli.scalable_view import bar
+from anabranch.cli.output.scalable_topic import bar
 from scripts.demo_show import Show
 from tests.cluster_processes import ClusterProcesses
 

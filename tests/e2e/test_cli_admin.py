@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from anabranch.admin.client import AdminClient
-from anabranch.cli.admin import NOUNS, admin
+from anabranch.cli.admin.commands import NOUNS, admin
 from anabranch.cli.main import main
 from anabranch.testing import Broker
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import anabranch
-from anabranch.cli.complaint import EXIT_FAILED, EXIT_USAGE, complain, lines_of
-from anabranch.cli.greeting import Greeting
+from anabranch.cli.errors import EXIT_FAILED, EXIT_USAGE, complain, lines_of
 from anabranch.cli.main import COMMANDS, main
-from anabranch.cli.standalone import DEFAULT_DATA, flag_layer, settings_layers
+from anabranch.cli.serve.ready_banner import Greeting
+from anabranch.cli.serve.standalone import DEFAULT_DATA, flag_layer, settings_layers
 from anabranch.model.errors import Busy
 from anabranch.runtime.settings import SettingsError, load
 

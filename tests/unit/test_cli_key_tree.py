@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from anabranch.cli.key_tree import Facts, facts_line, facts_of, grow, lines_of, moment, objects_of, plain, value_text
+from anabranch.cli.metadata.key_tree import (
+    Facts,
+    facts_line,
+    facts_of,
+    grow,
+    lines_of,
+    moment,
+    objects_of,
+    plain,
+    value_text,
+)
 from anabranch.metadata.interface import Versioned
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.cli.layout_story import Change, changes
+from anabranch.cli.output.layout_changes import Change, changes
 from anabranch.model.layout import Layout
 from tests.layout_world import merge
 from tests.layout_world import split as split_of

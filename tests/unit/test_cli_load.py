@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cli.amounts import bytes_of, message_id_of, properties_of, words_of
-from anabranch.cli.histogram import Histogram
-from anabranch.cli.load import Schedule, stamp_of, stamped
 from anabranch.cli.main import main
-from anabranch.cli.table import shown, table, topic_stats
+from anabranch.cli.output.tables import shown, table, topic_stats
+from anabranch.cli.param_types import bytes_of, message_id_of, properties_of, words_of
+from anabranch.cli.traffic.histogram import Histogram
+from anabranch.cli.traffic.schedule import Schedule, stamp_of, stamped
 
 
 def test_messages_are_due_by_the_clock_and_not_by_answers() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.cli.scalable_view import bar, layout_table, operation_line, stats_view, subscription_view
-from anabranch.cli.watch_story import changes
+from anabranch.cli.output.scalable_topic import bar, layout_table, operation_line, stats_view, subscription_view
+from anabranch.cli.output.topic_changes import changes
 
 
 def segment(start: int, end: int, state: str = "ACTIVE", **more: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.cli.hush import hushed
+from anabranch.cli.output.stderr_capture import hushed
 from anabranch.spark.session import NoSpark, addresses, first_cause, open_session
 
 WRAPPED = """An exception was thrown in a Python worker.

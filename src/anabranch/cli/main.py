@@ -12,23 +12,31 @@ from anabranch import __version__
 
 COMMANDS = {
     "standalone": (
-        "anabranch.cli.standalone",
+        "anabranch.cli.serve.standalone",
         "standalone",
         "Run one broker with everything it needs in this process.",
     ),
     "broker": (
-        "anabranch.cli.broker",
+        "anabranch.cli.serve.broker",
         "broker",
         "Run one broker of a cluster: shared metadata, shared data directory.",
     ),
-    "admin": ("anabranch.cli.admin", "admin", "Administer a broker: tenants, namespaces, topics, subscriptions, …"),
+    "admin": (
+        "anabranch.cli.admin.commands",
+        "admin",
+        "Administer a broker: tenants, namespaces, topics, subscriptions, …",
+    ),
     "watch": ("anabranch.cli.watch", "watch", "Watch the segments of a scalable topic."),
-    "produce": ("anabranch.cli.produce", "produce", "Send messages to a topic."),
-    "consume": ("anabranch.cli.consume", "consume", "Print the messages of a topic."),
-    "bench": ("anabranch.cli.bench", "bench", "Load a topic at a steady rate and tell percentiles."),
+    "produce": ("anabranch.cli.traffic.produce", "produce", "Send messages to a topic."),
+    "consume": ("anabranch.cli.traffic.consume", "consume", "Print the messages of a topic."),
+    "bench": ("anabranch.cli.traffic.bench", "bench", "Load a topic at a steady rate and tell percentiles."),
     "spark": ("anabranch.cli.spark", "spark", "Pipeline jobs on Spark: copy, audit, stats."),
     "config": ("anabranch.cli.config", "config", "Show settings."),
-    "metadata": ("anabranch.cli.metadata", "metadata", "Look into a metadata store, change it, carry it elsewhere."),
+    "metadata": (
+        "anabranch.cli.metadata.commands",
+        "metadata",
+        "Look into a metadata store, change it, carry it elsewhere.",
+    ),
     "token": ("anabranch.cli.token", "token", "Make keys and tokens, and check tokens."),
     "completion": ("anabranch.cli.completion", "completion", "Print the completion script of a shell."),
 }
@@ -42,8 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     import click
 
-    from anabranch.cli.complaint import EXIT_INTERRUPTED, complain
-    from anabranch.cli.lazy import LazyGroup
+    from anabranch.cli.errors import EXIT_INTERRUPTED, complain
+    from anabranch.cli.lazy_group import LazyGroup
 
     group = LazyGroup(
         "anabranch",

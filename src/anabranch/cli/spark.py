@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anabranch.cli.hush import hushed
-from anabranch.cli.table import pairs, table
+from anabranch.cli.output.stderr_capture import hushed
+from anabranch.cli.output.tables import pairs, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,9 +12,9 @@ import click
 
 from anabranch.admin.client import AdminClient
 from anabranch.admin.paths import scalable_path
-from anabranch.cli.scalable_view import stats_view
-from anabranch.cli.verb import connection_options, open_admin, wants_json
-from anabranch.cli.watch_story import changes
+from anabranch.cli.admin.verb import connection_options, open_admin, wants_json
+from anabranch.cli.output.scalable_topic import stats_view
+from anabranch.cli.output.topic_changes import changes
 from anabranch.runtime.clock import Clock, SystemClock
 
 STORY_LINES = 12

@@ -1,0 +1,51 @@
+"""What happened to a scalable topic between two looks at its figures, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anabranch.cli.output.scalable_topic import operation_line
+
+Values = Mapping[str, Any]
+
+
+def changes(before: Values | None, now: Values) -> list[str]:
+    """Oldest first; nothing for the first look. A topic that was created again is said once, not by segments."""
+    if before is None:
+        return []
+    if before.get("incarnation") != now.get("incarnation"):
+        return [f"deleted and created again: {now['activeSegments']} segments"]
+    told = []
+    for key, segment in sorted(now["segments"].items(), key=lambda one: int(one[0])):
+        if key not in before["segments"] and segment["state"] == "ACTIVE":
+            parents = segment.get("parentIds") or []
+            told.append(f"segment {key} begins{_after(parents, now)}")
+    told += [
+        f"segment {key} is gone (collected)"
+        for key in sorted(before["segments"], key=int)
+        if key not in now["segments"]
+    ]
+    running, was = now.get("operation"), before.get("operation")
+    if running and (not was or (was["id"], was["phase"]) != (running["id"], running["phase"])):
+        told.append(operation_line(running))
+    old, new = before.get("subscriptions") or {}, now.get("subscriptions") or {}
+    for name in sorted({*old, *new}):
+        count = (new.get(name) or {}).get("consumerCount", 0)
+        if name not in new:
+            told.append(f"subscription {name} is gone")
+        elif name not in old:
+            told.append(f"subscription {name} is there")
+        elif (old[name] or {}).get("consumerCount", 0) != count:
+            told.append(f"subscription {name} has {count} consumers")
+    return told
+
+
+def _after(parents: list[int], now: Values) -> str:
+    if not parents:
+        return ""
+    verb = "merge" if len(parents) > 1 else "split"
+    of = " and ".join(str(parent) for parent in parents)
+    last = now.get("lastOperation") or {}
+    why = f", {last['reason']}" if last.get("reason") else ""
+    return f" ({verb} of {of}{why})"

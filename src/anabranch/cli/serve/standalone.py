@@ -1,0 +1,177 @@
+"""`anabranch standalone`: flags into settings, then hand over to `anabranch.node`.
+
+Knows the names of the settings that have a flag of their own (`FLAGS`); every other one is reached with --set.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anabranch import __version__
+from anabranch.cli.serve.ready_banner import Greeting
+from anabranch.runtime.clock import SystemClock
+from anabranch.runtime.logs import setup_logs
+from anabranch.runtime.settings import Layer, env_layer, file_layer, load
+
+if TYPE_CHECKING:
+    from anabranch.node.settings import NodeSettings
+
+DEFAULT_DATA = "anabranch-data"
+FLAGS: Mapping[str, tuple[str, ...]] = {
+    "data": ("storage.dir",),
+    "host": ("network.host", "http.host"),
+    "port": ("network.port",),
+    "http_port": ("http.port",),
+    "metadata": ("metadata.url",),
+    "advertised_host": ("network.advertised_host",),
+    "broker_id": ("storage.broker_id",),
+    "sync": ("storage.sync",),
+    "log_level": ("log.level",),
+    "log_format": ("log.form",),
+    "insecure": ("network.insecure", "http.insecure"),
+}
+
+
+def flag_layer(flags: Mapping[str, Any], assignments: tuple[str, ...]) -> Layer:
+    """The flags that were given, by setting name; `--set` last, because it is the most explicit."""
+    values = {name: flags[flag] for flag, names in FLAGS.items() if flags.get(flag) is not None for name in names}
+    complaints = []
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if equals:
+            values[name.strip()] = value.strip()
+        else:
+            complaints.append(f"--set {text}: is not like storage.sync=group")
+    return Layer("command line", values, tuple(complaints))
+
+
+def settings_layers(root: type[Any], config: Path | None, environ: Mapping[str, str], flags: Layer) -> list[Layer]:
+    """In rising order of weight: built-in, file, environment, flags."""
+    layers = [Layer("default", {"storage.dir": DEFAULT_DATA})]
+    if config is not None:
+        layers.append(file_layer(config))
+    return [*layers, env_layer(root, environ), flags]
+
+
+def common_options(command: Any) -> Any:
+    """What `standalone` and `broker` have in common."""
+    for option in reversed(
+        (
+            click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1)."),
+            click.option("--port", type=int, metavar="N", help="Port for clients (default: 6650; 0 = any free one)."),
+            click.option("--http-port", type=int, metavar="N", help="Port for HTTP (default: 8080; 0 = any free one)."),
+            click.option(
+                "--advertised-host", metavar="HOST", help="Host that clients are told to use (default: --host)."
+            ),
+            click.option("--sync", metavar="MODE", help="group, linger:Nms or none (default: group)."),
+            click.option(
+                "--config",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="TOML file; see `anabranch config sample`.",
+            ),
+            click.option(
+                "--set",
+                "assignments",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Any setting, for example storage.sync=group.",
+            ),
+            click.option(
+                "--insecure",
+                is_flag=True,
+                default=None,
+                help="Allow an address beyond loopback, without authentication.",
+            ),
+            click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error (default: info)."),
+            click.option("--log-format", metavar="FORMAT", help="text or json (default: text)."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+METADATA_HELP = (
+    "memory:, sqlite:///DIR, zk://H:P/CHROOT, etcd://H:P or oxia://H:P/NAMESPACE (default: SQLite under --data)."
+)
+
+
+@click.command()
+@click.option("--data", metavar="DIR", help=f"Where everything is kept (default: ./{DEFAULT_DATA}).")
+@click.option("--metadata", metavar="URL", help=METADATA_HELP)
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="So many broker processes over one data directory; those that die are started again.",
+)
+@common_options
+def standalone(config: Path | None, assignments: tuple[str, ...], brokers: int, **flags: Any) -> int:
+    """Run one broker with everything it needs in this process, or several as one cluster.
+
+    Clients connect to pulsar://localhost:6650; HTTP (lookup, admin, metrics) is on port 8080. With --brokers N any
+    living broker answers on these two ports, and each has two of its own besides.
+    """
+    settings, began = loaded(config, flag_layer(flags, assignments))
+    if brokers == 1:
+        return serve(settings, began)
+    from anabranch.cli.serve.multi_broker import serve_many
+
+    return serve_many(settings, brokers, config, assignments, flags, began)
+
+
+def loaded(config: Path | None, flags: Layer) -> tuple[NodeSettings, float]:
+    """The settings, complaints raised, logs set up; and when that began."""
+    from anabranch.node.settings import NodeSettings
+
+    began = SystemClock().monotonic()
+    settings = load(NodeSettings, settings_layers(NodeSettings, config, os.environ, flags))
+    from anabranch.node.supervisor import is_supervised
+
+    origin = settings.storage.broker_id if is_supervised() else ""
+    setup_logs(settings.log.level, "json" if settings.log.form == "json" else "text", origin=origin)
+    return settings, began
+
+
+def serve(settings: NodeSettings, began: float) -> int:
+    """One broker in this process until a signal."""
+    gc.disable()  # nothing of what is loaded now is garbage; `run_standalone` switches it on when the broker stands
+    from anabranch.node.node import Node
+    from anabranch.node.standalone import run_standalone
+    from anabranch.node.supervisor import is_supervised, say_ready
+
+    supervised = is_supervised()
+
+    def greet(node: Node) -> None:
+        if supervised:
+            say_ready()  # the supervisor speaks for all
+            return
+        print(
+            Greeting(
+                version=__version__,
+                service_url=node.service_url,
+                http_url=node.http_url,
+                data=settings.storage.dir.absolute(),
+                sync=settings.storage.sync,
+                seconds=SystemClock().monotonic() - began,
+                tls_urls=node.tls_urls,
+            ),
+            flush=True,
+        )
+
+    try:
+        return run_standalone(settings, greet, is_supervised=supervised)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        # The HTTP port names itself in its own error, so this is the other one.
+        raise OSError(errno.EADDRINUSE, f"{settings.network.host}:{settings.network.port} is in use") from error

@@ -1,0 +1,151 @@
+"""`anabranch produce`: messages from the command line, a file or a generator onto a topic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import BinaryIO
+
+import click
+
+from anabranch.cli.output.progress import with_progress
+from anabranch.cli.param_types import Size
+from anabranch.cli.traffic.client_options import Access, access_of, run, wire_options
+from anabranch.cli.traffic.schedule import Schedule, key_of, stamped
+from anabranch.cli.traffic.sender import PENDING_BYTES_MAX, Sender
+from anabranch.client.messages.compression import Compression
+from anabranch.runtime.clock import Clock, SystemClock
+
+AT_ONCE = 1_000
+IN_FLIGHT_MAX = 50_000
+TICK_SECONDS = 0.001
+
+
+def lines(file: BinaryIO) -> Iterator[bytes]:
+    for line in file:
+        yield line.rstrip(b"\r\n")
+
+
+async def send_all(
+    access: Access, topic: str, source: Iterator[bytes], key: str | None, compression: str | None, clock: Clock
+) -> Sender:
+    async with (
+        access.connect() as client,
+        client.producer(topic, compression=compression, pending_bytes_max=PENDING_BYTES_MAX) as producer,
+    ):
+        sender = Sender(producer, clock)
+
+        async def work() -> None:
+            while some := list(islice(source, AT_ONCE)):
+                for data in some:
+                    sender.send(data, key, clock.monotonic())
+                    await sender.wait_below(IN_FLIGHT_MAX)
+            await sender.wait_below(1)
+
+        await with_progress(work(), lambda: f"{sender.sent.stored:,} messages stored", clock)
+        return sender
+
+
+async def send_generated(
+    access: Access,
+    topic: str,
+    schedule: Schedule,
+    size: int,
+    key: str | None,
+    keys: int,
+    compression: str | None,
+    clock: Clock,
+) -> Sender:
+    async with (
+        access.connect() as client,
+        client.producer(topic, compression=compression, pending_bytes_max=PENDING_BYTES_MAX) as producer,
+    ):
+        sender = Sender(producer, clock)
+        schedule.began = clock.monotonic()
+
+        async def work() -> None:
+            while not schedule.is_over:
+                for index in schedule.take_due(clock.monotonic(), AT_ONCE):
+                    when = schedule.due_at(index) if schedule.rate else clock.monotonic()
+                    sender.send(stamped(when, size), key or key_of(index, keys), when)
+                    await sender.wait_below(IN_FLIGHT_MAX)
+                await clock.sleep(max(TICK_SECONDS, schedule.wait_seconds(clock.monotonic())) if schedule.rate else 0)
+            await sender.wait_below(1)
+
+        total = f" of {schedule.count:,}" if schedule.count else ""
+        await with_progress(work(), lambda: f"{sender.sent.stored:,}{total} messages stored", clock)
+        return sender
+
+
+@click.command()
+@click.argument("topic")
+@click.option("-m", "--message", "texts", multiple=True, metavar="TEXT", help="A message; may be given several times.")
+@click.option("--file", type=click.File("rb"), metavar="FILE", help="A message per line; - is standard input.")
+@click.option("-k", "--key", metavar="KEY", help="The key of every message.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Generate so many messages.")
+@click.option("--rate", type=click.FloatRange(min=0), default=0.0, metavar="N", help="So many per second (0: at once).")
+@click.option("--keys", type=click.IntRange(min=0), default=0, metavar="N", help="Generated ones have so many keys.")
+@click.option("--size", type=Size(), default="100", metavar="BYTES", help="Size of a generated one (default: 100).")
+@click.option("--compression", type=click.Choice([one.value for one in Compression]), help="Default: none.")
+def produce(
+    topic: str,
+    texts: tuple[str, ...],
+    file: BinaryIO | None,
+    key: str | None,
+    count: int | None,
+    rate: float,
+    keys: int,
+    size: int,
+    compression: str | None,
+    **reach: object,
+) -> int:
+    """Send messages to TOPIC and wait until all are stored.
+
+    \b
+    Examples:
+      anabranch produce my-topic -m hello -m world
+      anabranch produce my-topic --key order-7 --file orders.txt
+      some-program | anabranch produce my-topic
+      anabranch produce topic://public/default/orders --count 100000 --rate 5000 --keys 100 --size 1k
+    """
+    if sum((bool(texts), file is not None, count is not None)) > 1:
+        raise click.UsageError("messages come from --message, from --file or from --count: give one of them")
+    if key is not None and keys:
+        raise click.UsageError("give either --key or --keys")
+    clock, access = SystemClock(), access_of(click.get_current_context())
+    began = clock.monotonic()
+    if count is not None:
+        schedule = Schedule(rate, count)
+        sender = run(lambda: send_generated(access, topic, schedule, size, key, keys, compression, clock))
+    else:
+        if not texts and file is None and sys.stdin.isatty():
+            raise click.UsageError("what is to be sent? Give --message, --file or --count")
+        source = iter([text.encode() for text in texts]) if texts else lines(file or sys.stdin.buffer)
+        sender = run(lambda: send_all(access, topic, source, key, compression, clock))
+    report(sender, clock.monotonic() - began, as_json=bool(reach["as_json"]))
+    return 0
+
+
+def report(sender: Sender, seconds: float, *, as_json: bool) -> None:
+    sent, took = sender.sent, sender.latencies.summary_ms()
+    last = None if sent.last is None else f"{sent.last.ledger}:{sent.last.entry}"
+    if as_json:
+        figures = {
+            "messages": sent.stored,
+            "bytes": sent.bytes,
+            "seconds": round(seconds, 3),
+            "last_message_id": last,
+            "latency_ms": took,
+        }
+        click.echo(json.dumps(figures))
+    elif sent.stored == 1:
+        click.echo(f"stored as {last}")
+    else:
+        rate = sent.stored / seconds if seconds else 0.0
+        click.echo(f"stored {sent.stored:,} messages ({sent.bytes:,} bytes) in {seconds:.2f} s: {rate:,.0f} per second")
+        click.echo(f"latency p50 {took['p50']} ms, p99 {took['p99']} ms, p99.9 {took['p99.9']} ms")
+
+
+wire_options(produce)
