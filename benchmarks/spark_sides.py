@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from anabranch.admin import blocking
-from anabranch.spark.session import LOCAL_SETTINGS, SETTINGS
+from anabranch.spark.jobs.session import LOCAL_SETTINGS, SETTINGS
 from benchmarks import report
 from benchmarks.measure import Failed, family_cpu_seconds
 from benchmarks.spark_side import without_frames

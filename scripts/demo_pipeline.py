@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.spark import audit
-from anabranch.spark.session import open_session
+from anabranch.spark.jobs.session import open_session
 
 
 def source(spark: Any, url: str, topic: str, schema: str, *, is_stream: bool) -> Any:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from anabranch.model.position import EARLIEST, Position
-from anabranch.spark.plan import Range
-from anabranch.spark.view import Stretch, View
+from anabranch.spark.offsets.partitions import Range
+from anabranch.spark.offsets.topic_view import Stretch, View
 
 RING = 65_536
 Message = tuple[int, int]

@@ -22,7 +22,7 @@ from matplotlib import pyplot
 from pyspark.sql import functions as f
 
 from anabranch import blocking
-from anabranch.spark.session import open_session
+from anabranch.spark.jobs.session import open_session
 
 URL = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("ANABRANCH_SERVICE_URL", "pulsar://127.0.0.1:6650")
 TOPIC = "topic://public/default/orders-example"

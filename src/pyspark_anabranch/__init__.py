@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from anabranch.spark.source import AnabranchSource as DefaultSource
+from anabranch.spark.data_source import AnabranchSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -13,14 +13,15 @@ import pyarrow as pa
 import pytest
 
 from anabranch.client.errors import ProducerFenced
-from anabranch.spark import cuts, plan
-from anabranch.spark.access import Access
-from anabranch.spark.cluster import Cluster
-from anabranch.spark.fetch import Fetch
-from anabranch.spark.lane import Rows
-from anabranch.spark.outlet import OnReplay, Outlet, OutletOptions
-from anabranch.spark.replay import NonDeterministicReplay
-from anabranch.spark.rows import decode
+from anabranch.spark.client.access import Access
+from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.client.entry_fetcher import Fetch
+from anabranch.spark.offsets import advance as cuts
+from anabranch.spark.offsets import partitions as plan
+from anabranch.spark.sink.replay_check import NonDeterministicReplay
+from anabranch.spark.sink.segment_writer import Rows
+from anabranch.spark.sink.topic_writer import OnReplay, Outlet, OutletOptions
+from anabranch.spark.source.arrow_rows import decode
 from tests.spark_rig import body, check_complete, check_key_order, wait_until
 from tests.spark_scalable import ScalableBroker
 
@@ -249,7 +250,7 @@ def test_without_a_checksum_the_rows_are_read_back(
     """A broker that keeps none: Apache Pulsar's, or an older one of ours."""
     topic = "topic://public/default/outlet-old"
     rivers.create(topic, 2)
-    monkeypatch.setattr("anabranch.spark.outlet.read_note", lambda _: None)
+    monkeypatch.setattr("anabranch.spark.sink.topic_writer.read_note", lambda _: None)
     one = outlet(cluster, topic, 1)
     for piece in batches(5):
         one.send(piece)

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from anabranch.client.errors import ProducerFenced
-from anabranch.spark.access import Access
-from anabranch.spark.cluster import Cluster
-from anabranch.spark.lane import Rows
-from anabranch.spark.outlet import Outlet, OutletOptions
-from anabranch.spark.replay import NonDeterministicReplay
-from anabranch.spark.tally import read_note
+from anabranch.spark.client.access import Access
+from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.sink.replay_check import NonDeterministicReplay
+from anabranch.spark.sink.row_checksum import read_note
+from anabranch.spark.sink.segment_writer import Rows
+from anabranch.spark.sink.topic_writer import Outlet, OutletOptions
 from tests.broker_process import BrokerProcess
 from tests.cluster_processes import ClusterProcesses
 from tests.spark_rig import body

@@ -11,8 +11,8 @@ from anabranch.admin import blocking as admin
 from anabranch.client.errors import TopicNotFound
 from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol.commands import message_id
-from anabranch.spark.access import Access
-from anabranch.spark.cluster import Cluster
+from anabranch.spark.client.access import Access
+from anabranch.spark.client.cluster_client import Cluster
 from anabranch.testing import Broker
 
 

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, Position
-from anabranch.spark import cuts, offsets, plan
-from anabranch.spark.cuts import LostData, TopicRecreated
-from anabranch.spark.holding import unread_from
-from anabranch.spark.offsets import Cut, Offset
-from anabranch.spark.plan import Packing
-from anabranch.spark.view import View
-from anabranch.spark.wanted import EVERYTHING, Wanted
+from anabranch.spark.offsets import advance as cuts
+from anabranch.spark.offsets import offset as offsets
+from anabranch.spark.offsets import partitions as plan
+from anabranch.spark.offsets.advance import LostData, TopicRecreated
+from anabranch.spark.offsets.key_filter import EVERYTHING, Wanted
+from anabranch.spark.offsets.offset import Cut, Offset
+from anabranch.spark.offsets.partitions import Packing
+from anabranch.spark.offsets.topic_view import View
+from anabranch.spark.source.subscription_hold import unread_from
 from tests.spark_world import RING, PaperTopic
 
 KEYS = [0, 7, 9_000, 20_000, 32_767, 32_768, 40_000, 50_000, 65_535]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.spark.tally import Tally, read_note
+from anabranch.spark.sink.row_checksum import Tally, read_note
 
 texts = st.one_of(st.none(), st.binary(max_size=6))
 columns = st.lists(st.tuples(texts, texts, st.booleans()), max_size=30)

@@ -10,8 +10,8 @@ import pytest
 
 from anabranch import blocking
 from anabranch.spark import CopyJob, ScalePolicy, audit, copy, simulate, stats
-from anabranch.spark.access import BadSparkOption
-from anabranch.spark.picture import draw, draw_simulation
+from anabranch.spark.client.access import BadSparkOption
+from anabranch.spark.jobs.plots import draw, draw_simulation
 from tests.spark_rig import Traffic, check_complete, check_key_order, finish, offsets_in, wait_until
 from tests.spark_scalable import ScalableBroker, Unrest
 

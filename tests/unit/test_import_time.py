@@ -27,8 +27,8 @@ import pyarrow as pa
 from anabranch import codec
 from anabranch.codec.run import NAMES
 from anabranch.model.position import Position
-from anabranch.spark.fetch import Stored
-from anabranch.spark.rows import decode, record_batch
+from anabranch.spark.client.entry_fetcher import Stored
+from anabranch.spark.source.arrow_rows import decode, record_batch
 
 made = codec.write([b"v"] * 300, ["k"] * 300, producer_name="p", publish_time=1, event_times=[1] * 300)[0]
 entries = [Stored(Position(1, number), one.data) for number, one in enumerate(made)]
@@ -46,7 +46,7 @@ TALLY = """
 import sys
 import numpy as np
 import pyarrow as pa
-from anabranch.spark.tally import Tally
+from anabranch.spark.sink.row_checksum import Tally
 
 ends = pa.py_buffer(np.array([0, 1, 2, 3, 3, 4], np.int32))
 texts = pa.Array.from_buffers(pa.binary(), 4, [pa.py_buffer(bytes([0b10111])), ends, pa.py_buffer(b"abcd")], -1, 1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.spark.admission import AHEAD_MS, ENOUGH, latest_fitting
+from anabranch.spark.source.admission import AHEAD_MS, ENOUGH, latest_fitting
 
 NOW = 1_700_000_000_000
 

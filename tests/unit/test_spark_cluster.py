@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anabranch.spark.access import Access
-from anabranch.spark.cluster import cluster_of
+from anabranch.spark.client.access import Access
+from anabranch.spark.client.cluster_client import cluster_of
 
 
 def test_tasks_of_a_process_share_their_connections() -> None:

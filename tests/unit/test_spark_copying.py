@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.spark.access import BadSparkOption
-from anabranch.spark.copying import CopyProgress, Tally, check_folder, progress_of
-from anabranch.spark.picture import NoPicture, check_picture
+from anabranch.spark.client.access import BadSparkOption
+from anabranch.spark.jobs.copy import CopyProgress, Tally, check_folder, progress_of
+from anabranch.spark.jobs.plots import NoPicture, check_picture
 
 
 def reports(*batches: tuple[int, int]) -> list[dict[str, int]]:

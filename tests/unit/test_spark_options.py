@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.spark.access import BadSparkOption
+from anabranch.spark.client.access import BadSparkOption
 from anabranch.spark.options import SINK_OPTIONS, SOURCE_OPTIONS, Given, Metadata, SourceOptions, moment_ms
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.spark.scaling import SLOTS, BadPolicy, Load, ScalePolicy, Scaler
+from anabranch.spark.jobs.scaling_policy import SLOTS, BadPolicy, Load, ScalePolicy, Scaler
 
 QUICK = ScalePolicy(
     max_segments=8,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.cli.output.stderr_capture import hushed
-from anabranch.spark.session import NoSpark, addresses, first_cause, open_session
+from anabranch.spark.jobs.session import NoSpark, addresses, first_cause, open_session
 
 WRAPPED = """An exception was thrown in a Python worker.
 Traceback (most recent call last):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from anabranch.spark.access import BadSparkOption
-from anabranch.spark.outlet import OnReplay
-from anabranch.spark.sink import BadRows, SinkOptions, StreamWriter, identity, rows_of
+from anabranch.spark.client.access import BadSparkOption
+from anabranch.spark.sink.topic_writer import OnReplay
+from anabranch.spark.sink.writers import BadRows, SinkOptions, StreamWriter, identity, rows_of
 
 BASE = {"serviceUrl": "pulsar://h:6650", "topic": "t"}
 BUCKETS = {"producers": "buckets", "buckets": "4", "sortBy": "key"}

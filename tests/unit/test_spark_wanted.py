@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.model.keyhash import murmur3_32
 from anabranch.model.routing import RingHash
-from anabranch.spark.wanted import EVERYTHING, Wanted, read_keys, read_spans
+from anabranch.spark.offsets.key_filter import EVERYTHING, Wanted, read_keys, read_spans
 
 LOW, HIGH = RingHash.LOW16, RingHash.HIGH16
 

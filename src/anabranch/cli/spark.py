@@ -19,7 +19,7 @@ from anabranch.cli.output.tables import pairs, table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from anabranch.spark.copying import CopyProgress
+    from anabranch.spark.jobs.copy import CopyProgress
 
 EXIT_UNSOUND = 1
 
@@ -40,7 +40,7 @@ class _Job:
 
     @contextmanager
     def session(self, name: str) -> Iterator[SparkSession]:
-        from anabranch.spark.session import job_session
+        from anabranch.spark.jobs.session import job_session
 
         with hushed(is_off=self.verbose), job_session(self.master, f"anabranch {name}") as session:
             yield session
@@ -100,8 +100,8 @@ def copy(
 
     SOURCE and TARGET are topics or parquet:FOLDER. Run again with the same --checkpoint, it goes on where it stopped.
     """
-    from anabranch.spark.copying import CopyJob
-    from anabranch.spark.copying import copy as run
+    from anabranch.spark.jobs.copy import CopyJob
+    from anabranch.spark.jobs.copy import copy as run
 
     options = {"delivery": delivery, **job.options}
     if target.startswith("parquet:"):
@@ -129,7 +129,7 @@ def audit(
     job: _Job,
 ) -> int:
     """Check that a topic is complete, has nothing twice, and keeps every key in order. Exit code 1 when it does not."""
-    from anabranch.spark.auditing import audit as run
+    from anabranch.spark.jobs.audit import audit as run
 
     with job.session("audit") as session:
         verdict = run(session, job.service_url, topic, counter=counter, options=job.options)
@@ -156,8 +156,8 @@ def stats(
     job: _Job,
 ) -> None:
     """Show how a topic's messages lie over segments, keys and time, and where it would split well."""
-    from anabranch.spark.figures import stats as run
-    from anabranch.spark.picture import check_picture, draw
+    from anabranch.spark.jobs.plots import check_picture, draw
+    from anabranch.spark.jobs.stats import stats as run
 
     if picture is not None:
         check_picture(picture)
@@ -208,9 +208,9 @@ def simulate(
 ) -> None:
     """Show what a scaling policy would have done with a topic's traffic: splits, merges, how long segments were too
     busy. Nothing is changed. Policies have the settings of PIP-483, for instance maxSegments=16."""
-    from anabranch.spark.picture import check_picture, draw_simulation
-    from anabranch.spark.scaling import ScalePolicy
-    from anabranch.spark.simulating import simulate as run
+    from anabranch.spark.jobs.plots import check_picture, draw_simulation
+    from anabranch.spark.jobs.scaling_policy import ScalePolicy
+    from anabranch.spark.jobs.simulate import simulate as run
 
     if picture is not None:
         check_picture(picture)

@@ -27,14 +27,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anabranch.spark.auditing import Verdict, audit
-    from anabranch.spark.buckets import to_buckets
-    from anabranch.spark.copying import Copied, CopyJob, copy
-    from anabranch.spark.figures import TopicStats, stats
-    from anabranch.spark.listener import Lag, LagListener
-    from anabranch.spark.moments import offsets_at
-    from anabranch.spark.scaling import ScalePolicy
-    from anabranch.spark.simulating import Simulation, simulate
+    from anabranch.spark.jobs.audit import Verdict, audit
+    from anabranch.spark.jobs.copy import Copied, CopyJob, copy
+    from anabranch.spark.jobs.scaling_policy import ScalePolicy
+    from anabranch.spark.jobs.simulate import Simulation, simulate
+    from anabranch.spark.jobs.stats import TopicStats, stats
+    from anabranch.spark.lag_listener import Lag, LagListener
+    from anabranch.spark.sink.buckets import to_buckets
+    from anabranch.spark.source.offsets_at_time import offsets_at
 
 _JOBS = {
     "audit": "auditing",
@@ -56,7 +56,7 @@ _JOBS = {
 
 def register(spark: Any) -> None:
     """Make the format `anabranch` known to a session, also a remote one (Spark Connect)."""
-    from anabranch.spark.source import AnabranchSource
+    from anabranch.spark.data_source import AnabranchSource
 
     spark.dataSource.register(AnabranchSource)
 

@@ -15,9 +15,9 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from anabranch.model.names import TopicName
-from anabranch.spark.access import CLIENT_OPTIONS, Access, BadSparkOption
-from anabranch.spark.plan import Packing
-from anabranch.spark.wanted import Wanted, read_keys, read_spans
+from anabranch.spark.client.access import CLIENT_OPTIONS, Access, BadSparkOption
+from anabranch.spark.offsets.key_filter import Wanted, read_keys, read_spans
+from anabranch.spark.offsets.partitions import Packing
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from anabranch.client.topic.topic_view import TopicView
-from anabranch.spark.access import BadSparkOption
-from anabranch.spark.cluster import cluster_of
+from anabranch.spark.client.access import BadSparkOption
+from anabranch.spark.client.cluster_client import cluster_of
+from anabranch.spark.offsets.topic_view import View
 from anabranch.spark.options import SourceOptions
-from anabranch.spark.planning import topics_of
-from anabranch.spark.view import View
+from anabranch.spark.source.planning import topics_of
 
 SEGMENT_COLUMNS = StructType(
     [

@@ -1,5 +1,5 @@
 """The job `simulate`: what a scaling policy would have done with the traffic that a topic has. Spark sums up what came
-when and where on the ring; the policy's rules (`anabranch.spark.scaling`) go over it tick by tick.
+when and where on the ring; the policy's rules (`anabranch.spark.jobs.scaling_policy`) go over it tick by tick.
 
 Nothing is changed anywhere. Keys go where they would go; messages without one go by their sequence id, as they do.
 """
@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from anabranch.spark.access import BadSparkOption
-from anabranch.spark.scaling import SLOTS, Load, ScalePolicy, Scaler, Step, Tick
+from anabranch.spark.client.access import BadSparkOption
+from anabranch.spark.jobs.scaling_policy import SLOTS, Load, ScalePolicy, Scaler, Step, Tick
 
 TICKS_MAX = 100_000
 

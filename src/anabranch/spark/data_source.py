@@ -11,16 +11,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from anabranch.spark.access import BadSparkOption
-from anabranch.spark.cluster import cluster_of
+from anabranch.spark.client.access import BadSparkOption
+from anabranch.spark.client.cluster_client import cluster_of
+from anabranch.spark.columns import check_projection, default_schema
+from anabranch.spark.offsets.partitions import Range
 from anabranch.spark.options import SourceOptions, Subject, ValueFormat
-from anabranch.spark.plan import Range
-from anabranch.spark.planning import batch_partitions, topics_of
-from anabranch.spark.reading import Task, read
-from anabranch.spark.schema import check_projection, default_schema
-from anabranch.spark.segments import SEGMENT_COLUMNS, SegmentsReader
-from anabranch.spark.sink import BatchWriter, SinkOptions, StreamWriter, check_columns
-from anabranch.spark.values import Form, ValueReader, value_reader
+from anabranch.spark.sink.writers import BatchWriter, SinkOptions, StreamWriter, check_columns
+from anabranch.spark.source.planning import batch_partitions, topics_of
+from anabranch.spark.source.read_task import Task, read
+from anabranch.spark.source.segments_table import SEGMENT_COLUMNS, SegmentsReader
+from anabranch.spark.source.value_decoder import Form, ValueReader, value_reader
 
 
 @dataclass
@@ -54,7 +54,7 @@ class AnabranchSource(DataSource):
         return BatchReader(task_of(options, schema))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802  Spark's name
-        from anabranch.spark.stream import StreamReader
+        from anabranch.spark.source.stream_reader import StreamReader
 
         options = SourceOptions.of(_texts(self.options), streaming=True)
         return StreamReader(task_of(options, schema))

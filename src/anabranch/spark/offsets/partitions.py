@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from anabranch.model.names import SegmentDescriptor, TopicName
 from anabranch.model.position import Position
 from anabranch.model.routing import RingHash
-from anabranch.spark.offsets import Cut, Mark, Offset
-from anabranch.spark.view import LedgerSum, View
+from anabranch.spark.offsets.offset import Cut, Mark, Offset
+from anabranch.spark.offsets.topic_view import LedgerSum, View
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -7,14 +7,16 @@ from dataclasses import replace
 
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
-from anabranch.spark import cuts, offsets, plan
-from anabranch.spark.access import BadSparkOption
-from anabranch.spark.cluster import Cluster
-from anabranch.spark.cuts import OnLoss, raise_loss
-from anabranch.spark.offsets import Cut
+from anabranch.spark.client.access import BadSparkOption
+from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.offsets import advance as cuts
+from anabranch.spark.offsets import offset as offsets
+from anabranch.spark.offsets import partitions as plan
+from anabranch.spark.offsets.advance import OnLoss, raise_loss
+from anabranch.spark.offsets.offset import Cut
+from anabranch.spark.offsets.partitions import Range
+from anabranch.spark.offsets.topic_view import LedgerSum, View
 from anabranch.spark.options import Point, SourceOptions
-from anabranch.spark.plan import Range
-from anabranch.spark.view import LedgerSum, View
 
 
 class NothingAtThatTime(Error):

@@ -5,7 +5,7 @@ Knows lanes, receipts and what to do when a segment is sealed or a broker goes; 
 An *effectively-once* outlet has a name that every attempt of the task shares, and row n of the task has sequence id
 `first + n` whatever happens. When a lane opens, the broker says what that name has persisted there and in the segments
 before it: rows at or below that are left out, whatever entries they were in. Entries carry a checksum of all that was
-sent there, so that a later attempt can tell whether it brings the same rows (`anabranch.spark.replay`).
+sent there, so that a later attempt can tell whether it brings the same rows (`anabranch.spark.sink.replay_check`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from anabranch.model.errors import Error
 from anabranch.model.routing import RoutingKind
 from anabranch.model.segment import Segment
 from anabranch.protocol.commands import BaseCommand
-from anabranch.spark import replay
-from anabranch.spark.cluster import Cluster
-from anabranch.spark.lane import Lane, Rows, Sent, frame_of, ring_of, stored_in
-from anabranch.spark.replay import Memory, NonDeterministicReplay
-from anabranch.spark.tally import Tally, read_note
+from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.sink import replay_check as replay
+from anabranch.spark.sink.replay_check import Memory, NonDeterministicReplay
+from anabranch.spark.sink.row_checksum import Tally, read_note
+from anabranch.spark.sink.segment_writer import Lane, Rows, Sent, frame_of, ring_of, stored_in
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from anabranch.model.errors import Error
 
 if TYPE_CHECKING:
-    from anabranch.spark.figures import SegmentStats, TopicStats
-    from anabranch.spark.simulating import Simulation
+    from anabranch.spark.jobs.simulate import Simulation
+    from anabranch.spark.jobs.stats import SegmentStats, TopicStats
 
 RING = 65_536
 ENDINGS = (".png", ".svg")

@@ -35,12 +35,12 @@ from pyspark.sql.types import (
 from anabranch.client.messages.compression import Compression
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.chance import secret_bytes
-from anabranch.spark.access import Access, BadSparkOption
-from anabranch.spark.buckets import BUCKET, BUCKETS_MAX
-from anabranch.spark.cluster import Cluster, cluster_of
-from anabranch.spark.lane import Rows
+from anabranch.spark.client.access import Access, BadSparkOption
+from anabranch.spark.client.cluster_client import Cluster, cluster_of
 from anabranch.spark.options import ASYNC_PROGRESS, SINK_OPTIONS, Given
-from anabranch.spark.outlet import NotDeduplicating, OnReplay, Outlet, OutletOptions
+from anabranch.spark.sink.buckets import BUCKET, BUCKETS_MAX
+from anabranch.spark.sink.segment_writer import Rows
+from anabranch.spark.sink.topic_writer import NotDeduplicating, OnReplay, Outlet, OutletOptions
 
 BATCH_SHIFT = 32
 ROWS_MAX = (1 << BATCH_SHIFT) - 1

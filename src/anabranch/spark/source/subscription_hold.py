@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from anabranch.model.position import Position
-from anabranch.spark import plan
-from anabranch.spark.offsets import Offset
-from anabranch.spark.view import View
+from anabranch.spark.offsets import partitions as plan
+from anabranch.spark.offsets.offset import Offset
+from anabranch.spark.offsets.topic_view import View
 
 
 def unread_from(offset: Offset, views: Mapping[str, View]) -> dict[str, Position]:

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from anabranch.model.errors import Error
 from anabranch.protocol.errors import BadEntry, OpaqueEntry
-from anabranch.spark.cluster import Cluster, cluster_of
-from anabranch.spark.cuts import LostData
-from anabranch.spark.fetch import Fetch, Stored
+from anabranch.spark.client.cluster_client import Cluster, cluster_of
+from anabranch.spark.client.entry_fetcher import Fetch, Stored
+from anabranch.spark.offsets.advance import LostData
+from anabranch.spark.offsets.partitions import Range
 from anabranch.spark.options import SourceOptions
-from anabranch.spark.plan import Range
-from anabranch.spark.rows import decode, record_batch
-from anabranch.spark.values import ValueReader
+from anabranch.spark.source.arrow_rows import decode, record_batch
+from anabranch.spark.source.value_decoder import ValueReader
 
 _frozen = False
 

@@ -21,7 +21,7 @@ from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, message_id
 from anabranch.protocol.entry import Bytes
-from anabranch.spark.plan import Range
+from anabranch.spark.offsets.partitions import Range
 
 FIRST_PERMITS = 1_000
 PERMITS_MAX = 1_000_000

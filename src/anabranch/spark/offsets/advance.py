@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
-from anabranch.spark.offsets import Cut, Mark, Offset
-from anabranch.spark.view import Stretch, View
-from anabranch.spark.wanted import EVERYTHING, Wanted
+from anabranch.spark.offsets.key_filter import EVERYTHING, Wanted
+from anabranch.spark.offsets.offset import Cut, Mark, Offset
+from anabranch.spark.offsets.topic_view import Stretch, View
 
 Segment = tuple[str, int]
 """Topic and segment id."""

@@ -1,6 +1,6 @@
 """What the brokers say of a topic right now, as a value: its segments, their lineage, and what of them can be read.
 
-Knows no I/O; `anabranch.spark.cluster` asks, everything that decides takes one of these.
+Knows no I/O; `anabranch.spark.client.cluster_client` asks, everything that decides takes one of these.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.routing import RingHash
-from anabranch.spark.offsets import Mark
+from anabranch.spark.offsets.offset import Mark
 
 
 @dataclass(frozen=True, slots=True)

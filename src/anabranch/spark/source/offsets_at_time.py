@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from anabranch.spark import offsets
-from anabranch.spark.cluster import cluster_of
+from anabranch.spark.client.cluster_client import cluster_of
+from anabranch.spark.offsets import offset as offsets
 from anabranch.spark.options import Point, SourceOptions, moment_ms
-from anabranch.spark.planning import offset_at
+from anabranch.spark.source.planning import offset_at
 
 
 def offsets_at(

@@ -19,8 +19,8 @@ from anabranch.model.segment import Segment
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_before
 from anabranch.protocol.entry import Bytes
-from anabranch.spark import replay
-from anabranch.spark.tally import Tally
+from anabranch.spark.sink import replay_check as replay
+from anabranch.spark.sink.row_checksum import Tally
 
 
 @dataclass(slots=True, eq=False)

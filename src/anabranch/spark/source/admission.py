@@ -14,12 +14,13 @@ from typing import TypeVar
 
 from anabranch.model.position import Position
 from anabranch.protocol.commands import message_id
-from anabranch.spark import cuts, plan
-from anabranch.spark.cluster import Cluster, Extent
-from anabranch.spark.cuts import Segment
-from anabranch.spark.offsets import Offset
+from anabranch.spark.client.cluster_client import Cluster, Extent
+from anabranch.spark.offsets import advance as cuts
+from anabranch.spark.offsets import partitions as plan
+from anabranch.spark.offsets.advance import Segment
+from anabranch.spark.offsets.offset import Offset
+from anabranch.spark.offsets.topic_view import LedgerSum, View
 from anabranch.spark.options import Alignment
-from anabranch.spark.view import LedgerSum, View
 
 AHEAD_MS = 24 * 3_600_000  # clocks of publishers may be ahead of ours
 ENOUGH = 0.9  # of the limit: no need to look for a better moment

@@ -32,9 +32,9 @@ from anabranch.protocol.commands import BaseCommand, message_id, position_of
 from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.loop_thread import Portal
-from anabranch.spark.access import Access
-from anabranch.spark.fetch import Intake, subscribe_fields
-from anabranch.spark.view import LedgerSum, Stretch, View
+from anabranch.spark.client.access import Access
+from anabranch.spark.client.entry_fetcher import Intake, subscribe_fields
+from anabranch.spark.offsets.topic_view import LedgerSum, Stretch, View
 
 T = TypeVar("T")
 BACKOFF = Backoff(initial=0.05, maximum=1.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anabranch.spark.access import BadSparkOption
+from anabranch.spark.client.access import BadSparkOption
 
 PARQUET = "parquet:"
 PARQUET_SCHEMA = (

@@ -17,7 +17,7 @@ from anabranch.client.messages.compression import unpacked
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import Bytes
-from anabranch.spark.fetch import Stored
+from anabranch.spark.client.entry_fetcher import Stored
 
 _ID = np.dtype([("segment", ">i8"), ("ledger", ">i8"), ("entry", ">i8"), ("index", ">i4")])
 ID_BYTES = _ID.itemsize

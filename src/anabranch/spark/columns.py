@@ -14,7 +14,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from anabranch.spark.access import BadSparkOption
+from anabranch.spark.client.access import BadSparkOption
 from anabranch.spark.options import Metadata, SourceOptions, ValueFormat
 
 COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.spark.access import BadSparkOption
+from anabranch.spark.client.access import BadSparkOption
 
 BUCKET = "bucket"
 BUCKETS_MAX = 65_536

@@ -1,7 +1,7 @@
 """The job `stats`: how a topic's messages lie over its segments, its keys and over time, and where it would split well.
 
 A split point is the ring position that halves a segment's bytes; it is suggested for segments that have more than their
-share. Keys are counted exactly; a picture is drawn by `anabranch.spark.picture`.
+share. Keys are counted exactly; a picture is drawn by `anabranch.spark.jobs.plots`.
 """
 
 from __future__ import annotations

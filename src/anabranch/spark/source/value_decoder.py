@@ -31,11 +31,11 @@ from pyspark.sql.types import (
 
 from anabranch import codec
 from anabranch.model.errors import Error
-from anabranch.spark.access import Access, BadSparkOption
-from anabranch.spark.cluster import Cluster, cluster_of
-from anabranch.spark.fetch import Stored
-from anabranch.spark.rows import record_batch
-from anabranch.spark.schema import COLUMNS
+from anabranch.spark.client.access import Access, BadSparkOption
+from anabranch.spark.client.cluster_client import Cluster, cluster_of
+from anabranch.spark.client.entry_fetcher import Stored
+from anabranch.spark.columns import COLUMNS
+from anabranch.spark.source.arrow_rows import record_batch
 
 _PLAIN: dict[str, DataType] = {
     "boolean": BooleanType(),

@@ -26,14 +26,16 @@ from anabranch.client.errors import ClientError, TimedOut
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol.commands import message_id
-from anabranch.spark import cuts, offsets, plan
-from anabranch.spark.admission import admitted
-from anabranch.spark.cluster import Cluster, cluster_of
-from anabranch.spark.holding import Hold
-from anabranch.spark.offsets import Cut, Offset
-from anabranch.spark.planning import at_time, loss_taken, offset_at, topics_of
-from anabranch.spark.reading import Task, read
-from anabranch.spark.view import View
+from anabranch.spark.client.cluster_client import Cluster, cluster_of
+from anabranch.spark.offsets import advance as cuts
+from anabranch.spark.offsets import offset as offsets
+from anabranch.spark.offsets import partitions as plan
+from anabranch.spark.offsets.offset import Cut, Offset
+from anabranch.spark.offsets.topic_view import View
+from anabranch.spark.source.admission import admitted
+from anabranch.spark.source.planning import at_time, loss_taken, offset_at, topics_of
+from anabranch.spark.source.read_task import Task, read
+from anabranch.spark.source.subscription_hold import Hold
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +235,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**made, "backlogRows": rows, "backlogBytes": size, "segments": segments}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        from anabranch.spark.source import RangesPartition
+        from anabranch.spark.data_source import RangesPartition
 
         options, upto = self._task.options, offsets.load(end)
         found = plan.ranges(offsets.load(start), upto)

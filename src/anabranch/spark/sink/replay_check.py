@@ -1,7 +1,7 @@
 """Is a replay the same as the first time? What a task leaves out is compared with what is stored.
 
 A task that finds rows of its name persisted leaves out what has their sequence ids. That is right only if it brings the
-same rows again. Brokers keep a checksum of them (`anabranch.spark.tally`), for the segment and for those before it: the
+same rows again. Brokers keep a checksum of them (`anabranch.spark.sink.row_checksum`), for the segment and for those before it: the
 task makes its own of what it leaves out (`Memory`). Where there is none (another broker, rows of an older version) the
 stored rows are read back, the last ones of the segment, as many as `LOOKED_AT`.
 """
@@ -14,11 +14,11 @@ from typing import Any
 
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
-from anabranch.spark.cluster import Cluster
-from anabranch.spark.fetch import Fetch
-from anabranch.spark.plan import Range
-from anabranch.spark.rows import decode
-from anabranch.spark.tally import Tally
+from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.client.entry_fetcher import Fetch
+from anabranch.spark.offsets.partitions import Range
+from anabranch.spark.sink.row_checksum import Tally
+from anabranch.spark.source.arrow_rows import decode
 
 LOOKED_AT = 2_000  # entries
 

@@ -1,0 +1,1 @@
+"""Brokers as Spark processes use them."""

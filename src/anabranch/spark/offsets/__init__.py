@@ -1,0 +1,1 @@
+"""Pure: where a query is and what comes next."""
