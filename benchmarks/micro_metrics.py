@@ -22,7 +22,7 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
 from anabranch.node.node import Node
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings.node import NodeSettings
 
 SCRAPES = 5
 CLIENT = (

@@ -24,7 +24,7 @@ from anabranch.controller.controllers import Controllers
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
-from anabranch.node.scalable_settings import ScalableTopicSettings
+from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, position_of
 from anabranch.runtime.tasks import TaskOwner

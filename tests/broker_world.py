@@ -24,7 +24,7 @@ from anabranch.broker.topic_registry.registry import Topics
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
-from anabranch.node.records import MetadataRecords
+from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.protocol.entry import build_entry, publish_time_of
 from anabranch.storage.interface import StorageError, StoredEntry
 from anabranch.storage.ledger.ledger_ids import LedgerIds

@@ -13,7 +13,7 @@ from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.service import ScalableService
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings.node import NodeSettings
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.clock import SystemClock

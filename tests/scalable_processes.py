@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from anabranch.node.scalable import DIE_AT
+from anabranch.node.wiring.scalable_topics import DIE_AT
 from tests import services
 from tests.broker_process import BrokerProcess
 from tests.cluster_processes import ClusterProcesses, RestRefused, rest

@@ -21,8 +21,8 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.replacement import plan_split
 from anabranch.model.segment import Segment, backing_topic
+from anabranch.node.adapters.topic_layouts import topic_record_key
 from anabranch.node.node import Node
-from anabranch.node.scalable_records import topic_record_key
 from anabranch.protocol.commands import position_of
 from anabranch.runtime.clock import SystemClock
 from tests.integration.broker_serving import client_of, serving

@@ -14,7 +14,7 @@ from typing import Any
 
 from anabranch.metadata.open import open_store
 from anabranch.model.position import EARLIEST, Position
-from anabranch.node.records import MetadataRecords
+from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk

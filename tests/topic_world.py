@@ -8,7 +8,7 @@ from typing import Any
 
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.position import Position
-from anabranch.node.records import MetadataRecords
+from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.storage.interface import Payload, StorageError
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.memory import MemoryLedgers

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from anabranch.cluster.slots import SLOTS
 from anabranch.model.names import TopicName
-from anabranch.node.membership import ClusterPlace
+from anabranch.node.adapters.placement import ClusterPlace
 from anabranch.node.node import Node
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings.node import NodeSettings
 from anabranch.runtime.clock import SystemClock
 
 WAIT_SECONDS = 60.0

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings.node import NodeSettings
 from anabranch.runtime.settings import reference, sample
 from tests.broker_process import HOST, BrokerProcess
 

@@ -22,7 +22,7 @@ from anabranch.controller.controllers import Controllers
 from anabranch.controller.interface import ConsumerLink, Registration
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
-from anabranch.node.scalable_settings import ScalableTopicSettings
+from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from tests.integration.broker_serving import client_of

@@ -38,9 +38,9 @@ from anabranch.metadata.open import open_store
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.model.segment import backing_topic
-from anabranch.node.cluster_settings import ClusterSettings
 from anabranch.node.node import Node
-from anabranch.node.settings import MetadataSettings
+from anabranch.node.settings.cluster import ClusterSettings
+from anabranch.node.settings.node import MetadataSettings
 from anabranch.protocol.commands import BaseCommand, position_of
 from anabranch.runtime.clock import SystemClock
 from tests.broker_process import BrokerProcess

@@ -10,7 +10,7 @@ from typing import Any
 
 from anabranch.broker.settings import BrokerSettings
 from anabranch.node.node import Node
-from anabranch.node.settings import NetworkSettings, NodeSettings
+from anabranch.node.settings.node import NetworkSettings, NodeSettings
 from anabranch.rest.settings import HttpSettings
 from anabranch.storage.settings import StorageSettings
 from tests.raw_client import RawClient

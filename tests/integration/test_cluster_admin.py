@@ -20,9 +20,9 @@ from anabranch.cluster.slots import slot_of, slots_of_bundle
 from anabranch.cluster.table import Seat
 from anabranch.interbroker.client import BrokersClient
 from anabranch.model.names import TopicName
-from anabranch.node import membership
+from anabranch.node.adapters import placement as membership
 from anabranch.node.node import Node
-from anabranch.node.security_settings import TlsSettings
+from anabranch.node.settings.security import TlsSettings
 from anabranch.protocol.commands import BaseCommand
 from anabranch.rest.errors import elsewhere
 from anabranch.rest.http_message import Request

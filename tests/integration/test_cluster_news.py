@@ -12,7 +12,7 @@ from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.names import TopicName
 from anabranch.model.schema import Schema, SchemaType
-from anabranch.node.settings import MetadataSettings
+from anabranch.node.settings.node import MetadataSettings
 from tests import services
 from tests.two_nodes import nodes, topic_at, until
 

@@ -13,7 +13,7 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.admin.errors import Refused
 from anabranch.node.node import Node
-from anabranch.node.security_settings import SecuritySettings
+from anabranch.node.settings.security import SecuritySettings
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError
 from tests.integration.test_security_complete import hello

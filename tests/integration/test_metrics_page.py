@@ -15,7 +15,7 @@ from anabranch.broker.stats.metrics import FAMILIES
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
 from anabranch.node.node import Node
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings.node import NodeSettings
 from anabranch.protocol.commands import BaseCommand
 from tests.raw_client import RawClient
 

@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings.node import NodeSettings
 from anabranch.protocol.entry import build_entry
 from anabranch.storage.topic.topic_log import TopicLog
 

@@ -18,7 +18,7 @@ from anabranch.controller.service import ScalableService
 from anabranch.model.names import TopicName
 from anabranch.model.segment import backing_topic
 from anabranch.node.node import Node
-from anabranch.node.scalable_settings import ScalableTopicSettings
+from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.clock import SystemClock
 from tests.raw_client import RawClient

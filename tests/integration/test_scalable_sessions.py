@@ -19,7 +19,7 @@ from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.model.names import TopicName
 from anabranch.model.segment import backing_topic
 from anabranch.node.node import Node
-from anabranch.node.scalable_settings import ScalableTopicSettings
+from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError

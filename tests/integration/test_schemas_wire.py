@@ -16,7 +16,7 @@ from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.model.names import TopicName
 from anabranch.model.schema import SchemaType, key_value_data
 from anabranch.node.node import Node
-from anabranch.node.settings import NetworkSettings, NodeSettings
+from anabranch.node.settings.node import NetworkSettings, NodeSettings
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError

@@ -38,7 +38,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.routing import key_hash
 from anabranch.model.segment import backing_topic
 from anabranch.node.node import Node
-from anabranch.node.scalable_settings import ScalableTopicSettings
+from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from tests.scalable_nodes import admin_of, plain_settings, service_of
 from tests.two_nodes import until
 

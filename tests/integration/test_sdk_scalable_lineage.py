@@ -13,7 +13,7 @@ from anabranch import Checkpoint, Message, StreamConsumer
 from anabranch.client.consumer.segment_traversal import PositionGone
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
-from anabranch.node.scalable_settings import ScalableTopicSettings
+from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from tests.integration.test_sdk_scalable import (
     PATIENCE,
     QUICK,

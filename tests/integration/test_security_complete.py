@@ -14,8 +14,8 @@ import pytest
 
 from anabranch.broker.wire.connection import CommandSet
 from anabranch.node.node import Node
-from anabranch.node.security_settings import SecuritySettings
-from anabranch.node.settings import NetworkSettings, NodeSettings
+from anabranch.node.settings.node import NetworkSettings, NodeSettings
+from anabranch.node.settings.security import SecuritySettings
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError
 from anabranch.rest.router import Route

@@ -17,8 +17,8 @@ import pytest
 from anabranch.broker.settings import BrokerSettings
 from anabranch.model.errors import Error
 from anabranch.node.node import Node
-from anabranch.node.security_settings import SecuritySettings, TlsSettings
-from anabranch.node.settings import NetworkSettings, NodeSettings
+from anabranch.node.settings.node import NetworkSettings, NodeSettings
+from anabranch.node.settings.security import SecuritySettings, TlsSettings
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import NO_REQUEST, BaseCommand
 from anabranch.protocol.replies import AUTH_REFRESH

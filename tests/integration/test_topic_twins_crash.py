@@ -19,7 +19,7 @@ from anabranch.metadata.interface import ABSENT, Expected, Session, Version
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.names import TopicName
-from anabranch.node.records import MetadataRecords
+from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.memory import MemoryLedgers
 from anabranch.storage.topic.topic_log import TopicLog

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, Position
-from anabranch.node.records import MetadataRecords
+from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.storage.interface import Payload, StorageError
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.ledger_store import EmbeddedLedgers

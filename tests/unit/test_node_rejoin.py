@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.node.rejoin import COUNTED_MAX, SHORT_LIVES, counted, same_command, short_lives
+from anabranch.node.restart import COUNTED_MAX, SHORT_LIVES, counted, same_command, short_lives
 from anabranch.node.supervisor import SETTLED_SECONDS
 
 

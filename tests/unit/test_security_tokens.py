@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from anabranch.model.errors import BadRequest
-from anabranch.node.tokens import create_key_pair, create_secret_key, create_token, validate_token
+from anabranch.node.token_commands import create_key_pair, create_secret_key, create_token, validate_token
 from anabranch.security import tokens
 from anabranch.security.authentication import Credentials, Unauthenticated
 from anabranch.security.token_key_file import FollowingTokenMethod, KeyFile

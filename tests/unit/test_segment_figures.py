@@ -10,7 +10,7 @@ from anabranch.broker.segment_host.segment_stats import LOOK_SECONDS, SHORT_SAMP
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic.inactive_topics import needs_patrol
 from anabranch.broker.topic_registry.rate_meter import Meter
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings.node import NodeSettings
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 

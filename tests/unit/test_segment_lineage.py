@@ -23,7 +23,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_split, replaced, reserved
 from anabranch.model.routing import MOD_N
 from anabranch.model.segment import Seal, Segment, backing_topic
-from anabranch.node.scalable_records import StoredScalableRecords, topic_record_key
+from anabranch.node.adapters.topic_layouts import StoredScalableRecords, topic_record_key
 from anabranch.runtime.clock import SystemClock
 from tests.layout_world import merge, split
 

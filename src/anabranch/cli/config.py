@@ -14,7 +14,7 @@ def config() -> None:
 @click.option("--markdown", is_flag=True, help="As a page for the documentation instead of a TOML file.")
 def sample(markdown: bool) -> int:
     """Print every setting with its default and one line of help, as a file for --config."""
-    from anabranch.node.settings import NodeSettings
+    from anabranch.node.settings.node import NodeSettings
     from anabranch.runtime.settings import reference
     from anabranch.runtime.settings import sample as sample_text
 

@@ -1,6 +1,6 @@
 """`anabranch token`: keys and tokens for `security.methods = ["token"]`, with the options of Pulsar's own tool.
 
-The work is done in `anabranch.node.tokens`, which is loaded when a command runs.
+The work is done in `anabranch.node.token_commands`, which is loaded when a command runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def token() -> None:
 )
 def create_secret_key(output: Path | None, as_base64: bool, signature_algorithm: str) -> int:
     """Make a secret: the same key signs and checks tokens."""
-    from anabranch.node import tokens
+    from anabranch.node import token_commands as tokens
 
     made = tokens.create_secret_key(signature_algorithm, as_base64=as_base64)
     if output is None:
@@ -73,7 +73,7 @@ def create_secret_key(output: Path | None, as_base64: bool, signature_algorithm:
 )
 def create_key_pair(output_private_key: Path, output_public_key: Path, signature_algorithm: str) -> int:
     """Make a pair: the private key signs tokens, brokers need only the public one."""
-    from anabranch.node import tokens
+    from anabranch.node import token_commands as tokens
 
     tokens.create_key_pair(signature_algorithm, output_private_key, output_public_key)
     return 0
@@ -99,7 +99,7 @@ def create(
     headers: tuple[str, ...],
 ) -> int:
     """Make a token and print it."""
-    from anabranch.node import tokens
+    from anabranch.node import token_commands as tokens
 
     expires_ms = None if expiry_time is None else SystemClock().now_ms() + seconds_of(expiry_time) * 1000
     made = tokens.create_token(
@@ -125,7 +125,7 @@ def validate(
     text: str | None, secret_key: str | None, public_key: str | None, token_file: Path | None, from_stdin: bool
 ) -> int:
     """Check a token and print its claims; exits with 1 when it is not valid."""
-    from anabranch.node import tokens
+    from anabranch.node import token_commands as tokens
 
     given = [source for source in (text, token_file, from_stdin or None) if source is not None]
     if len(given) != 1:

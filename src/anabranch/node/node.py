@@ -33,14 +33,14 @@ from anabranch.metadata.open import without_credentials
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
-from anabranch.node.doors import Doors
-from anabranch.node.guarding import make_guard, make_tls
-from anabranch.node.scalable import step_of
-from anabranch.node.scalable_records import StoredScalableRecords
-from anabranch.node.segment_logs import NodeSegmentLogs
-from anabranch.node.segments import open_segments
-from anabranch.node.settings import NodeSettings, is_loopback
-from anabranch.node.stores import Stores, open_stores
+from anabranch.node.adapters.segment_logs import NodeSegmentLogs
+from anabranch.node.adapters.topic_layouts import StoredScalableRecords
+from anabranch.node.settings.node import NodeSettings, is_loopback
+from anabranch.node.wiring.listeners import Doors
+from anabranch.node.wiring.scalable_topics import step_of
+from anabranch.node.wiring.security import make_guard, make_tls
+from anabranch.node.wiring.segments import open_segments
+from anabranch.node.wiring.stores import Stores, open_stores
 from anabranch.rest.access import Door
 from anabranch.rest.routes.table import make_router
 from anabranch.rest.server import HttpServer
@@ -52,8 +52,8 @@ from anabranch.runtime.settings import shown
 from anabranch.security.access_control import Guard
 
 if TYPE_CHECKING:
-    from anabranch.node.joining import Joining
-    from anabranch.node.membership import ClusterPlace
+    from anabranch.node.adapters.placement import ClusterPlace
+    from anabranch.node.wiring.cluster import Joining
 
 log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class Node:
             await joining.wait_serving()
 
     def _make_joining(self, stores: Stores, topics: Callable[[], Topics]) -> Joining:
-        from anabranch.node.joining import Joining  # a tenth of the start, for nothing where a broker is alone
+        from anabranch.node.wiring.cluster import Joining  # a tenth of the start, for nothing where a broker is alone
 
         return Joining(self.settings, stores, topics, self.fenced.set, self._clock, self._stack)
 

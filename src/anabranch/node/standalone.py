@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from anabranch.model.errors import Error
-from anabranch.node import rejoin
+from anabranch.node import restart as rejoin
 from anabranch.node.node import Node
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings.node import NodeSettings
 from anabranch.node.supervisor import Pause
 from anabranch.runtime.clock import Clock, SystemClock
 from anabranch.runtime.garbage import Garbage

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from anabranch.node.settings import NodeSettings
+    from anabranch.node.settings.node import NodeSettings
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -123,7 +123,7 @@ class Broker:
 
 
 def _node_settings(directory: Path, overrides: Mapping[str, object]) -> NodeSettings:
-    from anabranch.node.settings import NodeSettings
+    from anabranch.node.settings.node import NodeSettings
 
     settings = NodeSettings()
     groups: dict[str, dict[str, Any]] = {"storage": {"dir": directory}}

@@ -16,7 +16,7 @@ from anabranch.metadata.interface import ABSENT
 from anabranch.metadata.open import open_store
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
-from anabranch.node.scalable_records import topic_record_key
+from anabranch.node.adapters.topic_layouts import topic_record_key
 from anabranch.runtime.clock import SystemClock
 from tests.broker_process import BrokerProcess
 

@@ -14,7 +14,7 @@ from anabranch.cli.serve.ready_banner import Greeting
 from anabranch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from anabranch.node.settings import NodeSettings
+    from anabranch.node.settings.node import NodeSettings
 
 PASSED_ON = ("host", "advertised_host", "sync", "insecure", "log_level", "log_format")
 

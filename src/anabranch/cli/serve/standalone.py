@@ -21,7 +21,7 @@ from anabranch.runtime.logs import setup_logs
 from anabranch.runtime.settings import Layer, env_layer, file_layer, load
 
 if TYPE_CHECKING:
-    from anabranch.node.settings import NodeSettings
+    from anabranch.node.settings.node import NodeSettings
 
 DEFAULT_DATA = "anabranch-data"
 FLAGS: Mapping[str, tuple[str, ...]] = {
@@ -131,7 +131,7 @@ def standalone(config: Path | None, assignments: tuple[str, ...], brokers: int, 
 
 def loaded(config: Path | None, flags: Layer) -> tuple[NodeSettings, float]:
     """The settings, complaints raised, logs set up; and when that began."""
-    from anabranch.node.settings import NodeSettings
+    from anabranch.node.settings.node import NodeSettings
 
     began = SystemClock().monotonic()
     settings = load(NodeSettings, settings_layers(NodeSettings, config, os.environ, flags))

@@ -13,9 +13,9 @@ from anabranch.broker.catalog.catalog import Catalog
 from anabranch.metadata.open import open_store
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.names import TopicName
-from anabranch.node.records import MetadataRecords
-from anabranch.node.segment_logs import NodeSegmentLogs
-from anabranch.node.settings import NodeSettings
+from anabranch.node.adapters.metadata_records import MetadataRecords
+from anabranch.node.adapters.segment_logs import NodeSegmentLogs
+from anabranch.node.settings.node import NodeSettings
 from anabranch.protocol.entry import publish_time_of
 from anabranch.protocol.errors import ProtocolError
 from anabranch.runtime.blocking import ThreadBlocking

@@ -22,11 +22,11 @@ from anabranch.cluster.table import Seat
 from anabranch.controller.service import ScalableService
 from anabranch.interbroker.client import BrokersClient
 from anabranch.interbroker.endpoint import BrokersDoor
-from anabranch.node.fleet import ClusterFleet
-from anabranch.node.membership import ClusterPlace
-from anabranch.node.scalable import follow_placement
-from anabranch.node.settings import NodeSettings
-from anabranch.node.stores import Stores
+from anabranch.node.adapters.peers import ClusterFleet
+from anabranch.node.adapters.placement import ClusterPlace
+from anabranch.node.settings.node import NodeSettings
+from anabranch.node.wiring.scalable_topics import follow_placement
+from anabranch.node.wiring.stores import Stores
 from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.broker.settings import BrokerSettings
-from anabranch.node.cluster_settings import ClusterSettings
-from anabranch.node.scalable_settings import ScalableTopicSettings
-from anabranch.node.security_settings import SecuritySettings, TlsSettings
+from anabranch.node.settings.cluster import ClusterSettings
+from anabranch.node.settings.scalable_topics import ScalableTopicSettings
+from anabranch.node.settings.security import SecuritySettings, TlsSettings
 from anabranch.rest.settings import HttpSettings
 from anabranch.runtime.settings import require_all
 from anabranch.storage.settings import StorageSettings

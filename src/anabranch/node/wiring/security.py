@@ -9,7 +9,7 @@ import os
 
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.model.errors import Error
-from anabranch.node.security_settings import SecuritySettings, TlsSettings
+from anabranch.node.settings.security import SecuritySettings, TlsSettings
 from anabranch.runtime.blocking import Blocking
 from anabranch.runtime.tls import TlsError, TlsFiles, TlsServer
 from anabranch.security.access_control import Guard

@@ -16,7 +16,7 @@ from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.recipes.election import read_leader
 from anabranch.model.errors import NotFound, NotReady
 from anabranch.model.names import TopicName
-from anabranch.node.membership import ClusterPlace, address_of
+from anabranch.node.adapters.placement import ClusterPlace, address_of
 
 MOVE_SECONDS = 40.0
 LOOK_SECONDS = 1.0

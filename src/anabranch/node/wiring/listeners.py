@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 
 from anabranch.broker.placement import Address
 from anabranch.broker.wire.server import BrokerServer
-from anabranch.node.settings import NodeSettings
+from anabranch.node.settings.node import NodeSettings
 from anabranch.rest.server import HttpServer
 from anabranch.runtime.net import Listener, SocketNetwork
 from anabranch.runtime.net_tls import TlsNetwork

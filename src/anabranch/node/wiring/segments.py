@@ -12,9 +12,9 @@ from anabranch.broker.segment_host.local_segments import SegmentOwner
 from anabranch.broker.segment_host.segment_guard import SegmentGuard
 from anabranch.broker.segment_host.tombstone_sweeper import SegmentGraves
 from anabranch.broker.topic_registry.registry import Topics
-from anabranch.node.scalable_records import StoredScalableRecords
-from anabranch.node.segment_logs import NodeSegmentLogs
-from anabranch.node.stores import Stores
+from anabranch.node.adapters.segment_logs import NodeSegmentLogs
+from anabranch.node.adapters.topic_layouts import StoredScalableRecords
+from anabranch.node.wiring.stores import Stores
 
 
 async def open_segments(
