@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from anabranch.broker.peers import NoAnswer, NotConnected
-from anabranch.cluster.signature import ANSWER_HEADER, HEADER, SECRET_BYTES, Secret, Signature, sign_answer
-from anabranch.cluster.table import Seat
+from anabranch.cluster.slot_table import Seat
 from anabranch.interbroker import connections as brokers_lines
 from anabranch.interbroker.client import BrokersClient
+from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, SECRET_BYTES, Secret, Signature, sign_answer
 from anabranch.runtime.clock import SystemClock
 
 SECRET, ME, OTHER = Secret(b"k" * SECRET_BYTES), Seat("me", 1), Seat("other", 1)

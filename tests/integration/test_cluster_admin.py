@@ -15,10 +15,10 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.broker.peers import ErrandRefused, NoAnswer, NotConnected
 from anabranch.cluster.cluster import Cluster
-from anabranch.cluster.signature import HEADER, Secret
+from anabranch.cluster.slot_table import Seat
 from anabranch.cluster.slots import slot_of, slots_of_bundle
-from anabranch.cluster.table import Seat
 from anabranch.interbroker.client import BrokersClient
+from anabranch.interbroker.signature import HEADER, Secret
 from anabranch.model.names import TopicName
 from anabranch.node.adapters import placement as membership
 from anabranch.node.node import Node

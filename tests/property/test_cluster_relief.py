@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.cluster.assignment import Member, balance, fill
-from anabranch.cluster.card import Card, decode_card, encode_card
+from anabranch.cluster.broker_info import Card, decode_card, encode_card
 from anabranch.cluster.director import plan
-from anabranch.cluster.load import CHANGE_BYTES_MIN, REST_SECONDS, Load, LoadReporter, summarize
-from anabranch.cluster.relief import EXCHANGES_MAX, LEVEL, LOAD_MIN, LOPSIDED, relieve
+from anabranch.cluster.load_balancing import EXCHANGES_MAX, LEVEL, LOAD_MIN, LOPSIDED, relieve
+from anabranch.cluster.load_report import CHANGE_BYTES_MIN, REST_SECONDS, Load, LoadReporter, summarize
+from anabranch.cluster.slot_assignment import Member, balance, fill
+from anabranch.cluster.slot_table import Seat, Table
 from anabranch.cluster.slots import SLOTS
-from anabranch.cluster.table import Seat, Table
 
 MIB = 1024.0 * 1024.0
 ALL = frozenset(range(SLOTS))

@@ -25,10 +25,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from anabranch.cluster.card import Card
+from anabranch.cluster.broker_info import Card
 from anabranch.cluster.cluster import SLOTS_KEY, Cluster
+from anabranch.cluster.slot_table import Seat, Table, decode_table
 from anabranch.cluster.slots import SLOTS
-from anabranch.cluster.table import Seat, Table, decode_table
 from anabranch.metadata.interface import Change
 from anabranch.metadata.memory.data import MemoryData
 from anabranch.metadata.memory.store import MemoryStore

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.cluster.assignment import Member, balance, fill
+from anabranch.cluster.slot_assignment import Member, balance, fill
+from anabranch.cluster.slot_table import BadTable, Seat, Slot, Table, decode_table, encode_table
 from anabranch.cluster.slots import SLOTS, is_in_bundle, slot_of, slots_of_bundle
-from anabranch.cluster.table import BadTable, Seat, Slot, Table, decode_table, encode_table
 from anabranch.model.errors import BadName
 
 ALL = frozenset(range(SLOTS))

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.cluster.assignment import Member
 from anabranch.cluster.director import (
     Director,
     Effect,
@@ -24,8 +23,9 @@ from anabranch.cluster.director import (
     Waited,
     plan,
 )
+from anabranch.cluster.slot_assignment import Member
+from anabranch.cluster.slot_table import Seat, Slot, Table
 from anabranch.cluster.slots import SLOTS
-from anabranch.cluster.table import Seat, Slot, Table
 
 A, B, C = Seat("a", 1), Seat("b", 1), Seat("c", 1)
 A2 = Seat("a", 2)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from anabranch.cluster.director import ReadTable, SaveTable, TableRaced, TableSaved, TableSeen
-from anabranch.cluster.holder import Close, Closed, CloseFailed, Effect, Event, GiveUp, Holder, Serve
+from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, Effect, Event, GiveUp, Holder, Serve
+from anabranch.cluster.slot_table import Seat, Slot, Table
 from anabranch.cluster.slots import SLOTS
-from anabranch.cluster.table import Seat, Slot, Table
 
 A, B, C = Seat("a", 1), Seat("b", 1), Seat("c", 1)
 ALL = frozenset(range(SLOTS))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cluster.assignment import Member
 from anabranch.cluster.director import plan
-from anabranch.cluster.moves import plan_move
+from anabranch.cluster.planned_moves import plan_move
+from anabranch.cluster.slot_assignment import Member
+from anabranch.cluster.slot_table import Seat, Table
 from anabranch.cluster.slots import SLOTS
-from anabranch.cluster.table import Seat, Table
 
 SEATS = [Seat(f"b{number}", number) for number in range(4)]
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cluster.secret import SECRET_KEY, BadSecret, load_secret
-from anabranch.cluster.signature import (
+from anabranch.cluster.slot_table import Seat
+from anabranch.interbroker.secret import SECRET_KEY, BadSecret, load_secret
+from anabranch.interbroker.signature import (
     WINDOW_MS,
     NotABroker,
     Secret,
@@ -20,7 +21,6 @@ from anabranch.cluster.signature import (
     sign_answer,
     verify,
 )
-from anabranch.cluster.table import Seat
 from anabranch.metadata.interface import ANY
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.runtime.clock import SystemClock

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.cluster.card import Card
+from anabranch.cluster.broker_info import Card
+from anabranch.cluster.cluster_view import ClusterView
+from anabranch.cluster.slot_table import Seat, Table
 from anabranch.cluster.slots import SLOTS, slot_of
-from anabranch.cluster.table import Seat, Table
-from anabranch.cluster.view import ClusterView
 
 TOPIC = "persistent://public/default/t"
 ONE, TWO = Seat("one", 1), Seat("two", 1)

@@ -15,17 +15,17 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 
-from anabranch.cluster import holder
-from anabranch.cluster.card import BadCard, Card, decode_card, encode_card
+from anabranch.cluster import slot_holder as holder
+from anabranch.cluster.broker_info import BadCard, Card, decode_card, encode_card
+from anabranch.cluster.cluster_view import ClusterView
 from anabranch.cluster.director import ReadTable, SaveTable, TableSaved, TableSeen
-from anabranch.cluster.holder import Close, Closed, CloseFailed, GiveUp, Holder, Serve
-from anabranch.cluster.load import LOOK_SECONDS, LoadReporter
-from anabranch.cluster.moves import plan_move
-from anabranch.cluster.office import Office
+from anabranch.cluster.director_runner import Office
+from anabranch.cluster.load_report import LOOK_SECONDS, LoadReporter
+from anabranch.cluster.planned_moves import plan_move
+from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, GiveUp, Holder, Serve
+from anabranch.cluster.slot_table import BadTable, Seat, Table
+from anabranch.cluster.slot_table_store import TableStore, seen
 from anabranch.cluster.slots import slot_of
-from anabranch.cluster.table import BadTable, Seat, Table
-from anabranch.cluster.tablestore import TableStore, seen
-from anabranch.cluster.view import ClusterView
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.recipes.election import Election
 from anabranch.metadata.recipes.membership import Members, Registration

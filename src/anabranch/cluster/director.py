@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from anabranch.cluster.assignment import Member, balance, fill
-from anabranch.cluster.relief import relieve
-from anabranch.cluster.table import Seat, Table
+from anabranch.cluster.load_balancing import relieve
+from anabranch.cluster.slot_assignment import Member, balance, fill
+from anabranch.cluster.slot_table import Seat, Table
 
 Stamp = int | None
 """The version of a table that was read; None when there is none yet."""

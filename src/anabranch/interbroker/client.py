@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import h11
 
 from anabranch.broker.peers import ErrandRefused, NoAnswer
-from anabranch.cluster.signature import ANSWER_HEADER, HEADER, Secret, is_answer, sign
-from anabranch.cluster.table import Seat
+from anabranch.cluster.slot_table import Seat
 from anabranch.interbroker.connections import Answer, Line, Lines, WasClosed
 from anabranch.interbroker.endpoint import ERRANDS
+from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, Secret, is_answer, sign
 from anabranch.runtime.clock import Clock
 
 ANSWER_SECONDS = 50.0  # less than a request of an administrator may take

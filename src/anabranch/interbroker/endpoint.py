@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from anabranch.broker.placement import ServedElsewhere
-from anabranch.cluster.signature import (
+from anabranch.cluster.slot_table import Seat
+from anabranch.interbroker.signature import (
     ANSWER_HEADER,
     HEADER,
     NotABroker,
@@ -22,7 +23,6 @@ from anabranch.cluster.signature import (
     sign_answer,
     verify,
 )
-from anabranch.cluster.table import Seat
 from anabranch.model.errors import BadRequest
 from anabranch.rest.errors import error_response
 from anabranch.rest.http_message import Request, Response, json_response

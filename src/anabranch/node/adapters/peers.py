@@ -9,8 +9,8 @@ from typing import Any
 
 from anabranch.broker.peers import BrokerFacts, NoAnswer, NotConnected
 from anabranch.cluster.cluster import DIRECTOR
+from anabranch.cluster.slot_table import Seat
 from anabranch.cluster.slots import slots_of_bundle
-from anabranch.cluster.table import Seat
 from anabranch.interbroker.client import BrokersClient
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.recipes.election import read_leader

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from anabranch.broker.placement import Address, ServedElsewhere
 from anabranch.broker.topic_registry.registry import Topics
-from anabranch.cluster.card import Card
+from anabranch.cluster.broker_info import Card
 from anabranch.cluster.cluster import Cluster
 from anabranch.cluster.slots import slot_of
 from anabranch.model.errors import NotReady

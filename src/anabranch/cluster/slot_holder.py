@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from anabranch.cluster.director import ReadTable, SaveTable, Stamp, TableRaced, TableSaved, TableSeen, newer
-from anabranch.cluster.table import Seat, Table
+from anabranch.cluster.slot_table import Seat, Table
 
 
 # events ---------------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.cluster.assignment import Member
-from anabranch.cluster.table import Seat, Table
+from anabranch.cluster.slot_assignment import Member
+from anabranch.cluster.slot_table import Seat, Table
 
 LOPSIDED = 1.25  # times the average: from here on something is done
 LEVEL = 1.1  # times the average: here it is enough

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from anabranch.cluster import director
-from anabranch.cluster.card import Card
+from anabranch.cluster.broker_info import Card
 from anabranch.cluster.director import (
     Director,
     MembersSeen,
@@ -25,8 +25,8 @@ from anabranch.cluster.director import (
     TableSeen,
     Waited,
 )
-from anabranch.cluster.table import Seat, Table
-from anabranch.cluster.tablestore import TableStore
+from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table_store import TableStore
 from anabranch.metadata.recipes.election import Elected, Election
 from anabranch.metadata.recipes.membership import Members
 from anabranch.model.errors import Error

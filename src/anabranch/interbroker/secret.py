@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.cluster.signature import SECRET_BYTES, Secret
+from anabranch.interbroker.signature import SECRET_BYTES, Secret
 from anabranch.metadata.interface import ABSENT, MetadataStore, VersionMismatch
 from anabranch.model.errors import Error
 

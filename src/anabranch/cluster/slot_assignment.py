@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anabranch.cluster.load import Load
-from anabranch.cluster.table import Seat, Table
+from anabranch.cluster.load_report import Load
+from anabranch.cluster.slot_table import Seat, Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.cluster.table import Seat, Table
+from anabranch.cluster.slot_table import Seat, Table
 
 
 def plan_move(table: Table, slots: Iterable[int], to: Seat) -> Table:

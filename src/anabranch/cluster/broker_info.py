@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
-from anabranch.cluster.assignment import Member
-from anabranch.cluster.load import Load
-from anabranch.cluster.table import Seat
+from anabranch.cluster.load_report import Load
+from anabranch.cluster.slot_assignment import Member
+from anabranch.cluster.slot_table import Seat
 from anabranch.model.errors import Error
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.cluster.card import Card
+from anabranch.cluster.broker_info import Card
+from anabranch.cluster.slot_table import Seat, Table
 from anabranch.cluster.slots import slot_of
-from anabranch.cluster.table import Seat, Table
 
 
 class ClusterView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from anabranch.cluster.director import SaveTable, TableRaced, TableSaved, TableSeen
-from anabranch.cluster.table import Table, decode_table, encode_table
+from anabranch.cluster.slot_table import Table, decode_table, encode_table
 from anabranch.metadata.interface import ABSENT, MetadataStore, Versioned, VersionMismatch
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
