@@ -23,7 +23,7 @@ help:  ## this list
 
 setup: $(STAMP)  ## virtual environment in .venv with everything needed (done once)
 
-$(STAMP): pyproject.toml setup.py constraints.txt scripts/setup.sh src/anabranch/codec/_native.c src/anabranch/protocol/_native.c src/anabranch/storage/_native.c
+$(STAMP): pyproject.toml setup.py constraints.txt scripts/setup.sh src/anabranch/protocol/codec/_native.c src/anabranch/protocol/_native.c src/anabranch/storage/_native.c
 	@VENV=$(VENV) scripts/setup.sh
 
 test: $(STAMP)  ## all tests but the soaks

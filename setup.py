@@ -10,8 +10,13 @@ from setuptools import Extension, setup
 
 setup(
     ext_modules=[
-        Extension(f"anabranch.{part}._native", [f"src/anabranch/{part}/_native.c"], py_limited_api=True, optional=True)
-        for part in ("codec", "protocol", "storage")
+        Extension(
+            f"anabranch.{part.replace('/', '.')}._native",
+            [f"src/anabranch/{part}/_native.c"],
+            py_limited_api=True,
+            optional=True,
+        )
+        for part in ("protocol", "protocol/codec", "storage")
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

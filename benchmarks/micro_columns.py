@@ -20,8 +20,8 @@ from typing import Any
 
 import pyarrow  # noqa: F401  decoding by columns is for who has loaded Arrow
 
-from anabranch import codec
-from anabranch.codec import Body, core, python
+from anabranch.protocol import codec
+from anabranch.protocol.codec import Body, core, python
 
 RUN_BYTES = 2 << 20
 WAYS: dict[str, Callable[[Sequence[Body]], Any]] = {"one by one": python.decode, "by columns": core.PYTHON.decode}

@@ -12,7 +12,7 @@ import importlib.util
 from dataclasses import dataclass, field
 from functools import partial
 
-from anabranch.codec.core import NATIVE
+from anabranch.protocol.codec.core import NATIVE
 from benchmarks import report
 from benchmarks.measure import Outcome, Run, Scene, Series, process_cpu_seconds, side_by_side
 from benchmarks.sdk_clients import BULK_ROWS

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from anabranch.codec.core import NATIVE
+from anabranch.protocol.codec.core import NATIVE
 from benchmarks import report
 from benchmarks.measure import Outcome, Run, Scene, Series, at_least, process_cpu_seconds, side_by_side
 from benchmarks.peers import ROOT

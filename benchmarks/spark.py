@@ -26,7 +26,7 @@ from typing import Any
 
 import pyspark
 
-from anabranch import codec
+from anabranch.protocol import codec
 from anabranch.spark.jobs.session import open_session
 from benchmarks import report
 from benchmarks.measure import Goal, Outcome, Run, Scene, Series, at_least, at_most, short, side_by_side

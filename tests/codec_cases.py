@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from anabranch.codec import Body, core, key_hashes, route, write
 from anabranch.model.errors import Error
 from anabranch.model.routing import MOD_N, RANGE_HIGH16, RANGE_LOW16
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.codec import Body, core, key_hashes, route, write
 
 Outcome = tuple[str, Any]
 

@@ -25,13 +25,13 @@ def say(text: str) -> None:
 
 
 def name_of(part: str) -> str:
-    return f"anabranch.{part}._native"
+    return f"anabranch.{part.replace('/', '.')}._native"
 
 
 def built(part: str, directory: Path) -> Path | None:
     """The extension of one package, with sanitizers; None where that cannot be done."""
     target = directory / part / "_native.abi3.so"
-    target.parent.mkdir()
+    target.parent.mkdir(parents=True, exist_ok=True)
     source = ROOT / "src" / "anabranch" / part / "_native.c"
     command = [
         os.environ.get("CC", "cc"), "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.codec.core import NATIVE
+from anabranch.protocol.codec.core import NATIVE
 from benchmarks import kafka_clients, sdk_clients
 from benchmarks.sdk_kafka import PAIRS
 from benchmarks.sdk_throughput import COMPARISONS, main

@@ -14,7 +14,7 @@ from anabranch import Batching, Client, MessageBatch
 from anabranch.client.config import Chunking
 from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.errors import Closed, MessageTooLarge, QueueFull, TimedOut
-from anabranch.codec import BadColumn
+from anabranch.protocol.codec import BadColumn
 from anabranch.schema import String
 from tests.broker_process import BrokerProcess
 from tests.e2e.test_sdk import PATIENCE, QUICK, create_partitioned, received

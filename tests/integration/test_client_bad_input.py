@@ -11,8 +11,8 @@ import pytest
 import anabranch
 from anabranch import Batching, Client
 from anabranch.client.errors import BadOption, BadServiceUrl, ClientError
-from anabranch.codec import BadColumn
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.codec import BadColumn
 from anabranch.protocol.commands import BaseCommand
 from tests.fake_broker import PATIENCE, FakeBroker
 

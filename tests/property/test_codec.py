@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch import codec
-from anabranch.codec import Body, Columns, Properties, Texts
-from anabranch.protocol import entry
+from anabranch.protocol import codec, entry
+from anabranch.protocol.codec import Body, Columns, Properties, Texts
 from anabranch.protocol.errors import BadEntry
 
 Row = tuple[bytes | None, bytes | None, int, int, list[tuple[bytes, bytes]]]

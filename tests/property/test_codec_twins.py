@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.codec import Body, core
+from anabranch.protocol.codec import Body, core
 from tests.codec_cases import Cases, borders, listed, outcome, routed, written
 
 pytestmark = pytest.mark.skipif(core.NATIVE is None, reason="built without a C compiler")

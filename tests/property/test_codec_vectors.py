@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.codec import Body, core, python, vectors
+from anabranch.protocol.codec import Body, core, python, vectors
 from anabranch.protocol.errors import BadEntry
 from tests.codec_cases import Cases, outcome, plain
 

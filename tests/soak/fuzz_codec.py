@@ -14,8 +14,8 @@ from tests.sanitized import load, say, soak
 
 
 def child(directory: str, cases: int, seed: int) -> int:
-    module: Any = load("codec", Path(directory))
-    from anabranch.codec import core
+    module: Any = load("protocol/codec", Path(directory))
+    from anabranch.protocol.codec import core
     from tests.codec_cases import Cases, borders, listed, outcome, routed, written
 
     assert core.NATIVE is not None and core.NATIVE.pack is module.pack
@@ -41,7 +41,7 @@ def child(directory: str, cases: int, seed: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return soak("tests.soak.fuzz_codec", ["codec"], child, arguments)
+    return soak("tests.soak.fuzz_codec", ["protocol/codec"], child, arguments)
 
 
 if __name__ == "__main__":

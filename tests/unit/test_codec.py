@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from anabranch import codec
-from anabranch.codec import core
 from anabranch.model.keyhash import murmur3_32
 from anabranch.model.routing import MOD_N, RANGE_HIGH16, RANGE_LOW16, keyless_position
+from anabranch.protocol import codec
 from anabranch.protocol import entry as entries
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.codec import core
 from anabranch.protocol.errors import BadEntry, OpaqueEntry
 
 FORMS = ["python"] if core.NATIVE is None else ["python", "native"]

@@ -24,8 +24,8 @@ print([name for name in {lazy} if name in sys.modules])
 ROWS = """
 import sys
 import pyarrow as pa
-from anabranch import codec
-from anabranch.codec.run import NAMES
+from anabranch.protocol import codec
+from anabranch.protocol.codec.run import NAMES
 from anabranch.model.position import Position
 from anabranch.spark.client.entry_fetcher import Stored
 from anabranch.spark.source.arrow_rows import decode, record_batch

@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     from anabranch.spark.sink.buckets import to_buckets
     from anabranch.spark.source.offsets_at_time import offsets_at
 
-_JOBS = {
-    "audit": "auditing",
-    "Verdict": "auditing",
-    "copy": "copying",
-    "CopyJob": "copying",
-    "Copied": "copying",
-    "stats": "figures",
-    "simulate": "simulating",
-    "Simulation": "simulating",
-    "ScalePolicy": "scaling",
-    "TopicStats": "figures",
-    "offsets_at": "moments",
-    "to_buckets": "buckets",
-    "Lag": "listener",
-    "LagListener": "listener",
+_PUBLIC = {
+    "audit": "jobs.audit",
+    "Verdict": "jobs.audit",
+    "copy": "jobs.copy",
+    "CopyJob": "jobs.copy",
+    "Copied": "jobs.copy",
+    "stats": "jobs.stats",
+    "simulate": "jobs.simulate",
+    "Simulation": "jobs.simulate",
+    "ScalePolicy": "jobs.scaling_policy",
+    "TopicStats": "jobs.stats",
+    "offsets_at": "source.offsets_at_time",
+    "to_buckets": "sink.buckets",
+    "Lag": "lag_listener",
+    "LagListener": "lag_listener",
 }
 
 
@@ -62,9 +62,9 @@ def register(spark: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _JOBS:
+    if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"anabranch.spark.{_JOBS[name]}"), name)
+    return getattr(importlib.import_module(f"anabranch.spark.{_PUBLIC[name]}"), name)
 
 
 __all__ = [

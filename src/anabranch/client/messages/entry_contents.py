@@ -9,10 +9,10 @@ from types import MappingProxyType
 from typing import overload
 
 from anabranch.client.messages.message import Message, MessageId, Origin
-from anabranch.codec import NO_SEQUENCE, Body, Run, core
-from anabranch.codec.reading import alone
-from anabranch.codec.rows import Rows, key_of
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.codec import NO_SEQUENCE, Body, Run, core
+from anabranch.protocol.codec.reading import alone
+from anabranch.protocol.codec.rows import Rows, key_of
 from anabranch.protocol.entry import Bytes
 from anabranch.protocol.errors import BadEntry
 

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from anabranch.client.messages.entry_contents import Parcel
 from anabranch.client.messages.message import Message, MessageId
-from anabranch.codec.run import NAMES
+from anabranch.protocol.codec.run import NAMES
 
 COLUMNS = ("key", "value", "properties", "publish_time", "event_time", "sequence_id", "producer_name")
 

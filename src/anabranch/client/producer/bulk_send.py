@@ -17,9 +17,9 @@ from anabranch.client.messages.message import MessageId
 from anabranch.client.messages.outgoing import Entry, Record, Style, check
 from anabranch.client.producer.producer_effects import Track
 from anabranch.client.producer.segment_router import Ring
-from anabranch.codec import BadColumn, Packed, route, write
-from anabranch.codec.column import Column, is_arrow, numbers, rows_of
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.codec import BadColumn, Packed, route, write
+from anabranch.protocol.codec.column import Column, is_arrow, numbers, rows_of
 from anabranch.protocol.keyhash import murmur3_32
 
 SAMPLE_ROWS = 1000

@@ -12,8 +12,8 @@ from typing import Any, overload
 
 from anabranch.client.messages.compression import Compression, packed
 from anabranch.client.messages.outgoing import Entry, Record, Style, described, head
-from anabranch.codec import core
-from anabranch.codec.column import pairs
+from anabranch.protocol.codec import core
+from anabranch.protocol.codec.column import pairs
 from anabranch.protocol.entry import entry_head
 from anabranch.protocol.keyhash import murmur3_32
 

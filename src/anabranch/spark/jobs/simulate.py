@@ -115,8 +115,8 @@ def with_slot(batches: Iterator[Any]) -> Iterator[Any]:
     import numpy as np
     import pyarrow as pa
 
-    from anabranch import codec
     from anabranch.model.routing import keyless_position
+    from anabranch.protocol import codec
 
     for batch in batches:
         keys = batch.column("key_bytes")

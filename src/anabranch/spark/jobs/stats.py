@@ -131,7 +131,7 @@ def with_ring(batches: Iterator[Any]) -> Iterator[Any]:
     import numpy as np
     import pyarrow as pa
 
-    from anabranch import codec
+    from anabranch.protocol import codec
 
     for batch in batches:
         keys = batch.column("key")

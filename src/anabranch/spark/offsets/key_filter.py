@@ -41,7 +41,7 @@ class Wanted:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from anabranch import codec
+        from anabranch.protocol import codec
 
         found = keys.is_valid()
         if self.keys is not None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from anabranch import codec
 from anabranch.client.connection.connection import Connection
 from anabranch.client.errors import ClientError, NotReady, TopicTerminated, refusal
 from anabranch.model.routing import RingHash, keyless_position
 from anabranch.model.segment import Segment
+from anabranch.protocol import codec
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_before
 from anabranch.protocol.entry import Bytes

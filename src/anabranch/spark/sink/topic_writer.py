@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch import codec
 from anabranch.client.errors import ClientError, TimedOut, TopicTerminated
 from anabranch.client.messages.compression import Compression, compressed
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.errors import Error
 from anabranch.model.routing import RoutingKind
 from anabranch.model.segment import Segment
+from anabranch.protocol import codec
 from anabranch.protocol.commands import BaseCommand
 from anabranch.spark.client.cluster_client import Cluster
 from anabranch.spark.sink import replay_check as replay

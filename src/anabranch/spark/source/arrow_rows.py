@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from anabranch import codec
 from anabranch.client.messages.compression import unpacked
 from anabranch.model.position import Position
+from anabranch.protocol import codec
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import Bytes
 from anabranch.spark.client.entry_fetcher import Stored

@@ -29,8 +29,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from anabranch import codec
 from anabranch.model.errors import Error
+from anabranch.protocol import codec
 from anabranch.spark.client.access import Access, BadSparkOption
 from anabranch.spark.client.cluster_client import Cluster, cluster_of
 from anabranch.spark.client.entry_fetcher import Stored

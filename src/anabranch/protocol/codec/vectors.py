@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from anabranch.codec.columns import NO_SEQUENCE, Body, Columns, Texts
+from anabranch.protocol.codec.columns import NO_SEQUENCE, Body, Columns, Texts
 from anabranch.protocol.entry import Bytes
 
 BYTES_MAX = 1 << 30  # of bodies at once: Arrow's offsets are 32 bits, and nobody takes as much

@@ -11,9 +11,9 @@ from struct import Struct
 
 from google.protobuf.message import DecodeError
 
-from anabranch.codec.columns import NO_SEQUENCE, Body, Columns, Properties, Texts
-from anabranch.codec.rows import Listing, key_of
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.codec.columns import NO_SEQUENCE, Body, Columns, Properties, Texts
+from anabranch.protocol.codec.rows import Listing, key_of
 from anabranch.protocol.entry import Bytes
 from anabranch.protocol.errors import BadEntry, RunTooLarge
 

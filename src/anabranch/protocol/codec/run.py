@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from anabranch.codec.columns import NO_SEQUENCE, Columns, Properties, Texts
-from anabranch.codec.python import texts_of
-from anabranch.codec.rows import key_of
+from anabranch.protocol.codec.columns import NO_SEQUENCE, Columns, Properties, Texts
+from anabranch.protocol.codec.python import texts_of
+from anabranch.protocol.codec.rows import key_of
 from anabranch.protocol.entry import Bytes
 
 NAMES = (

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from struct import Struct
 
-from anabranch.codec import core
-from anabranch.codec.columns import Body
-from anabranch.codec.run import Run
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.codec import core
+from anabranch.protocol.codec.columns import Body
+from anabranch.protocol.codec.run import Run
 from anabranch.protocol.entry import Bytes, as_single, checksum_ok, inflated, parts
 from anabranch.protocol.errors import BadEntry, OpaqueEntry
 

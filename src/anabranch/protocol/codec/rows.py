@@ -8,7 +8,7 @@ import binascii
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from anabranch.codec.columns import Columns
+from anabranch.protocol.codec.columns import Columns
 
 
 class Listing(NamedTuple):

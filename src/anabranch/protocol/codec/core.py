@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from anabranch.codec import packing, python
-from anabranch.codec.column import Column, loose, rows_of
-from anabranch.codec.columns import Body, Columns, Properties, Texts
-from anabranch.codec.rows import Listing, Rows, key_of
+from anabranch.protocol.codec import packing, python
+from anabranch.protocol.codec.column import Column, loose, rows_of
+from anabranch.protocol.codec.columns import Body, Columns, Properties, Texts
+from anabranch.protocol.codec.rows import Listing, Rows, key_of
 from anabranch.protocol.entry import Bytes
 
 UNLIMITED = (1 << 31) - 1
@@ -43,7 +43,7 @@ class Loops:
 @cache
 def _by_columns() -> Callable[[Sequence[Body]], Columns | None] | None:
     try:
-        from anabranch.codec import vectors
+        from anabranch.protocol.codec import vectors
     except ImportError:  # Arrow without numpy
         return None
     return vectors.decode
@@ -72,7 +72,7 @@ PYTHON = Loops(
 
 def _native() -> Loops | None:
     try:
-        found: Any = importlib.import_module("anabranch.codec._native")
+        found: Any = importlib.import_module("anabranch.protocol.codec._native")
     except ImportError:  # no compiler when it was installed: slower, and the same in every other way
         return None
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import mmh3
 
-from anabranch.codec.column import BadColumn, Numbers, Pairs
-from anabranch.codec.columns import NO_SEQUENCE
 from anabranch.model.keyhash import partition_of
 from anabranch.model.routing import keyless_position
+from anabranch.protocol.codec.column import BadColumn, Numbers, Pairs
+from anabranch.protocol.codec.columns import NO_SEQUENCE
 from anabranch.protocol.commands import U64_MASK, varint
 
 PAYLOAD_BYTES_MAX = (1 << 31) - 1  # of the wire: an int32

@@ -13,10 +13,10 @@ from typing import Any
 
 import crc32c
 
-from anabranch.codec import core
-from anabranch.codec.column import BadColumn, Column, numbers, pairs
 from anabranch.model.routing import RingHash, Routing, RoutingKind
 from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.codec import core
+from anabranch.protocol.codec.column import BadColumn, Column, numbers, pairs
 from anabranch.protocol.entry import CHECKSUM_MAGIC
 
 Compressor = Callable[[bytes | bytearray], tuple[int, bytes]]

@@ -1,4 +1,4 @@
-/* The inner loops of anabranch.codec in C: once per message, so 20 to 90 times the twin's speed.
+/* The inner loops of anabranch.protocol.codec in C: once per message, so 20 to 90 times the twin's speed.
  *
  * What they do is said in python.py (decode) and packing.py (pack, arranged, route, key_hashes); a property test compares
  * bytes and kinds of errors. This file knows the batch layout, SingleMessageMetadata and murmur3, and nothing else.
@@ -1117,7 +1117,7 @@ static int start(PyObject *module) {
     state_t *state = state_of(module);
     state->bad_entry = imported("anabranch.protocol.errors", "BadEntry");
     state->run_too_large = imported("anabranch.protocol.errors", "RunTooLarge");
-    state->bad_column = imported("anabranch.codec.column", "BadColumn");
+    state->bad_column = imported("anabranch.protocol.codec.column", "BadColumn");
     return state->bad_entry == NULL || state->run_too_large == NULL || state->bad_column == NULL ? -1 : 0;
 }
 
@@ -1157,7 +1157,7 @@ static PyMethodDef methods[] = {
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, start}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "anabranch.codec._native", "The inner loops of anabranch.codec.", sizeof(state_t),
+    PyModuleDef_HEAD_INIT, "anabranch.protocol.codec._native", "The inner loops of anabranch.protocol.codec.", sizeof(state_t),
     methods,               slots,                     visit_state,                           clear_state,
     free_state,
 };

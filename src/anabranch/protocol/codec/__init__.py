@@ -18,12 +18,12 @@ where both are there; so does `ANABRANCH_NATIVE=off`, which is for all parts in 
 
 from __future__ import annotations
 
-from anabranch.codec.column import BadColumn
-from anabranch.codec.columns import NO_SEQUENCE, Body, Columns, Properties, Texts
-from anabranch.codec.core import IMPLEMENTATION, decode, encode
-from anabranch.codec.reading import Opener, read
-from anabranch.codec.run import Run
-from anabranch.codec.writing import Packed, key_hashes, route, write
+from anabranch.protocol.codec.column import BadColumn
+from anabranch.protocol.codec.columns import NO_SEQUENCE, Body, Columns, Properties, Texts
+from anabranch.protocol.codec.core import IMPLEMENTATION, decode, encode
+from anabranch.protocol.codec.reading import Opener, read
+from anabranch.protocol.codec.run import Run
+from anabranch.protocol.codec.writing import Packed, key_hashes, route, write
 
 __all__ = [
     "BadColumn",
