@@ -80,7 +80,7 @@ soak: $(STAMP)  ## crash soak (KILLS=30), cluster soak (ROUNDS=30), fuzz of fram
 	$(PY) -m tests.soak.fuzz_auth --attempts $(REQUESTS)
 	$(PY) -m tests.soak.fuzz_codec --cases $(CASES)
 	$(PY) -m tests.soak.fuzz_loops --cases $(CASES)
-	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/test_metadata_faults*.py tests/e2e/test_metadata_backends.py
+	ANABRANCH_FAULT_ROUNDS=$(FAULT_ROUNDS) $(PY) -m pytest -q -n $(WORKERS) --dist loadgroup tests/integration/metadata/test_faults*.py tests/e2e/broker/test_metadata_backends.py
 
 demo: $(STAMP)  ## brokers, keyed traffic while a topic splits and merges, kill -9 in the middle, a pipeline on Spark, audit
 	@$(PY) -m scripts.demo

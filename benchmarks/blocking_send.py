@@ -14,8 +14,8 @@ from anabranch.protocol.commands import BaseCommand
 from benchmarks.measure import Outcome, Scene, Series, at_most, percentile
 from benchmarks.peers import ANSWER_BYTES, Peer
 from benchmarks.wire import Wire, one_message, send_frames
-from tests.broker_process import BrokerProcess
-from tests.stock_client import new_client
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_client import new_client
 
 
 def p50s_us(count: int, *sides: Callable[[], object]) -> list[float]:

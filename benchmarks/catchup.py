@@ -15,7 +15,7 @@ from anabranch.protocol.commands import BaseCommand
 from benchmarks.measure import Outcome, Scene, Series, at_least, process_cpu_seconds, side_by_side
 from benchmarks.peers import Peer
 from benchmarks.wire import Inlet, Wire, one_batch, publish, receive_entries, send_frames
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 TOPIC = "bench-backlog"
 

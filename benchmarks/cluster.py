@@ -21,9 +21,9 @@ from benchmarks import report, takeover
 from benchmarks.measure import Outcome, Run, Scene, Series, at_most
 from benchmarks.takeover import TOPIC, Lookup, brokers
 from benchmarks.wire import Wire, one_message, publish, send_frames
-from tests.broker_process import BrokerProcess
-from tests.cluster_processes import ClusterProcesses, rest
-from tests.stock_client import new_client
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.cluster import ClusterProcesses, rest
+from tests.support.traffic.stock_client import new_client
 
 NAMESPACE = "public/moves"
 BUNDLES = 64

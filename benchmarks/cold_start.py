@@ -13,7 +13,7 @@ import time
 
 from benchmarks.measure import Outcome, Scene, Series, at_most
 from benchmarks.wire import Wire, one_message, publish, send_frames
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 
 def run(scene: Scene) -> list[Outcome]:

@@ -16,7 +16,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_with_payload
 from benchmarks.measure import Outcome, Scene, Series, at_most, percentile
 from benchmarks.wire import PATIENCE_S, Surprise, Wire, one_message
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 RATE = 10_000
 TICK_S = 0.001

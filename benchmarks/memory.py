@@ -13,7 +13,7 @@ from anabranch.protocol.commands import BaseCommand
 from benchmarks.catchup import fill
 from benchmarks.measure import Outcome, Scene, Series, at_most
 from benchmarks.wire import Frames, Inlet, Wire, one_batch, publish, send_frames
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 TOPIC = "bench-behind"
 READ_BYTES_PER_STEP = 2 << 20

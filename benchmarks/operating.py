@@ -19,9 +19,9 @@ from benchmarks.measure import Outcome, Scene, Series, at_least, at_most, percen
 from benchmarks.peers import ROOT
 from benchmarks.polling import Poller
 from benchmarks.wire import Wire, one_message, publish, send_frames
-from tests.broker_process import BrokerProcess, free_port
-from tests.security_world import Authority
-from tests.stock_client import new_client
+from tests.support.in_memory.credentials import Authority
+from tests.support.processes.broker_process import BrokerProcess, free_port
+from tests.support.traffic.stock_client import new_client
 
 POLLS_PER_SECOND = 50
 WINDOW = 4000

@@ -27,8 +27,8 @@ from anabranch.protocol.commands import BaseCommand, message_header, read_comman
 from anabranch.protocol.frames import Frame, FrameDecoder, TakeRun
 from anabranch.protocol.native import NATIVE
 from anabranch.runtime.net import Buffer, SocketNetwork, Stream
-from tests.broker_world import BrokerWorld
-from tests.schema_world import new_registry
+from tests.support.in_memory.broker import BrokerWorld
+from tests.support.in_memory.schema_registry import new_registry
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"

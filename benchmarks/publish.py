@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.measure import Outcome, Scene, Series, at_least, process_cpu_seconds, side_by_side
 from benchmarks.peers import Peer
 from benchmarks.wire import Frames, Wire, one_batch, one_message, publish, send_frames
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 IOVECS_MAX = 1024
 

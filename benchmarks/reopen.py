@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.catchup import fill
 from benchmarks.measure import Outcome, Scene, Series, at_most, side_by_side
 from benchmarks.wire import Surprise, Wire, one_batch, one_message, publish, send_frames
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 TOPIC = "bench-reopen"
 

@@ -30,9 +30,9 @@ from anabranch.protocol.commands import BaseCommand, position_of
 from anabranch.runtime.tasks import TaskOwner
 from benchmarks import report, scalable_processes
 from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
-from tests.raw_client import RawClient
-from tests.scalable_nodes import LayoutClient, admin_of, layout_client, plain_settings, service_of
-from tests.two_nodes import nodes, topic_at, until
+from tests.support.processes.in_process_cluster import nodes, topic_at, until
+from tests.support.processes.scalable_nodes import LayoutClient, admin_of, layout_client, plain_settings, service_of
+from tests.support.traffic.raw_client import RawClient
 
 T = TypeVar("T")
 PHASES = ("PLAN", "CREATE", "SEAL", "COMMIT")

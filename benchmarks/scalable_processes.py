@@ -22,11 +22,11 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.clock import SystemClock
 from benchmarks.measure import Outcome, Scene, Series, at_most
-from tests.broker_process import BrokerProcess
-from tests.cluster_processes import ClusterProcesses, RestRefused, rest
-from tests.raw_client import RawClient
-from tests.scalable_nodes import LayoutClient, plain_settings, service_of
-from tests.two_nodes import until as until_here
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.cluster import ClusterProcesses, RestRefused, rest
+from tests.support.processes.in_process_cluster import until as until_here
+from tests.support.processes.scalable_nodes import LayoutClient, plain_settings, service_of
+from tests.support.traffic.raw_client import RawClient
 
 BASE = "/admin/v2/scalable/public/default"
 PATIENCE_S = 120.0

@@ -65,7 +65,7 @@ class Work:
 
 
 def wheel(url: str) -> Any:
-    from tests.stock_client import new_client
+    from tests.support.traffic.stock_client import new_client
 
     return new_client(url)
 

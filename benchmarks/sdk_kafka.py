@@ -17,9 +17,9 @@ from benchmarks import report
 from benchmarks.measure import Outcome, Run, Scene, Series, process_cpu_seconds, side_by_side
 from benchmarks.sdk_clients import BULK_ROWS
 from benchmarks.sdk_throughput import Side, Taken, worked
-from tests.broker_process import BrokerProcess
 from tests.services import kafka
 from tests.services.process import Cluster
+from tests.support.processes.broker_process import BrokerProcess
 
 MESSAGES, MANY = 300_000, 2_000_000
 PEER = "confluent-kafka"

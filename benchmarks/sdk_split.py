@@ -22,9 +22,9 @@ from anabranch import MessageId, Producer
 from benchmarks import report
 from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
 from benchmarks.probe import Probe
-from tests.broker_process import BrokerProcess
-from tests.delivery_audit import Numbered, by_stream, decode, encode, judge
-from tests.lineage_reading import stored
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.delivery_audit import Numbered, by_stream, decode, encode, judge
+from tests.support.traffic.read_all_segments import stored
 
 TOPIC = "topic://public/default/bench-split-{}"
 SPLITS_PER_TOPIC = 10

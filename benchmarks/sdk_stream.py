@@ -19,7 +19,7 @@ import anabranch.admin
 from anabranch import Producer, StreamConsumer
 from benchmarks import report
 from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 TOPIC = "topic://public/default/bench-stream"
 KEYS = 100

@@ -27,7 +27,7 @@ from benchmarks import report
 from benchmarks.measure import Outcome, Run, Scene, Series, at_least, process_cpu_seconds, side_by_side
 from benchmarks.peers import ROOT
 from benchmarks.sdk_clients import BULK_ROWS
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 PATIENCE_S = 600
 WHEEL_MESSAGES, WHEEL_RESULTS = 300_000, 100_000

@@ -31,8 +31,8 @@ from anabranch.spark.jobs.session import LOCAL_SETTINGS, SETTINGS
 from benchmarks import report
 from benchmarks.measure import Failed, family_cpu_seconds
 from benchmarks.spark_side import without_frames
-from tests.broker_process import BrokerProcess
 from tests.services import Cluster, spark_kafka
+from tests.support.processes.broker_process import BrokerProcess
 
 ROOT = Path(__file__).resolve().parent.parent
 MASTER = "local[2]"

@@ -26,7 +26,7 @@ from benchmarks import sdk_split
 from benchmarks.marks import Mark, Marks, load
 from benchmarks.measure import percentile
 from benchmarks.traced_broker import MARKS
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 STALL_SECONDS = 0.004
 SHOWN_MAX = 60  # marks of one slow send

@@ -21,7 +21,7 @@ from benchmarks import sdk_stream
 from benchmarks.marks import Mark, Marks, load
 from benchmarks.measure import percentile, process_cpu_seconds
 from benchmarks.traced_broker import MARKS
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 
 def install(marks: Marks) -> None:

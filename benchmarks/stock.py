@@ -18,8 +18,8 @@ import pulsar
 
 from benchmarks.measure import Outcome, Scene, Series, at_most, process_cpu_seconds
 from benchmarks.peers import ROOT
-from tests.broker_process import BrokerProcess
-from tests.stock_client import new_client
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_client import new_client
 
 
 def produce(url: str, topic: str, count: int, batched: bool) -> None:

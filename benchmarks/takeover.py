@@ -16,10 +16,10 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame
 from benchmarks.measure import Outcome, Scene, Series, at_most
 from benchmarks.wire import Frames, Wire, one_batch, one_message, publish, send_frames
-from tests.broker_process import BrokerProcess
-from tests.cluster_processes import ClusterProcesses
 from tests.services import available
-from tests.stock_client import new_client
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.cluster import ClusterProcesses
+from tests.support.traffic.stock_client import new_client
 
 TOPIC = "persistent://public/default/bench-{}"
 SESSION_MS = 3_000

@@ -26,7 +26,7 @@ from scripts.demo_show import Show
 from scripts.demo_spark import Pipeline, PipelineFailed, is_possible
 from scripts.demo_spark import report as report_pipeline
 from scripts.demo_traffic import Orders, Readers, report
-from tests.cluster_processes import ClusterProcesses
+from tests.support.processes.cluster import ClusterProcesses
 
 TOPIC = "topic://public/default/orders"
 TOTALS = "topic://public/default/totals"

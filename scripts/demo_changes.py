@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from anabranch.admin.scalable import ScalableTopics
 from anabranch.cli.output.scalable_topic import bar
 from scripts.demo_show import Show
-from tests.cluster_processes import ClusterProcesses
+from tests.support.processes.cluster import ClusterProcesses
 
 AROUND_SECONDS = 0.5  # what belongs to a change, before and after
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.demo_show import Show
-from tests.delivery_audit import Numbered
+from tests.support.traffic.delivery_audit import Numbered
 
 START_S_MAX, FINISH_S_MAX = 180.0, 300.0  # on a machine that does much else
 LINE_BYTES_MAX = 1 << 20

@@ -12,7 +12,7 @@ from itertools import pairwise
 from anabranch import Checkpoint, CheckpointConsumer, Client, MessageId, Producer, QueueConsumer, StreamConsumer
 from scripts.demo_changes import Changes
 from scripts.demo_show import Show
-from tests.delivery_audit import Numbered, Verdict, by_stream, decode, encode, judge
+from tests.support.traffic.delivery_audit import Numbered, Verdict, by_stream, decode, encode, judge
 
 KEYS = 200
 MESSAGE_BYTES = 100

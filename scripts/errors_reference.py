@@ -27,9 +27,9 @@ Everything the SDK raises derives from `anabranch.Error` and has
 | `reason` | one line for people; never a token, a password or a message's content |
 
 What the SDK can wait out it waits out: a broker that restarts, a topic that moves, a segment that is split or merged
-is never an error of the application (`tests/e2e/test_sdk.py`). A call that runs out of time says `timeout`, and what
-the last reason was. `scripts/errors_reference.py` makes this page from the classes, and
-`tests/unit/test_errors_docs.py` checks that.
+is never an error of the application (`tests/e2e/sdk/test_sdk.py`). A call that runs out of time says `timeout`, and
+what the last reason was. `scripts/errors_reference.py` makes this page from the classes, and
+`tests/unit/project/docs/test_errors.py` checks that.
 """
 CLIENT = """
 ## Of the client

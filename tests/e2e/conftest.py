@@ -10,8 +10,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.stock_client import new_client
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_client import new_client
 
 StartBroker = Callable[..., BrokerProcess]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.metadata_world import store, world
+from tests.support.in_memory.metadata_stores import store, world
 
 __all__ = ["store", "world"]

@@ -15,7 +15,7 @@ from anabranch import Backoff, Client, ConnectionPolicy
 from anabranch.admin import Admin
 from tests.services.available import pulsar_broker_node
 from tests.services.pulsar_broker import PulsarNode
-from tests.stock_client import new_client
+from tests.support.traffic.stock_client import new_client
 
 START_SECONDS = 180.0
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.5), partitions_every=0.5)

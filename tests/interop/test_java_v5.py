@@ -16,9 +16,9 @@ import pytest
 
 from anabranch.admin.client import AdminClient
 from anabranch.admin.paths import scalable_path
-from tests.cluster_processes import ClusterProcesses
 from tests.services.available import pulsar_v5
 from tests.services.pulsar_v5 import Keyed, V5Client, V5Error
+from tests.support.processes.cluster import ClusterProcesses
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pulsar_v5")]
 

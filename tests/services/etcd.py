@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from tests.broker_process import HOST, free_port
 from tests.services import cache
 from tests.services.process import Cluster, Node
+from tests.support.processes.broker_process import HOST, free_port
 
 ORIGIN = "PyPI"
 _FLAGS = (

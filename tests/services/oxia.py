@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.broker_process import HOST, free_port
 from tests.services import cache
 from tests.services.process import Cluster, Node
+from tests.support.processes.broker_process import HOST, free_port
 
 ORIGIN = "Go modules, one mistake mended"
 SHARDS = 3

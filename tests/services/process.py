@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.broker_process import HOST
+from tests.support.processes.broker_process import HOST
 
 _POLL_S = 0.02
 

@@ -14,9 +14,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.broker_process import HOST, free_port
 from tests.services import cache
 from tests.services.process import Cluster, Node
+from tests.support.processes.broker_process import HOST, free_port
 
 ORIGIN = "Maven"
 JAVA_MIN = 21

@@ -7,9 +7,9 @@ import shutil
 import socket
 from pathlib import Path
 
-from tests.broker_process import HOST, free_port
 from tests.services import cache
 from tests.services.process import Cluster, Node
+from tests.support.processes.broker_process import HOST, free_port
 
 ORIGIN = "Maven"
 _POM = cache.BUILDS / "zookeeper" / "pom.xml"

@@ -9,9 +9,9 @@ import os
 
 import pytest
 
-from tests.simulation.cluster_seeds import run_seed
-from tests.simulation.cluster_world import ClusterWorld
-from tests.simulation.world import seeds
+from tests.support.simulation.cluster import ClusterWorld
+from tests.support.simulation.cluster_seeds import run_seed
+from tests.support.simulation.metadata_processes import seeds
 
 
 def run(seed: int) -> ClusterWorld:

@@ -56,9 +56,9 @@ from anabranch.controller.topic import subscription_workflow as registering
 from anabranch.controller.topic.operation_events import TellLayout
 from anabranch.metadata.interface import ABSENT
 from anabranch.model.errors import Error
-from tests.simulation.controller_world import LINES_SHOWN, RECORD, Broken, Leader, name_of
 from tests.simulation.test_controller_operations import CHAOS_MS, ORDERED, SEEDS, Life, Producer
-from tests.simulation.world import seeds
+from tests.support.simulation.controller import LINES_SHOWN, RECORD, Broken, Leader, name_of
+from tests.support.simulation.metadata_processes import seeds
 
 GRACE_MS = 800
 RELEASE_MS = 300

@@ -14,8 +14,8 @@ from anabranch.controller.topic.operation_events import DeleteCall, MergeCall, P
 from anabranch.controller.topic.subscription_workflow import MoveCall, SubscribeCall, UnsubscribeCall
 from anabranch.model.errors import Error
 from anabranch.model.segment import Segment
-from tests.simulation.controller_world import LINES_SHOWN, Broken, Leader, World, name_of
-from tests.simulation.world import seeds
+from tests.support.simulation.controller import LINES_SHOWN, Broken, Leader, World, name_of
+from tests.support.simulation.metadata_processes import seeds
 
 SEEDS = int(os.environ.get("ANABRANCH_SEEDS", "1500"))
 CHAOS_MS = 4_000

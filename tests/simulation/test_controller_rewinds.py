@@ -15,10 +15,10 @@ import pytest
 
 from anabranch.controller.topic.subscription_workflow import MoveCall
 from anabranch.model.errors import Error
-from tests.simulation.controller_world import LINES_SHOWN, Broken
 from tests.simulation.test_controller_groups import GroupLife
 from tests.simulation.test_controller_operations import SEEDS
-from tests.simulation.world import seeds
+from tests.support.simulation.controller import LINES_SHOWN, Broken
+from tests.support.simulation.metadata_processes import seeds
 
 SOUGHT = "first"
 

@@ -23,9 +23,9 @@ from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.metadata.interface import Change
 from anabranch.model.errors import Error
 from anabranch.model.segment import backing_topic
-from tests.controller_parts import TOPIC, Brokers
-from tests.simulated_time import run_simulated
-from tests.simulation.world import LINES_SHOWN, seeds
+from tests.support.in_memory.controllers import TOPIC, Brokers
+from tests.support.in_memory.simulated_loop import run_simulated
+from tests.support.simulation.metadata_processes import LINES_SHOWN, seeds
 
 SEEDS = int(os.environ.get("ANABRANCH_SEEDS", "1500")) // 4
 STEPS = 14

@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable
 from anabranch.metadata.recipes.cache import Cached, MetadataCache
-from tests.simulation.world import PATIENCE, Process, World, run_seed, seeds
+from tests.support.simulation.metadata_processes import PATIENCE, Process, World, run_seed, seeds
 
 KEYS = ("/records/a", "/records/b")
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from anabranch.metadata.recipes.election import Election, Leadership, NotLeader, read_leader, read_term
-from tests.simulation.world import Process, World, is_valid_now, run_seed, seeds
+from tests.support.simulation.metadata_processes import Process, World, is_valid_now, run_seed, seeds
 
 PATH = "/elections/one"
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.metadata.recipes.election import Election
-from tests.simulation.world import Process, World, run_seed
+from tests.support.simulation.metadata_processes import Process, World, run_seed
 
 CANDIDATES = 100
 WRITES_MAX = 25

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.metadata.recipes.membership import Altered, Joined, Left, Members, Registration
-from tests.simulation.world import PATIENCE, Process, World, run_seed, seeds
+from tests.support.simulation.metadata_processes import PATIENCE, Process, World, run_seed, seeds
 
 PREFIX = "/members"
 

@@ -10,7 +10,7 @@ import pytest
 from anabranch.metadata.interface import ANY, KeyMissing, OutcomeUnknown, StoreUnavailable
 from anabranch.metadata.recipes.counter import Counter, IdBlocks
 from anabranch.metadata.recipes.sequential_keys import put_sequential
-from tests.simulation.world import PATIENCE, Process, World, run_seed, seeds
+from tests.support.simulation.metadata_processes import PATIENCE, Process, World, run_seed, seeds
 
 
 @dataclass

@@ -24,12 +24,12 @@ from pathlib import Path
 import pulsar
 
 from tests import services
-from tests.broker_process import BrokerProcess
-from tests.cluster_processes import ClusterProcesses, RestRefused, rest
-from tests.delivery_audit import Verdict
-from tests.metadata_world import fresh_url
 from tests.soak import traffic
 from tests.soak.traffic import Traffic
+from tests.support.in_memory.metadata_stores import fresh_url
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.cluster import ClusterProcesses, RestRefused, rest
+from tests.support.traffic.delivery_audit import Verdict
 
 SESSION_MS = 3_000
 OF_REPLACED = ("this broker was replaced", "storage stopped", "taken over this broker's log", "did not close cleanly")

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pulsar
 
-from tests.broker_process import BrokerProcess
-from tests.cluster_processes import rest
-from tests.delivery_audit import Verdict
 from tests.soak import traffic
 from tests.soak.traffic import Traffic
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.cluster import rest
+from tests.support.traffic.delivery_audit import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pulsar
 
-from tests.broker_process import HOST, BrokerProcess
-from tests.fuzzing import mutated_frames
+from tests.support.fuzz.frames import mutated_frames
+from tests.support.processes.broker_process import HOST, BrokerProcess
 
 ANSWER_S_MAX = 10.0
 GROWTH_BYTES_MAX = 24 << 20

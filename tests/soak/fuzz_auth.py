@@ -26,8 +26,8 @@ import pulsar
 
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import frame, read_command
-from tests.broker_process import HOST, BrokerProcess
 from tests.soak.fuzz import GROWTH_BYTES_MAX
+from tests.support.processes.broker_process import HOST, BrokerProcess
 
 ANSWER_S_MAX = 20.0
 PASSWORD = "correct-horse"

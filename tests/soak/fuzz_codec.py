@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.sanitized import load, say, soak
+from tests.support.fuzz.sanitizer_builds import load, say, soak
 
 
 def child(directory: str, cases: int, seed: int) -> int:
     module: Any = load("protocol/codec", Path(directory))
     from anabranch.protocol.codec import core
-    from tests.codec_cases import Cases, borders, listed, outcome, routed, written
+    from tests.support.fuzz.codec_cases import Cases, borders, listed, outcome, routed, written
 
     assert core.NATIVE is not None and core.NATIVE.pack is module.pack
     differing = 0

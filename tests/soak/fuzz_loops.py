@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.sanitized import load, say, soak
+from tests.support.fuzz.sanitizer_builds import load, say, soak
 
 PARTS = ("protocol", "storage")
 
@@ -21,8 +21,8 @@ def child(directory: str, cases: int, seed: int) -> int:
     from anabranch.protocol import native
     from anabranch.protocol.messages import NativeRuns, PlainRuns
     from anabranch.storage.ledger import record_runs as runs
-    from tests.ledger_cases import block_case
-    from tests.send_twins import published
+    from tests.support.fuzz.ledger_cases import block_case
+    from tests.support.fuzz.send_paths import published
 
     assert native.NATIVE is not None and native.NATIVE.sends is loaded["protocol"].sends
     assert runs.NATIVE is not None, "the processor has no instruction for CRC-32C that the extension knows"

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.broker_process import HOST, BrokerProcess
-from tests.rest_fuzzing import SOUND, Call, mutated_calls, raw_garbage
 from tests.soak.fuzz import GROWTH_BYTES_MAX, GoodClient
+from tests.support.fuzz.rest_requests import SOUND, Call, mutated_calls, raw_garbage
+from tests.support.processes.broker_process import HOST, BrokerProcess
 
 ANSWER_S_MAX = 20.0
 JSON = {"Content-Type": "application/json"}

@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 import pulsar
 
-from tests.delivery_audit import Numbered, Verdict, by_stream, judge
-from tests.stock_traffic import EARLIEST, OnceSender, Sender, Subscription
+from tests.support.traffic.delivery_audit import Numbered, Verdict, by_stream, judge
+from tests.support.traffic.stock_traffic import EARLIEST, OnceSender, Sender, Subscription
 
 NAMESPACE = "public/default"
 NAMESPACE_ONCE = "public/once"  # deduplicated

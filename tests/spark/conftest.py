@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.spark_rig import require_java, session, stderr_into
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.spark.session import require_java, session, stderr_into
 
 WORDS = pytest.StashKey[Path]()
 SAID_BEFORE = pytest.StashKey[int]()

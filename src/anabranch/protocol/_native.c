@@ -4,7 +4,7 @@
  * `sends` takes only what it understands completely: a whole frame with a SEND of nothing but producer, sequence ids and
  * number of messages, and an entry with a checksum (which is not looked at here). Whatever else comes is left to the
  * plain way (frames.py, commands.py), which knows what to answer. `receipts` writes what commands.receipt_frame writes,
- * one behind the other, `message_run` what messages.PlainRuns gives. tests/property/test_protocol_native.py compares all of
+ * one behind the other, `message_run` what messages.PlainRuns gives. tests/property/protocol/test_native.py compares all of
  * them with their plain twins.
  *
  * Rules: input is not trusted; every length is compared with what is left before it is used.

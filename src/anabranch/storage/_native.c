@@ -1,7 +1,7 @@
 /* The loop of every catch-up read, in C: finding the entries that stand one behind the other in a block of a ledger file,
  * and checking them.
  *
- * `sound_run` does what runs.plain_run does, to the byte; tests/property/test_storage_native.py compares them. What is
+ * `sound_run` does what runs.plain_run does, to the byte; tests/property/storage/test_native.py compares them. What is
  * damaged or cut off ends a run here, and the plain way (scan.py) decides what to make of it.
  *
  * The checksum is computed by the processor's own instruction, three streams at a time: one result takes three cycles

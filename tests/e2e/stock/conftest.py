@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pulsar
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.e2e.stock.client_helpers import Rest
-from tests.stock_client import new_client
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import Rest
+from tests.support.traffic.stock_client import new_client
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pulsar
 import pulsar.asyncio
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.e2e.stock.client_helpers import EARLIEST, KEY_SHARED, SHARED, payloads, position
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import EARLIEST, KEY_SHARED, SHARED, payloads, position
 
 DEADLINE_S = 15.0
 

@@ -8,8 +8,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.e2e.stock.client_helpers import (
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import (
     EARLIEST,
     SHARED,
     Rest,
@@ -21,7 +21,7 @@ from tests.e2e.stock.client_helpers import (
     receive_data,
     topic_path,
 )
-from tests.stock_client import new_client
+from tests.support.traffic.stock_client import new_client
 
 
 def compact(rest: Rest, topic: str) -> None:

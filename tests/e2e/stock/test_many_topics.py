@@ -12,8 +12,8 @@ import _pulsar
 import pulsar
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.e2e.stock.client_helpers import (
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import (
     EARLIEST,
     SHARED,
     Rest,
@@ -27,7 +27,7 @@ from tests.e2e.stock.client_helpers import (
     send_all,
     send_pipelined,
 )
-from tests.stock_client import new_client
+from tests.support.traffic.stock_client import new_client
 
 
 def test_list_of_topics(client: pulsar.Client, topic: str) -> None:

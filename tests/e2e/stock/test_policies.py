@@ -10,8 +10,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.e2e.stock.client_helpers import (
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import (
     EARLIEST,
     EXCLUSIVE,
     FAILOVER,
@@ -27,7 +27,7 @@ from tests.e2e.stock.client_helpers import (
     send_all,
     topic_path,
 )
-from tests.stock_client import new_client
+from tests.support.traffic.stock_client import new_client
 
 SETTINGS = ("broker.sweep_seconds=0.1", "topics.ledger_bytes_max=20000")
 BIG = b"x" * 4_000

@@ -14,8 +14,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.e2e.stock.client_helpers import (
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import (
     EARLIEST,
     FAILOVER,
     KEY_SHARED,
@@ -28,7 +28,7 @@ from tests.e2e.stock.client_helpers import (
     send_all,
     send_pipelined,
 )
-from tests.stock_client import new_client
+from tests.support.traffic.stock_client import new_client
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.broker_process import BrokerProcess
-from tests.e2e.stock.client_helpers import (
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import (
     EARLIEST,
     EXCLUSIVE,
     FAILOVER,
@@ -36,7 +36,7 @@ from tests.e2e.stock.client_helpers import (
     send_all,
     send_pipelined,
 )
-from tests.stock_client import new_client
+from tests.support.traffic.stock_client import new_client
 
 TOPIC = "persistent://public/default/kept"
 Restart = Callable[[BrokerProcess], None]

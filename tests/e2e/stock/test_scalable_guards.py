@@ -18,7 +18,7 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.node.adapters.topic_layouts import topic_record_key
 from anabranch.runtime.clock import SystemClock
-from tests.broker_process import BrokerProcess
+from tests.support.processes.broker_process import BrokerProcess
 
 
 @pytest.fixture

@@ -18,10 +18,18 @@ from typing import Any
 import pulsar
 import pytest
 
-from tests.broker_process import BrokerProcess, free_port
-from tests.e2e.stock.client_helpers import EARLIEST, eventually, receive_data, topic_path
-from tests.security_world import PASSWORDS, SECRET, Authority, KeyFiles, token_of, write_htpasswd, write_secret
-from tests.stock_client import new_client
+from tests.support.in_memory.credentials import (
+    PASSWORDS,
+    SECRET,
+    Authority,
+    KeyFiles,
+    token_of,
+    write_htpasswd,
+    write_secret,
+)
+from tests.support.processes.broker_process import BrokerProcess, free_port
+from tests.support.traffic.stock_calls import EARLIEST, eventually, receive_data, topic_path
+from tests.support.traffic.stock_client import new_client
 
 SHORT_S = 1  # for what is to be refused: the client tries that long
 NEVER = b"another secret of enough bytes!!"

@@ -1,6 +1,7 @@
 """Many writes at once: transactions as full as the server takes them, several under way, encoded by hand.
 
-Encoding by hand halves the CPU time of a bulk write; `tests/unit/test_etcd.py` compares it with protobuf's.
+Encoding by hand halves the CPU time of a bulk write.
+`tests/unit/metadata/etcd/test_etcd.py` compares the result with protobuf's.
 """
 
 from __future__ import annotations

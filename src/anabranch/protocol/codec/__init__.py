@@ -11,7 +11,8 @@ columns; nothing of connections or topics.
 | `key_hashes(keys)`         | murmur3-32 of a column of keys                                                         |
 | `IMPLEMENTATION`           | `"native"` (C, built by `pip install` where a compiler is) or `"python"`, its twin     |
 
-Both implementations give the same bytes and raise the same errors; tests/property/test_codec_twins.py compares them.
+Both implementations give the same bytes and raise the same errors;
+tests/property/protocol/test_codec_native.py compares them.
 pyarrow is needed only by those who pass or ask for Arrow. `ANABRANCH_CODEC=python` in the environment chooses the twin
 where both are there; so does `ANABRANCH_NATIVE=off`, which is for all parts in C.
 """

@@ -1,9 +1,9 @@
 """Is a replay the same as the first time? What a task leaves out is compared with what is stored.
 
 A task that finds rows of its name persisted leaves out what has their sequence ids. That is right only if it brings the
-same rows again. Brokers keep a checksum of them (`anabranch.spark.sink.row_checksum`), for the segment and for those before it: the
-task makes its own of what it leaves out (`Memory`). Where there is none (another broker, rows of an older version) the
-stored rows are read back, the last ones of the segment, as many as `LOOKED_AT`.
+same rows again. Brokers keep a checksum of them (`anabranch.spark.sink.row_checksum`), for the segment and for those
+before it: the task makes its own of what it leaves out (`Memory`). Where there is none (another broker, rows of an older
+version) the stored rows are read back, the last ones of the segment, as many as `LOOKED_AT`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,182 @@
+"""`standalone --brokers N` and `anabranch broker` as processes: ready, restarted, stopped, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from anabranch.node.supervisor import Pause
+from tests.support.processes.broker_process import free_port
+from tests.support.processes.sigstop import stop_outside
+
+READY_SECONDS = 60.0
+
+
+class Supervised:
+    def __init__(self, directory: Path, brokers: int, *more: str) -> None:
+        self.port, self.http_port = free_port(), free_port()
+        self.log = directory / "out"
+        command = [
+            sys.executable, "-m", "anabranch", "standalone", "--data", str(directory / "data"),
+            "--port", str(self.port), "--http-port", str(self.http_port), "--brokers", str(brokers), *more,
+        ]  # fmt: skip
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+
+    @property
+    def children(self) -> list[int]:
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return [int(pid) for pid in found]
+
+    def wait(self, is_so: str, condition: object, seconds: float = READY_SECONDS) -> None:
+        assert callable(condition)
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not {is_so} within {seconds:.0f} s:\n{self.log.read_text()}"
+            time.sleep(0.05)
+
+    def wait_ready(self) -> None:
+        self.wait("ready", lambda: "is ready" in self.log.read_text() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.log.read_text()
+
+
+@contextmanager
+def supervised(directory: Path, brokers: int, *more: str) -> Iterator[Supervised]:
+    one = Supervised(directory, brokers, *more)
+    try:
+        yield one
+    finally:
+        if one.process.poll() is None:
+            one.process.send_signal(signal.SIGTERM)
+            try:
+                one.process.wait(40)
+            except subprocess.TimeoutExpired:
+                one.process.kill()
+                one.process.wait()
+
+
+def is_alive(pid: int) -> bool:
+    """A dead process that nobody has buried yet, as under an init that does not care for orphans, is dead."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def test_three_brokers_serve_as_one_and_are_kept_alive(tmp_path: Path) -> None:
+    with supervised(tmp_path, 3) as brokers:
+        brokers.wait_ready()
+        before = brokers.children
+        assert len(before) == 3
+        client = pulsar.Client(
+            f"pulsar://127.0.0.1:{brokers.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        try:
+            reader = client.subscribe(
+                [f"t{n}" for n in range(6)], "s", initial_position=pulsar.InitialPosition.Earliest
+            )
+            producers = [client.create_producer(f"t{n}") for n in range(6)]
+            sent: set[bytes] = set()
+            for turn in range(30):
+                if turn == 10:
+                    os.kill(before[0], signal.SIGKILL)
+                for number, producer in enumerate(producers):
+                    value = f"{turn}-{number}".encode()
+                    producer.send(value)
+                    sent.add(value)
+            got: set[bytes] = set()
+            while got != sent:
+                message = reader.receive(20_000)
+                got.add(message.data())
+                reader.acknowledge(message)
+        finally:
+            client.close()
+        brokers.wait("three again", lambda: len(brokers.children) == 3 and brokers.children != before)
+        assert re.search(r"WARNING .*broker ended broker=1 code=-9", brokers.log.read_text())
+        brokers.process.send_signal(signal.SIGTERM)
+        assert brokers.process.wait(40) == 0
+        assert not any(map(is_alive, before))
+
+
+def test_a_broker_that_was_frozen_for_too_long_is_started_again(tmp_path: Path) -> None:
+    with supervised(tmp_path, 2) as brokers:
+        brokers.wait_ready()
+        before = brokers.children
+        client = pulsar.Client(
+            f"pulsar://127.0.0.1:{brokers.port}", logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+        )
+        try:
+            client.subscribe([f"t{n}" for n in range(16)], "keeps").close()  # a sweep drops what nobody needs
+            producers = [client.create_producer(f"t{n}", send_timeout_millis=0) for n in range(16)]
+            for producer in producers:
+                producer.send(b"before")
+            frozen = before[0]
+            stop_outside(frozen, tmp_path / "data" / "metadata")
+            try:
+                brokers.wait("taken over", lambda: "log recovered" in brokers.log.read_text())
+            finally:
+                os.kill(frozen, signal.SIGCONT)
+            brokers.wait("started again", lambda: len(brokers.children) == 2 and frozen not in brokers.children)
+            assert re.search(r"WARNING .*broker ended broker=1 code=3", brokers.log.read_text())
+            for producer in producers:
+                producer.send(b"after")
+            for number in range(16):
+                reader = client.create_reader(f"t{number}", pulsar.MessageId.earliest)
+                assert [reader.read_next(20_000).data() for _ in range(2)] == [b"before", b"after"]
+        finally:
+            client.close()
+
+
+def test_no_broker_outlives_its_supervisor(tmp_path: Path) -> None:
+    with supervised(tmp_path, 2) as brokers:
+        brokers.wait_ready()
+        children = brokers.children
+        brokers.process.kill()
+        brokers.process.wait()
+        brokers.wait("gone", lambda: not any(map(is_alive, children)), 40)
+
+
+def test_brokers_that_never_start_end_the_supervisor(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "volume.json").write_text("no volume")
+    with supervised(tmp_path, 2) as brokers:
+        assert brokers.process.wait(READY_SECONDS) == 1
+        text = brokers.log.read_text()
+        assert "broker does not start" in text
+        assert "is not a volume description" in text
+        assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["standalone", "--brokers", "2", "--metadata", "memory:"], "only one process"),
+        (["standalone", "--brokers", "2", "--port", "0"], "share one port"),
+        (["standalone", "--brokers", "0"], "--brokers"),
+        (["broker", "--metadata", "memory:", "--data", "x", "--port", "0"], "--id"),
+        (["broker", "--data", "x"], "--metadata"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "anabranch", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_pauses_grow_for_those_that_die_young() -> None:
+    pause = Pause()
+    assert [pause.after(deaths) for deaths in (0, 1, 2, 3, 4, 9, 50)] == [0.0, 0.25, 0.5, 1.0, 2.0, 10.0, 10.0]

@@ -1,0 +1,72 @@
+"""What the HTTP port tells about brokers: names, leader, what is loaded, how it is configured; secrets stay inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.conftest import StartBroker
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_calls import Rest, eventually
+
+BROKERS = "/admin/v2/brokers"
+
+
+def test_one_broker_that_leads(broker: BrokerProcess) -> None:
+    rest, here = Rest(broker.http_url), broker.http_url.removeprefix("http://")
+    assert rest.expect("GET", BROKERS) == [here]
+    assert rest.expect("GET", f"{BROKERS}/standalone") == [here]
+    assert rest.call("GET", f"{BROKERS}/elsewhere")[0] == 404
+    assert rest.expect("GET", f"{BROKERS}/leaderBroker") == {"serviceUrl": broker.http_url, "brokerId": here}
+
+
+def test_loaded_topics_by_bundle(broker: BrokerProcess, topic: str) -> None:
+    rest, here = Rest(broker.http_url), broker.http_url.removeprefix("http://")
+    path = topic.replace("://", "/")
+    rest.expect("PUT", f"/admin/v2/{path}")
+    namespace = "/".join(path.split("/")[1:3])
+    tree = rest.expect("GET", "/admin/v2/broker-stats/topics")[namespace]
+    [bundle] = [bundle for bundle, domains in tree.items() if topic in domains.get("persistent", ())]
+    owned = rest.expect("GET", f"{BROKERS}/standalone/{here}/ownedNamespaces")
+    assert owned[f"{namespace}/{bundle}"]["is_active"]
+    assert rest.call("GET", f"{BROKERS}/standalone/other:1/ownedNamespaces")[0] == 404
+
+
+def test_the_configuration_has_everything_but_secrets(start_broker: StartBroker, tmp_path: Path) -> None:
+    secret = "c2VjcmV0LXRoYXQtbm9ib2R5LW1heS1zZWUtMDEyMzQ1Njc4OQ=="
+    words = ["--set", f"security.token_secret_key=data:;base64,{secret}", "--set", "broker.sweep_seconds=7.5"]
+    rest = Rest(start_broker(arguments=words).http_url)
+    values = rest.expect("GET", f"{BROKERS}/configuration/runtime")
+    assert values["broker.sweep_seconds"] == "7.5" and values["storage.sync"] == "group"
+    assert all(isinstance(value, str) for value in values.values())
+    assert values["security.token_secret_key"] == "(set, not shown)"
+    assert secret not in str(values)
+    assert rest.expect("GET", f"{BROKERS}/configuration") == []
+    assert rest.expect("GET", f"{BROKERS}/configuration/values") == {}
+    for method, path in (("POST", "broker.sweep_seconds/1"), ("DELETE", "broker.sweep_seconds")):
+        status, body = rest.call(method, f"{BROKERS}/configuration/{path}")
+        assert status == 412 and "non-dynamic" in body["reason"]
+    assert rest.expect("GET", f"{BROKERS}/internal-configuration")["metadataStoreUrl"].startswith("sqlite:")
+
+
+def test_quotas_are_looked_at_on_request(start_broker: StartBroker) -> None:
+    rest = Rest(start_broker(arguments=["--set", "broker.sweep_seconds=3600"]).http_url)
+    topic = "/admin/v2/persistent/public/default/t"
+    rest.expect("PUT", topic)
+    rest.expect("PUT", f"{topic}/subscription/s", "earliest")
+    rest.expect(
+        "POST",
+        "/admin/v2/namespaces/public/default/backlogQuota",
+        {"limitTime": 1, "policy": "consumer_backlog_eviction"},
+    )
+    rest.expect(
+        "POST",
+        "/admin/v2/namespaces/public/default/backlogQuota?backlogQuotaType=message_age",
+        {"limitTime": 1, "policy": "consumer_backlog_eviction"},
+    )
+    rest.expect("POST", "/topics/persistent/public/default/t", {"messages": [{"payload": "old"}]})
+
+    def is_evicted() -> bool:
+        rest.expect("GET", f"{BROKERS}/backlogQuotaCheck")
+        return bool(rest.expect("GET", f"{topic}/stats")["subscriptions"]["s"]["msgBacklog"] == 0)
+
+    eventually(is_evicted, what="the old message is passed over")

@@ -1,0 +1,393 @@
+"""The real pulsar-admin (Java) against our broker: every verb that we serve, and a clear no for the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pulsar
+import pytest
+
+from tests.services.available import pulsar_admin
+from tests.services.pulsar_admin import PulsarAdmin
+from tests.support.in_memory.credentials import Authority, token_of, write_secret
+from tests.support.processes.broker_process import BrokerProcess, free_port
+from tests.support.traffic.stock_calls import publish_batch
+from tests.support.traffic.stock_client import new_client
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pulsar_admin")]
+
+NS = "t1/n1"
+A = f"persistent://{NS}/a"
+P = f"persistent://{NS}/p"
+
+NOT_SERVED = {
+    "clusters": {
+        *("update-peer-clusters", "get-peer-clusters", "get-cluster-migration", "update-cluster-migration"),
+        *(f"{verb}-failure-domain" for verb in ("get", "create", "update", "delete")),
+        "list-failure-domains",
+    },
+    "namespaces": {
+        *(f"{verb}-bookie-affinity-group" for verb in ("get", "set", "delete")),
+        *(f"{verb}-offload-policies" for verb in ("get", "set", "remove")),
+        *("get-offload-threshold", "set-offload-threshold"),
+        *("get-offload-deletion-lag", "set-offload-deletion-lag", "clear-offload-deletion-lag"),
+        *(f"{verb}-resource-group" for verb in ("get", "set", "remove")),
+        *(f"{verb}-entry-filters" for verb in ("get", "set", "remove")),
+        *("update-migration-state", "get-topic-positions", "get-anti-affinity-namespaces"),
+    },
+    "topics": {
+        *("offload", "offload-status", "get-retention"),
+        *(f"{verb}-replication-clusters" for verb in ("get", "set", "remove")),
+        *("get-shadow-topics", "set-shadow-topics", "remove-shadow-topics", "create-shadow-topic", "get-shadow-source"),
+        *("get-schema-validation-enforce", "set-schema-validation-enforce"),  # policies of single topics
+    },
+    "schemas": {"extract"},  # reads a jar, then uploads
+    "brokers": {"shutdown"},  # a signal does that
+}
+"""Geo-replication, offloading, bookies, resource groups, filters and policies of single topics: not there."""
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    process = BrokerProcess(tmp_path_factory.mktemp("java-admin") / "data").start()
+    try:
+        yield process
+        process.stop()
+    finally:
+        process.close()
+
+
+@pytest.fixture(scope="module")
+def admin(process: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PulsarAdmin]:
+    with pulsar_admin(process.http_url, tmp_path_factory.mktemp("java")) as tool:
+        tool.ok("tenants", "create", "t1")
+        tool.ok("namespaces", "create", NS)
+        yield tool
+
+
+@pytest.fixture
+def stock(process: BrokerProcess) -> Iterator[pulsar.Client]:
+    client = new_client(process.service_url)
+    yield client
+    client.close()
+
+
+def test_clusters(admin: PulsarAdmin) -> None:
+    assert admin.ok("clusters", "list").lines == ["standalone"]
+    admin.ok("clusters", "create", "other", "--url", "http://o:8080", "--broker-url", "pulsar://o:6650")
+    admin.ok("clusters", "update", "other", "--url", "http://p:8080", "--broker-url", "pulsar://o:6650")
+    assert admin.ok("clusters", "get", "other").json["serviceUrl"] == "http://p:8080"
+    assert "already exists" in admin.refused("clusters", "create", "other", "--url", "http://o:8080").lower()
+    admin.ok("clusters", "delete", "other")
+    assert "does not exist" in admin.refused("clusters", "get", "other")
+    assert "cannot be deleted" in admin.refused("clusters", "delete", "standalone")
+
+
+def test_tenants(admin: PulsarAdmin) -> None:
+    admin.ok("tenants", "create", "t2", "-r", "r1")
+    admin.ok("tenants", "update", "t2", "-r", "r1,r2")
+    shown = admin.ok("tenants", "get", "t2").json
+    assert sorted(shown["adminRoles"]) == ["r1", "r2"] and "standalone" in shown["allowedClusters"]
+    assert admin.ok("tenants", "list").lines == ["public", "t1", "t2"]
+    assert "already exist" in admin.refused("tenants", "create", "t2")
+    admin.ok("tenants", "delete", "t2")
+    assert "Tenant" in admin.refused("tenants", "get", "t2")
+    assert "active namespaces" in admin.refused("tenants", "delete", "t1")
+
+
+def test_brokers(admin: PulsarAdmin, process: BrokerProcess) -> None:
+    here = process.http_url.removeprefix("http://")
+    assert admin.ok("brokers", "list", "standalone").lines == [here]
+    assert "nowhere" in admin.refused("brokers", "list", "nowhere")
+    assert admin.ok("brokers", "leader-broker").json == {"serviceUrl": process.http_url, "brokerId": here}
+    admin.ok("topics", "create", f"persistent://{NS}/owned")
+    assert f"{NS}/0x" in admin.ok("brokers", "namespaces", "standalone", "--url", here).out
+    admin.ok("topics", "delete", f"persistent://{NS}/owned")
+    assert admin.ok("brokers", "list-dynamic-config").lines == []
+    assert admin.ok("brokers", "get-all-dynamic-config").lines == []
+    assert "sqlite:" in admin.ok("brokers", "get-internal-config").json["metadataStoreUrl"]
+    assert "broker.message_bytes_max    5242880" in admin.ok("brokers", "get-runtime-config").out
+    for verb, *more in (("update-dynamic-config", "--value", "1"), ("delete-dynamic-config",)):
+        assert "Can't update non-dynamic" in admin.refused("brokers", verb, "--config", "x", *more)
+    assert admin.ok("brokers", "healthcheck").lines == ["ok"]
+    assert admin.ok("brokers", "backlog-quota-check").lines == ["ok"]
+    assert admin.ok("brokers", "version").lines == ["0.1.0.dev0"]
+
+
+def test_namespaces(admin: PulsarAdmin) -> None:
+    admin.ok("namespaces", "create", "t1/n2", "-b", "8", "-c", "standalone")
+    assert admin.ok("namespaces", "list", "t1").lines == [NS, "t1/n2"]
+    assert admin.ok("namespaces", "bundles", "t1/n2").json["numBundles"] == 8
+    admin.ok("namespaces", "split-bundle", "t1/n2", "-b", "0x00000000_0x20000000")
+    assert admin.ok("namespaces", "bundles", "t1/n2").json["numBundles"] == 9
+    assert admin.ok("namespaces", "policies", "t1/n2").json["replication_clusters"] == ["standalone"]
+    assert admin.ok("namespaces", "topics", "t1/n2").lines == []
+    admin.ok("namespaces", "unload", "t1/n2")
+    admin.ok("namespaces", "clear-backlog", "t1/n2", "-force")
+    admin.ok("namespaces", "unsubscribe", "t1/n2", "-s", "nobody")
+    admin.ok("namespaces", "delete", "t1/n2")
+    assert "does not exist" in admin.refused("namespaces", "policies", "t1/n2")
+    assert "already exists" in admin.refused("namespaces", "create", NS)
+
+
+def test_permissions(admin: PulsarAdmin) -> None:
+    admin.ok("namespaces", "grant-permission", NS, "--role", "r", "--actions", "produce,consume")
+    shown = admin.ok("namespaces", "permissions", NS).out
+    assert shown.startswith("r ") and "consume" in shown and "produce" in shown
+    admin.ok("namespaces", "revoke-permission", NS, "--role", "r")
+    assert admin.ok("namespaces", "permissions", NS).lines == []
+    admin.ok("namespaces", "grant-subscription-permission", NS, "--subscription", "s", "--roles", "r1,r2")
+    assert "r1" in admin.ok("namespaces", "subscription-permission", NS).out
+    admin.ok("namespaces", "revoke-subscription-permission", NS, "--subscription", "s", "--role", "r1")
+    assert "r1" not in admin.ok("namespaces", "subscription-permission", NS).out
+
+
+POLICIES: dict[str, tuple[list[str], str]] = {
+    "subscription-types-enabled": (["-t", "Shared,Failover"], "Shared"),
+    "persistence": (["-e", "1", "-w", "1", "-a", "1", "-r", "0"], "bookkeeperAckQuorum"),
+    "message-ttl": (["-ttl", "60"], "60"),
+    "max-subscriptions-per-topic": (["-m", "5"], "5"),
+    "subscription-expiration-time": (["-t", "5"], "5"),
+    "deduplication": (["-e"], "true"),
+    "auto-topic-creation": (["-e", "-t", "partitioned", "-n", "2"], '"defaultNumPartitions" : 2'),
+    "auto-subscription-creation": (["-e"], '"allowAutoSubscriptionCreation" : true'),
+    "retention": (["-t", "1h", "-s", "10M"], '"retentionTimeInMinutes" : 60'),
+    "dispatch-rate": (["-md", "100", "-bd", "1000", "-dt", "2"], '"ratePeriodInSecond" : 2'),
+    "subscribe-rate": (["-sr", "10", "-st", "30"], '"subscribeThrottlingRatePerConsumer" : 10'),
+    "subscription-dispatch-rate": (["-md", "100", "-bd", "1000", "-dt", "1"], '"dispatchThrottlingRateInMsg" : 100'),
+    "publish-rate": (["-m", "100", "-b", "10000"], '"publishThrottlingRateInByte" : 10000'),
+    "replicator-dispatch-rate": (["-md", "100", "-bd", "1000", "-dt", "1"], '"dispatchThrottlingRateInByte" : 1000'),
+    "delayed-delivery": (["-e", "-t", "1s"], '"active" : true'),
+    "inactive-topic-policies": (
+        ["-e", "-t", "1h", "-m", "delete_when_no_subscriptions"],
+        '"deleteWhileInactive" : true',
+    ),
+    "max-producers-per-topic": (["-p", "5"], "5"),
+    "max-consumers-per-topic": (["-c", "5"], "5"),
+    "max-consumers-per-subscription": (["-c", "5"], "5"),
+    "max-unacked-messages-per-subscription": (["-c", "5"], "5"),
+    "max-unacked-messages-per-consumer": (["-c", "5"], "5"),
+    "compaction-threshold": (["-t", "10M"], "10485760"),
+    "deduplication-snapshot-interval": (["-i", "100"], "100"),
+    "max-topics-per-namespace": (["-t", "50"], "50"),
+    "dispatcher-pause-on-ack-state-persistent": ([], "true"),
+}
+"""set, get, remove: the words of set, and what get shows then."""
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_policy(admin: PulsarAdmin, policy: str) -> None:
+    words, shown = POLICIES[policy]
+    before = admin.ok("namespaces", f"get-{policy}", NS).out
+    assert shown not in before
+    admin.ok("namespaces", f"set-{policy}", NS, *words)
+    assert shown in admin.ok("namespaces", f"get-{policy}", NS).out
+    admin.ok("namespaces", f"remove-{policy}", NS)
+    assert admin.ok("namespaces", f"get-{policy}", NS).out == before
+
+
+def test_policies_without_a_remove(admin: PulsarAdmin) -> None:
+    admin.ok("namespaces", "set-backlog-quota", NS, "-l", "10M", "-p", "producer_request_hold")
+    admin.ok("namespaces", "set-backlog-quota", NS, "-lt", "3600", "-p", "producer_exception", "-t", "message_age")
+    shown = admin.ok("namespaces", "get-backlog-quotas", NS).out
+    assert "limitSize=10485760" in shown and "limitTime=3600" in shown
+    admin.ok("namespaces", "remove-backlog-quota", NS)
+    admin.ok("namespaces", "remove-backlog-quota", NS, "-t", "message_age")
+    assert admin.ok("namespaces", "get-backlog-quotas", NS).lines == []
+    admin.ok("namespaces", "set-clusters", NS, "-c", "standalone")
+    assert admin.ok("namespaces", "get-clusters", NS).lines == ["standalone"]
+    admin.ok("namespaces", "set-allowed-clusters", NS, "-c", "standalone")
+    assert admin.ok("namespaces", "get-allowed-clusters", NS).lines == ["standalone"]
+    admin.ok("namespaces", "set-anti-affinity-group", NS, "-g", "g1")
+    assert admin.ok("namespaces", "get-anti-affinity-group", NS).lines == ["g1"]
+    admin.ok("namespaces", "delete-anti-affinity-group", NS)
+    for name in ("encryption-required", "schema-validation-enforce", "is-allow-auto-update-schema"):
+        for flag, shown in (("-e", "true"), ("-d", "false")):
+            admin.ok("namespaces", f"set-{name}", NS, flag)
+            assert admin.ok("namespaces", f"get-{name}", NS).lines == [shown]
+    admin.ok("namespaces", "set-is-allow-auto-update-schema", NS, "-e")
+    admin.ok("namespaces", "set-subscription-auth-mode", NS, "-m", "Prefix")
+    assert admin.ok("namespaces", "get-subscription-auth-mode", NS).lines == ['"Prefix"']
+    admin.ok("namespaces", "set-subscription-auth-mode", NS, "-m", "None")
+    admin.ok("namespaces", "set-schema-compatibility-strategy", NS, "-c", "BACKWARD")
+    assert admin.ok("namespaces", "get-schema-compatibility-strategy", NS).lines == ["BACKWARD"]
+    admin.ok("namespaces", "set-schema-autoupdate-strategy", NS, "-c", "Full")
+    assert admin.ok("namespaces", "get-schema-autoupdate-strategy", NS).lines == ["FULL"]
+    admin.ok("namespaces", "set-property", NS, "-k", "a", "-v", "1")
+    assert admin.ok("namespaces", "get-property", NS, "-k", "a").lines == ["1"]
+    assert admin.ok("namespaces", "remove-property", NS, "-k", "a").lines == ["1"]
+    admin.ok("namespaces", "set-properties", NS, "-p", "b=2")
+    assert admin.ok("namespaces", "get-properties", NS).json == {"b": "2"}
+    admin.ok("namespaces", "clear-properties", NS)
+    assert admin.ok("namespaces", "get-properties", NS).json == {}
+
+
+def test_inactive_topics_disabled_keeps_the_rest(admin: PulsarAdmin) -> None:
+    admin.ok("namespaces", "set-inactive-topic-policies", NS, "-d", "-t", "1h", "-m", "delete_when_no_subscriptions")
+    shown = admin.ok("namespaces", "get-inactive-topic-policies", NS).json
+    assert not shown["deleteWhileInactive"] and shown["maxInactiveDurationSeconds"] == 3600
+    admin.ok("namespaces", "remove-inactive-topic-policies", NS)
+
+
+def test_topics(admin: PulsarAdmin, stock: pulsar.Client, process: BrokerProcess) -> None:
+    admin.ok("topics", "create", A)
+    assert "already exists" in admin.refused("topics", "create", A)
+    assert admin.ok("topics", "list", NS).lines == [A]
+    admin.ok("topics", "grant-permission", A, "--role", "r", "--actions", "produce")
+    assert admin.ok("topics", "permissions", A).lines == ["r", "[produce]"]
+    admin.ok("topics", "revoke-permission", A, "--role", "r")
+    assert admin.ok("topics", "lookup", A).lines == [process.service_url]
+    assert admin.ok("topics", "bundle-range", A).out.startswith("0x")
+    admin.ok("topics", "update-properties", A, "-p", "k=v")
+    assert admin.ok("topics", "get-properties", A).lines == ["k", "v"]
+    admin.ok("topics", "remove-properties", A, "-k", "k")
+    admin.ok("topics", "create-subscription", A, "-s", "s1")
+    admin.ok("topics", "create-subscription", A, "-s", "s2", "-m", "earliest", "-p", "x=1")
+    assert sorted(admin.ok("topics", "subscriptions", A).lines) == ["s1", "s2"]
+    admin.ok("topics", "update-subscription-properties", A, "-s", "s1", "-p", "a=b")
+    assert admin.ok("topics", "get-subscription-properties", A, "-s", "s1").json == {"a": "b"}
+
+    producer = stock.create_producer(A, batching_enabled=False)
+    ids = [producer.send(b"message %d" % number, properties={"n": str(number)}) for number in range(6)]
+    producer.close()
+    publish_batch(stock, A, [b"batched 1", b"batched 2"])
+    shown = admin.ok("topics", "peek-messages", A, "-s", "s1", "-n", "7").out
+    assert all(f"message {number}" in shown for number in range(6)) or "6d 65 73 73" in shown
+    assert "Batch Message ID" in shown
+    assert "Message ID: " in admin.ok("topics", "examine-messages", A, "-i", "earliest", "-m", "1").out
+    first = ids[0]
+    by_id = admin.ok("topics", "get-message-by-id", A, "-l", str(first.ledger_id()), "-e", str(first.entry_id())).out
+    assert f"{first.ledger_id()}:{first.entry_id()}" in by_id
+    assert admin.ok("topics", "get-message-id", A, "-d", "2020-01-01T00:00:00Z").json["entryId"] == first.entry_id()
+    assert admin.ok("topics", "last-message-id", A).json["entryId"] == first.entry_id() + 6
+    stats = admin.ok("topics", "stats", A).json
+    assert stats["msgInCounter"] == 8 and set(stats["subscriptions"]) == {"s1", "s2"}
+    assert admin.ok("topics", "stats-internal", A).json["numberOfEntries"] == 7
+    assert set(admin.ok("topics", "info-internal", A).json["cursors"]) == {"s1", "s2"}
+    assert int(admin.ok("topics", "get-backlog-size", A, "-m", f"{first.ledger_id()}:{first.entry_id()}").out) > 0
+    assert A in json.dumps(admin.ok("broker-stats", "topics").json)
+
+    def backlog(name: str) -> int:
+        return int(admin.ok("topics", "analyze-backlog", A, "-s", name).json["entries"])
+
+    assert backlog("s1") == 7
+    admin.ok("topics", "skip", A, "-s", "s1", "-n", "2")
+    assert backlog("s1") == 5
+    admin.ok("topics", "clear-backlog", A, "-s", "s1")
+    assert backlog("s1") == 0
+    admin.ok("topics", "reset-cursor", A, "-s", "s1", "-t", "1h")
+    assert backlog("s1") == 7
+    admin.ok("topics", "reset-cursor", A, "-s", "s1", "-m", f"{ids[2].ledger_id()}:{ids[2].entry_id()}")
+    assert backlog("s1") == 5
+    assert "not issued" in admin.refused("topics", "expire-messages", A, "-s", "s1", "-t", "3600")
+    admin.ok("topics", "expire-messages", A, "-s", "s1", "-p", f"{ids[3].ledger_id()}:{ids[3].entry_id()}")
+    assert backlog("s1") == 3
+    admin("topics", "expire-messages-all-subscriptions", A, "-t", "3600")
+    admin.ok("topics", "set-replicated-subscription-status", A, "-s", "s1", "-d")
+    assert admin.ok("topics", "get-replicated-subscription-status", A, "-s", "s1").lines[-1] == "false"
+    admin.ok("topics", "compact", A)
+    assert "ompaction" in admin.ok("topics", "compaction-status", A, "-w").out
+    admin.ok("topics", "truncate", A)
+    assert backlog("s2") == 0
+    admin.ok("topics", "trim-topic", A)
+    admin.ok("topics", "unsubscribe", A, "-s", "s2")
+    assert "not found" in admin.refused("topics", "unsubscribe", A, "-s", "s2")
+    admin.ok("topics", "unload", A)
+    assert "terminated at" in admin.ok("topics", "terminate", A).out
+    admin.ok("topics", "unsubscribe", A, "-s", "s1")
+    admin.ok("topics", "delete", A)
+    assert admin.ok("topics", "list", NS).lines == []
+    assert "not found" in admin.refused("topics", "stats", A).lower()
+
+
+def test_partitioned_topics(admin: PulsarAdmin, process: BrokerProcess) -> None:
+    admin.ok("topics", "create-partitioned-topic", P, "-p", "2")
+    admin.ok("topics", "update-partitioned-topic", P, "-p", "3")
+    assert admin.ok("topics", "get-partitioned-topic-metadata", P).json["partitions"] == 3
+    assert admin.ok("topics", "list-partitioned-topics", NS).lines == [P]
+    assert admin.ok("topics", "partitioned-lookup", P).lines[1::2] == [process.service_url] * 3
+    admin.ok("topics", "delete", f"{P}-partition-1")
+    assert len(admin.ok("topics", "list", NS).lines) == 2
+    admin.ok("topics", "create-missed-partitions", P)
+    assert len(admin.ok("topics", "list", NS).lines) == 3
+    stats = admin.ok("topics", "partitioned-stats", P, "--per-partition").json
+    assert stats["metadata"]["partitions"] == 3 and len(stats["partitions"]) == 3
+    assert stats["backlogQuotaLimitSize"] == -1  # not the sum of what is not set
+    assert len(admin.ok("topics", "partitioned-stats-internal", P).json["partitions"]) == 3
+    assert "terminated at" in admin.ok("topics", "partitioned-terminate", P).out
+    admin.ok("topics", "delete-partitioned-topic", P)
+    assert admin.ok("topics", "list", NS).lines == []
+
+
+def test_schemas(admin: PulsarAdmin, tmp_path: Path) -> None:
+    topic = f"persistent://{NS}/with-schema"
+    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    first.write_text(json.dumps({"type": "AVRO", "schema": json.dumps(record), "properties": {}}))
+    record["fields"].append({"name": "b", "type": "string"})  # type: ignore[attr-defined]  # a list
+    second.write_text(json.dumps({"type": "AVRO", "schema": json.dumps(record), "properties": {}}))
+    admin.ok("topics", "create", topic)
+    admin.ok("namespaces", "set-schema-compatibility-strategy", NS, "-c", "BACKWARD")
+    assert "not found" in admin.refused("schemas", "get", topic).lower()
+    admin.ok("schemas", "upload", topic, "-f", str(first))
+    assert '"a"' in admin.ok("schemas", "get", topic).out
+    assert '"a"' in admin.ok("schemas", "get", topic, "-v", "0").out
+    assert "not found" in admin.refused("schemas", "get", topic, "-v", "7").lower()
+    assert "incompatible" in admin.refused("schemas", "upload", topic, "-f", str(second)).lower()
+    admin("schemas", "compatibility", topic, "-f", str(second))
+    assert admin.ok("schemas", "metadata", topic).json["info"]["version"] == 0
+    admin.ok("schemas", "delete", topic)
+    assert "not found" in admin.refused("schemas", "get", topic).lower()
+    admin.ok("topics", "delete", topic)
+
+
+@pytest.mark.parametrize("noun", ["tenants", "clusters", "brokers", "namespaces", "topics", "schemas"])
+def test_every_verb_was_tried(admin: PulsarAdmin, noun: str) -> None:
+    """Runs last, in the same worker as the tests above; on its own it has nothing to look at."""
+    if len(admin.tried) < 100:
+        pytest.skip("only after the tests above")
+    known = admin.verbs(noun)
+    left_out = NOT_SERVED.get(noun, set())
+    assert len(known) >= 5 and left_out <= known
+    assert known - {verb for tried, verb in admin.tried if tried == noun} - left_out == set()
+
+
+def test_what_is_not_served_is_said_clearly(admin: PulsarAdmin) -> None:
+    assert "nothing is served under" in admin.refused("namespaces", "get-offload-policies", NS)
+    assert "nothing is served under" in admin.refused("clusters", "list-failure-domains", "standalone")
+    assert "single topics" in admin.refused("topics", "get-retention", A)
+
+
+def test_with_tokens_and_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files, https = authority.issue("localhost"), free_port()
+    words = {
+        "security.methods": "token",
+        "security.token_secret_key": write_secret(tmp_path),
+        "security.authorization": "true",
+        "security.superusers": "root",
+        "tls.cert_file": files.certificate,
+        "tls.key_file": files.key,
+        "tls.port": free_port(),
+        "tls.http_port": https,
+    }
+    arguments = [word for name, value in words.items() for word in ("--set", f"{name}={value}")]
+    with BrokerProcess(tmp_path / "data", arguments=arguments) as broker:
+
+        def signed_in(url: str, role: str) -> PulsarAdmin:
+            plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+            token = f"token:{token_of(role)}"
+            trusted = str(authority.path)
+            return pulsar_admin(url, tmp_path, authPlugin=plugin, authParams=token, tlsTrustCertsFilePath=trusted)
+
+        with signed_in(f"https://localhost:{https}", "root") as root:
+            root.ok("tenants", "create", "acme", "-r", "boss")
+            root.ok("namespaces", "create", "acme/n")
+            assert root.ok("brokers", "healthcheck").lines == ["ok"]
+        with signed_in(broker.http_url, "boss") as boss:
+            boss.ok("topics", "create", "persistent://acme/n/t")
+            boss.ok("namespaces", "grant-permission", "acme/n", "--role", "worker", "--actions", "produce")
+            said = boss.refused("tenants", "list")
+            assert "not allowed" in said and token_of("boss") not in said

@@ -1,0 +1,55 @@
+"""What one broker changes, every broker goes by: policies, permissions, partitions, schemas, deletions."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.topic.topic import Topic
+from anabranch.model.names import TopicName
+from anabranch.model.schema import Schema, SchemaType
+from anabranch.node.settings.node import MetadataSettings
+from tests import services
+from tests.support.processes.in_process_cluster import nodes, topic_at, until
+
+
+def fresh_url(kind: str) -> str:
+    """A place of its own on the server that the test process shares."""
+    base, name = services.shared(kind).url, f"news-{uuid.uuid4().hex[:8]}"
+    return f"{base}/default/{name}" if kind == "oxia" else f"{base}/{name}"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "zk", "etcd", "oxia"])
+async def test_policies_changed_at_one_broker_count_at_the_other(tmp_path: Path, kind: str) -> None:
+    more = {} if kind == "sqlite" else {"metadata": MetadataSettings(url=fresh_url(kind))}
+    async with nodes(tmp_path, "b1", "b2", **more) as (one, two):
+        name = topic_at(two)
+        topic = await two.services.topics.get(name, create=True)
+        assert isinstance(topic, Topic) and not topic.deduplicates
+        await one.services.catalog.change_policies("public/default", lambda known: replace(known, deduplication=True))
+        await until(lambda: topic.deduplicates)
+        await one.services.catalog.change_policies("public/default", lambda known: replace(known, deduplication=False))
+        await until(lambda: not topic.deduplicates)
+
+
+async def test_partitions_schemas_and_deletions_have_no_memory_of_their_own(tmp_path: Path) -> None:
+    async with nodes(tmp_path, "b1", "b2") as (one, two):
+        parent = TopicName.parse("persistent://public/default/parent")
+        assert await two.services.catalog.partitions(parent) == 0
+        await one.services.catalog.create_partitioned(parent, 3)
+        assert await two.services.catalog.partitions(parent) == 3
+        schema = Schema(SchemaType.STRING, b"")
+        assert await two.services.schemas.find(parent, schema) is None
+        await one.services.schemas.register(parent, schema)
+        assert await two.services.schemas.find(parent, schema) == 0
+        gone = topic_at(one)
+        await one.services.topics.create(gone)
+        assert await two.services.catalog.exists(gone)
+        await one.services.topics.delete(gone, force=False)
+        assert not await two.services.catalog.exists(gone)
+        with pytest.raises(TopicNotFound):
+            await two.services.catalog.check_may_load(gone, create=False)

@@ -1,0 +1,309 @@
+"""Layouts as they are told to watchers while reads are late: never an older one after a newer one, nobody forgotten.
+
+The real `Watches` on a memory store whose reads can be held back: what was read is then older than what is told
+meanwhile. Time is simulated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from anabranch.controller.interface import LayoutView, TopicExists
+from anabranch.controller.layout_watches import Watches
+from anabranch.controller.record_store import Records
+from anabranch.controller.records.keys import record_key
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.topic_record import TopicRecord, planned
+from anabranch.controller.records.topic_record_codec import encode_record
+from anabranch.controller.topic.leader_terms import Offices
+from anabranch.controller.topic.operation_events import TopicGone
+from anabranch.metadata.interface import ANY, Versioned
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.model.errors import Error
+from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.names import TopicName
+from anabranch.model.replacement import plan_split
+from tests.support.in_memory.controllers import TOPIC, Placing
+from tests.support.in_memory.simulated_loop import LoopClock, run_simulated
+from tests.support.models.layout_histories import split
+
+
+class LateStore(MemoryStore):
+    """A read sees what is there when it is made, and answers when it may."""
+
+    def __init__(self, clock: LoopClock) -> None:
+        super().__init__(clock)
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.answers: list[Versioned | None] | None = None  # instead of what is there: a replica that lags behind
+        self.reads = 0
+
+    async def get(self, key: str) -> Versioned | None:
+        found = await super().get(key)
+        if key == record_key(TOPIC):
+            self.reads += 1
+            if self.answers:
+                found = self.answers.pop(0)
+            await self.may_answer.wait()
+        return found
+
+
+class Told:
+    """A watcher's session: what it was told, in order; ("gone", code) at its end."""
+
+    def __init__(self) -> None:
+        self.news: list[tuple[object, ...]] = []
+        self.plans: list[str] = []  # the running operation that each layout came with
+
+    def layout_changed(self, view: LayoutView) -> None:
+        self.plans.append(view.operation_id)
+        self.news.append((view.incarnation, view.layout.epoch))
+
+    def layout_failed(self, error: Error) -> None:
+        self.news.append(("gone", error.code))
+
+
+@dataclass
+class Nursery:
+    """How topics come to life here: as the test says."""
+
+    create: Callable[[], None] = lambda: None
+    woken: list[TopicName] = field(default_factory=list)
+
+    async def create_by_use(self, topic: TopicName) -> None:
+        self.create()
+
+    async def wake(self, topic: TopicName) -> None:
+        self.woken.append(topic)
+
+    async def partitions(self, topic: TopicName) -> int:
+        return 0
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        self.store = LateStore(self.clock)
+        self.nursery = Nursery()
+        placing = Placing()
+        placing.owner = "a"
+        records = Records(self.store, Offices(self.store, "a"), RecordMemo())
+        self.watches = Watches(self.store, records, placing.at("a"), self.nursery, self.clock)
+
+    async def __aenter__(self) -> World:
+        await self.store.open()
+        await self.watches.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.watches.__aexit__(None, None, None)
+        await self.store.close()
+
+    async def save(self, record: TopicRecord) -> None:
+        await self.store.put(record_key(TOPIC), encode_record(record), expected=ANY)
+
+    async def remove(self) -> None:
+        await self.store.delete(record_key(TOPIC), expected=ANY)
+
+    def watch(self, *, create: bool = False) -> Told:
+        told = Told()
+        self.watches.watch(TOPIC, told, create=create)
+        return told
+
+    async def read_begun(self) -> None:
+        """A watcher's read has seen what is there, and its answer is held back."""
+        reads = self.store.reads
+        async with asyncio.timeout(10):
+            while self.store.reads == reads:
+                await self.clock.sleep(0.001)
+
+    async def settle(self) -> None:
+        """Everything that can happen has happened."""
+        self.store.may_answer.set()
+        await asyncio.sleep(5)
+
+
+def simulated(story: Callable[[World], Coroutine[None, None, None]]) -> Callable[[], None]:
+    """A test that is a story in a world of its own, on simulated time."""
+
+    async def told() -> None:
+        async with World() as world:
+            await story(world)
+
+    def test() -> None:
+        run_simulated(told())
+
+    test.__name__, test.__doc__ = story.__name__, story.__doc__
+    return test
+
+
+def record(epoch: int, incarnation: int = 1) -> TopicRecord:
+    """Of a topic that was split so often."""
+    layout = Layout.initial(1, now_ms=0)
+    for _ in range(epoch):
+        layout = split(layout, layout.active[0].segment_id)
+    return TopicRecord(layout, incarnation=incarnation, leader_term=1)
+
+
+def versioned(found: TopicRecord) -> Versioned:
+    return Versioned(encode_record(found), 1, 0, 0, ephemeral=False)
+
+
+@simulated
+async def test_a_read_that_comes_after_what_the_leader_said(world: World) -> None:
+    await world.save(record(0))
+    world.store.may_answer.clear()
+    told = world.watch()
+    await world.read_begun()  # it has seen epoch 0
+    await world.save(record(2))
+    world.watches.said(TOPIC, record(1))
+    world.watches.said(TOPIC, record(2))
+    await world.settle()
+    assert told.news == [(1, 1), (1, 2)]
+
+
+@simulated
+async def test_a_read_that_does_not_know_of_the_plan_that_the_leader_told(world: World) -> None:
+    """Of the same epoch: no layout is older than the other, and still the plan must not be taken back."""
+    await world.save(record(0))
+    told = world.watch()
+    await world.settle()
+    world.store.may_answer.clear()
+    world.watches.look_again()
+    await world.read_begun()
+    plan = plan_split(record(0).layout, 0, now_ms=1, limits=NO_LIMITS)
+    running = planned(record(0), "op", plan, now_ms=1)
+    await world.save(running)
+    world.watches.said(TOPIC, running)
+    assert told.plans == ["", "op"]
+    await world.settle()
+    assert told.plans == ["", "op"]
+
+
+@simulated
+async def test_a_read_that_is_older_than_the_last_one(world: World) -> None:
+    """A replica that lags behind answers the second read: its layout is not told, and the next change is."""
+    await world.save(record(3))
+    told = world.watch()
+    await world.settle()
+    assert told.news == [(1, 3)]
+    world.store.answers = [versioned(record(1)), versioned(record(2))]
+    for _ in "12":
+        reads = world.store.reads
+        world.watches.look_again()
+        await world.settle()
+        assert world.store.reads > reads
+    assert told.news == [(1, 3)]
+    await world.save(record(4))
+    await world.settle()
+    assert told.news == [(1, 3), (1, 4)]
+
+
+@simulated
+async def test_a_burst_of_changes_during_a_read_is_told_once_and_in_order(world: World) -> None:
+    await world.save(record(0))
+    world.store.may_answer.clear()
+    told = world.watch()
+    await world.read_begun()
+    for epoch in range(1, 6):
+        await world.save(record(epoch))
+    await world.settle()
+    assert told.news == [(1, 0), (1, 5)]
+
+
+@simulated
+async def test_who_comes_late_hears_what_the_others_know_and_not_less(world: World) -> None:
+    await world.save(record(0))
+    first = world.watch()
+    await world.settle()
+    world.store.may_answer.clear()
+    second = world.watch()
+    await world.read_begun()  # for the second one: epoch 0
+    await world.save(record(1))
+    world.watches.said(TOPIC, record(1))
+    await world.settle()
+    assert first.news == [(1, 0), (1, 1)]
+    assert second.news == [(1, 1)]
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_created_while_the_first_answer_is_on_its_way(create: bool) -> None:
+    """Who may create it finds it made by somebody else; who may not hears that it was not there, as it was."""
+
+    async def story() -> None:
+        async with World() as world:
+
+            def taken() -> None:
+                raise TopicExists(f"{TOPIC} exists")
+
+            world.nursery.create = taken
+            world.store.may_answer.clear()
+            told = world.watch(create=create)
+            await world.read_begun()  # nothing is there
+            await world.save(record(0))
+            await world.settle()
+            assert told.news == ([(1, 0)] if create else [("gone", TopicGone.code)])
+            again = world.watch()
+            await world.settle()
+            assert again.news == [(1, 0)]
+
+    run_simulated(story())
+
+
+@simulated
+async def test_deleted_while_the_first_answer_is_on_its_way(world: World) -> None:
+    await world.save(record(2))
+    world.store.may_answer.clear()
+    told = world.watch()
+    await world.read_begun()
+    await world.remove()
+    await world.settle()
+    assert told.news == [(1, 2), ("gone", TopicGone.code)]
+    assert len(world.watches) == 0, "nobody is left waiting"
+
+
+@simulated
+async def test_deleted_and_created_again_while_the_first_answer_is_on_its_way(world: World) -> None:
+    """The next life has a lower epoch: that is no reason not to tell it."""
+    await world.save(record(2))
+    world.store.may_answer.clear()
+    told = world.watch()
+    await world.read_begun()
+    await world.remove()
+    await world.save(record(0, incarnation=2))
+    await world.settle()
+    assert told.news == [(1, 2), (2, 0)]
+    await world.save(record(1, incarnation=2))
+    await world.settle()
+    assert told.news[-1] == (2, 1)
+
+
+@simulated
+async def test_being_deleted_is_gone_for_watchers(world: World) -> None:
+    await world.save(replace(record(1), is_deleting=True))
+    told = world.watch()
+    await world.settle()
+    assert told.news == [("gone", TopicGone.code)]
+    await world.remove()
+    await world.save(record(0, incarnation=2))
+    again = world.watch()
+    await world.settle()
+    assert again.news == [(2, 0)]
+
+
+@simulated
+async def test_a_watcher_that_leaves_during_a_read_hears_nothing_and_leaves_nothing(world: World) -> None:
+    await world.save(record(0))
+    world.store.may_answer.clear()
+    told = Told()
+    watcher = world.watches.watch(TOPIC, told, create=False)
+    await world.read_begun()
+    watcher.close()
+    await world.settle()
+    assert told.news == []
+    assert len(world.watches) == 0
+    assert not world.watches._topics

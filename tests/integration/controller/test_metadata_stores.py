@@ -1,0 +1,139 @@
+"""The life of a scalable topic on every metadata store there is: created, split, watched, taken over, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from anabranch.controller.host_memory import MemoryHost, Shelf
+from anabranch.controller.interface import LayoutView, Registration, Start, SubscriptionKind
+from anabranch.controller.service import ScalableService
+from anabranch.controller.settings import ScalableTopicsSettings
+from anabranch.controller.topic.operation_events import TopicGone
+from anabranch.metadata.interface import MetadataStore
+from anabranch.metadata.open import open_store
+from anabranch.model.errors import Error
+from anabranch.model.names import TopicName
+from anabranch.runtime.clock import SystemClock
+from tests import services
+from tests.support.in_memory.controllers import Link, NoRules, Placing
+
+pytestmark = pytest.mark.slow
+
+STORES = ["memory", "sqlite", "zk", "etcd", "oxia"]
+TOPIC = TopicName.parse("topic://public/default/a b/100%#ü")
+
+
+class Rules(NoRules):
+    """Nothing but what a namespace without policies says; topics are not made by their use here."""
+
+    async def create_by_use(self, topic: TopicName) -> None:
+        raise TopicGone(f"{topic} does not exist")
+
+    async def wake(self, topic: TopicName) -> None:
+        return
+
+    async def partitions(self, topic: TopicName) -> int:
+        return 0
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.views: list[LayoutView] = []
+        self.error: Error | None = None
+        self.news = asyncio.Event()
+
+    def layout_changed(self, view: LayoutView) -> None:
+        self.views.append(view)
+        self.news.set()
+
+    def layout_failed(self, error: Error) -> None:
+        self.error = error
+        self.news.set()
+
+    async def until_epoch(self, epoch: int) -> None:
+        async with asyncio.timeout(60):
+            while not self.views or self.views[-1].layout.epoch < epoch:
+                self.news.clear()
+                await self.news.wait()
+
+    async def until_failed(self) -> None:
+        async with asyncio.timeout(60):
+            while self.error is None:
+                self.news.clear()
+                await self.news.wait()
+
+
+def url_of(kind: str, folder: Path) -> str:
+    if kind == "memory":
+        return "memory:"
+    if kind == "sqlite":
+        return f"sqlite://{folder / 'metadata'}"
+    server, place = services.shared(kind), f"t{uuid.uuid4().hex[:12]}"
+    path = f"default/{place}" if kind == "oxia" else place
+    return f"{kind}://127.0.0.1:{server.nodes[0].port}/{path}"
+
+
+@asynccontextmanager
+async def two(store: MetadataStore) -> AsyncIterator[tuple[Placing, ScalableService, ScalableService]]:
+    clock, shelf, placing = SystemClock(), Shelf(), Placing()
+
+    def made(name: str) -> ScalableService:
+        return ScalableService(
+            store,
+            placing.at(name),
+            MemoryHost(shelf, clock.now_ms),
+            Rules(),
+            Rules(),
+            broker=name,
+            settings=ScalableTopicsSettings(),
+            clock=clock,
+            chance=random.Random(name),
+        )
+
+    placing.owner = "a"
+    async with made("a") as a, made("b") as b:
+        yield placing, a, b
+
+
+@pytest.mark.parametrize("kind", STORES)
+async def test_a_topic_lives_on(kind: str, tmp_path: Path) -> None:
+    async with open_store(url_of(kind, tmp_path), SystemClock()) as store, two(store) as (placing, a, b):
+        await a.create(TOPIC, 2, {"team": "x"})
+        listener = Listener()
+        b.watch(TOPIC, listener, create=False)
+        await listener.until_epoch(0)
+        await a.subscribe(TOPIC, "q/%#ü", SubscriptionKind.QUEUE, Start.LATEST)
+        assert await a.split(TOPIC, 0, ways=3) == 1
+        await listener.until_epoch(1)
+        wish = Registration("s/%#ü", SubscriptionKind.STREAM, "c/%#ü", Start.EARLIEST)
+        link = Link()
+        await a.register(TOPIC, wish, link)
+        async with asyncio.timeout(60):  # the sealed parent is empty, which its owner says when it is asked
+            while not link.told or len(link.told[-1].segments) != 1 + 3:
+                await SystemClock().sleep(0.01)
+        given = link.told[-1]
+        placing.owner, placing.tenure = "b", 1
+        a.placement_changed(has_gained=False)
+        b.placement_changed(has_gained=True)  # it has a session: b finds it by itself
+        async with asyncio.timeout(60):
+            while b.leading(TOPIC) is None:
+                await SystemClock().sleep(0.01)
+        again, _ = await b.register(TOPIC, wish, Link())
+        assert again.segments == given.segments
+        assert again.generation > given.generation  # of its new leader; nothing was taken
+        assert await b.merge(TOPIC, (2, 3)) == 2
+        await listener.until_epoch(2)
+        assert await a.names("public/default", {"team": "x"}) == [str(TOPIC)]
+        await b.delete(TOPIC)
+        await listener.until_failed()
+        assert isinstance(listener.error, TopicGone)
+        assert await a.names("public/default", {}) == []
+        assert [view.layout.epoch for view in listener.views] == sorted(view.layout.epoch for view in listener.views)
+        assert await store.children("/topics/public/default") == []

@@ -1,0 +1,191 @@
+"""The watch of a topic's layout against a broker that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from anabranch.client.config import Backoff, ConnectionPolicy
+from anabranch.client.connection.address import Address
+from anabranch.client.connection.connection import Connection
+from anabranch.client.connection.connection_pool import Pool
+from anabranch.client.errors import NotSupported, TopicNotFound
+from anabranch.client.topic.layout_watch import TopicWatch, TopicWatches
+from anabranch.client.topic.topic_view import TopicView
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand
+from anabranch.runtime.chance import SystemChance
+from anabranch.runtime.clock import SystemClock
+from tests.support.in_memory.fake_broker import PATIENCE, FakeBroker, Heard, told
+from tests.support.models.layout_histories import split
+
+TOPIC = "topic://public/default/x"
+REGULAR = "persistent://public/default/x"
+QUICK = ConnectionPolicy(backoff=Backoff(initial=0.001, maximum=0.01), partitions_every=0.01)
+LOOKUP, CLOSE = BaseCommand.SCALABLE_TOPIC_LOOKUP, BaseCommand.SCALABLE_TOPIC_CLOSE
+
+
+@asynccontextmanager
+async def watching(broker: FakeBroker, topic: str = TOPIC) -> AsyncIterator[TopicWatch]:
+    clock = SystemClock()
+    pool = Pool(Address.parse_all(broker.url), QUICK, clock)
+    watches = TopicWatches(pool, QUICK, clock, SystemChance())
+    try:
+        yield watches.hold(TopicName.parse(topic), "test")
+    finally:
+        await watches.close()
+        await pool.close()
+
+
+def epochs_of(watch: TopicWatch) -> asyncio.Queue[TopicView]:
+    seen: asyncio.Queue[TopicView] = asyncio.Queue()
+    watch.follow(seen.put_nowait)
+    return seen
+
+
+async def next_of(seen: asyncio.Queue[TopicView]) -> TopicView:
+    async with asyncio.timeout(PATIENCE):
+        return await seen.get()
+
+
+async def test_scenario_35_a_lost_session_is_opened_again_under_its_number() -> None:
+    first = Layout.initial(1, now_ms=0)
+    async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
+        seen = epochs_of(watch)
+        asked = await broker.expect(LOOKUP)
+        assert asked.body.topic == TOPIC and asked.body.create_if_missing
+        told(asked, first, TOPIC)
+        assert (await watch.wait_first(PATIENCE)).layout == first
+        assert (await next_of(seen)).layout == first
+        asked.line.cut()
+        again = await broker.expect(LOOKUP)
+        assert again.body.session_id == asked.body.session_id
+        assert not again.body.create_if_missing, "a topic deleted meanwhile must not come back by watching it"
+        told(again, split(first, 0), TOPIC)
+        assert (await next_of(seen)).layout.epoch == 1
+
+
+async def test_scenario_36_an_error_after_the_first_layout_does_not_leave_it_deaf() -> None:
+    first = Layout.initial(1, now_ms=0)
+    async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
+        seen = epochs_of(watch)
+        asked = await broker.expect(LOOKUP)
+        told(asked, first, TOPIC)
+        assert (await next_of(seen)).layout == first
+        for _ in range(3):
+            asked.line.say(
+                BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=asked.body.session_id, error=pb.TopicNotFound, message=""
+            )
+            await broker.expect(CLOSE)
+            asked = await broker.expect(LOOKUP)
+        assert watch.view.layout == first, "the last layout counts"
+        told(asked, split(first, 0), TOPIC)
+        assert (await next_of(seen)).layout.epoch == 1
+
+
+def deny(asked: Heard) -> None:
+    session_id = asked.body.session_id
+    asked.line.say(BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=session_id, error=pb.TopicNotFound, message="none")
+
+
+async def test_a_refusal_of_the_first_question_is_final() -> None:
+    ours = FakeBroker(supports_scalable_topics=True, anabranch_extensions=True)
+    async with ours as broker, watching(broker) as watch:
+        deny(await broker.expect(LOOKUP))
+        with pytest.raises(TopicNotFound):
+            await watch.wait_first(PATIENCE)
+
+
+async def test_a_foreign_broker_that_knows_no_topic_is_asked_again() -> None:
+    """Apache Pulsar says so, too, of a topic that it is just unloading."""
+    first = Layout.initial(1, now_ms=0)
+    async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
+        deny(await broker.expect(LOOKUP))
+        await broker.expect(CLOSE)
+        told(await broker.expect(LOOKUP), first, TOPIC)
+        assert (await watch.wait_first(PATIENCE)).layout == first
+
+
+async def test_a_foreign_broker_that_goes_on_denying_is_believed() -> None:
+    async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
+
+        async def go_on() -> None:
+            while True:
+                asked = await broker.expect(LOOKUP, CLOSE)
+                if asked.kind == LOOKUP:
+                    deny(asked)
+
+        async with asyncio.TaskGroup() as group:
+            denying = group.create_task(go_on())
+            with pytest.raises(TopicNotFound):
+                await watch.wait_first(PATIENCE)
+            denying.cancel()
+
+
+async def test_asking_again_opens_the_session_anew() -> None:
+    first = Layout.initial(1, now_ms=0)
+    async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
+        seen = epochs_of(watch)
+        asked = await broker.expect(LOOKUP)
+        watch.ask_again()
+        told(asked, first, TOPIC)  # may be older than the question
+        await broker.expect(CLOSE)
+        told(await broker.expect(LOOKUP), split(first, 0), TOPIC)
+        assert [(await next_of(seen)).layout.epoch for _ in range(2)] == [0, 1]
+
+
+async def test_scenario_8_a_broker_without_scalable_topics() -> None:
+    async with FakeBroker() as broker:
+        async with watching(broker) as watch:
+            with pytest.raises(NotSupported):
+                await watch.wait_first(PATIENCE)
+        broker.partitions = {REGULAR: 2}
+        async with watching(broker, REGULAR) as watch:
+            seen = epochs_of(watch)
+            assert len((await watch.wait_first(PATIENCE)).layout.active) == 2
+            await next_of(seen)
+            broker.partitions = {REGULAR: 5}
+            assert len((await next_of(seen)).layout.active) == 5
+
+
+async def test_a_regular_topic_where_scalable_ones_are_switched_off() -> None:
+    async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker, REGULAR) as watch:
+        asked = await broker.expect(LOOKUP)
+        asked.line.say(
+            BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=asked.body.session_id, error=pb.NotAllowedError, message="off"
+        )
+        assert (await watch.wait_first(PATIENCE)).is_synthetic
+
+
+async def test_a_connection_that_broke_before_it_was_used_is_not_waited_for() -> None:
+    first = Layout.initial(1, now_ms=0)
+    async with FakeBroker(supports_scalable_topics=True) as broker:
+        clock = SystemClock()
+        pool = BreakingPool(Address.parse_all(broker.url), QUICK, clock)
+        watches = TopicWatches(pool, QUICK, clock, SystemChance())
+        try:
+            watch = watches.hold(TopicName.parse(TOPIC), "test")
+            told(await broker.expect(LOOKUP), first, TOPIC)
+            assert (await watch.wait_first(PATIENCE)).layout == first
+            assert pool.broken == 1
+        finally:
+            await watches.close()
+            await pool.close()
+
+
+class BreakingPool(Pool):
+    """Its first connection is gone when it is handed over."""
+
+    broken = 0
+
+    async def connection(self, address: Address | None = None) -> Connection:
+        found = await super().connection(address)
+        if not self.broken:
+            self.broken = 1
+            found.abort("cut")
+        return found

@@ -1,0 +1,222 @@
+"""What a broker may refuse a producer or consumer with when it is opened, and what becomes of that: every number of the
+wire at every question. What passes by itself is asked again within the operation timeout; the rest is told at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+import anabranch
+from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy
+from anabranch.client.errors import Refused, TimedOut, TopicNotFound, refusal
+from anabranch.model.layout import Layout
+from anabranch.protocol import pulsar_pb2 as pb
+from anabranch.protocol.commands import BaseCommand
+from anabranch.protocol.server_errors import ServerError
+from tests.support.in_memory.fake_broker import PATIENCE, FakeBroker, told
+from tests.support.models.layout_histories import split
+
+TOPIC = "persistent://public/default/x"
+SCALABLE = "topic://public/default/x"
+QUICK = ConnectionPolicy(backoff=Backoff(initial=0.001, maximum=0.01))
+Opened = Callable[[Client], Any]
+KINDS: dict[str, tuple[int, Opened]] = {
+    "producer": (BaseCommand.PRODUCER, lambda client: client.producer(TOPIC)),
+    "queue": (BaseCommand.SUBSCRIBE, lambda client: client.queue_consumer(TOPIC, subscription="s")),
+    "stream": (BaseCommand.SUBSCRIBE, lambda client: client.stream_consumer(TOPIC, subscription="s")),
+    "reader": (BaseCommand.SUBSCRIBE, lambda client: client.checkpoint_consumer(TOPIC, start=Checkpoint.earliest())),
+}
+PASSES = {
+    ServerError.UnknownError,
+    ServerError.MetadataError,
+    ServerError.PersistenceError,
+    ServerError.ServiceNotReady,
+    ServerError.TooManyRequests,
+    ServerError.ProducerBlockedQuotaExceededError,
+    ServerError.ProducerBlockedQuotaExceededException,
+}
+LOOKING = (
+    BaseCommand.SCALABLE_TOPIC_LOOKUP,
+    BaseCommand.SCALABLE_TOPIC_CLOSE,
+    BaseCommand.SUBSCRIBE,
+    BaseCommand.FLOW,
+)
+BUSY = {ServerError.ProducerBusy, ServerError.ConsumerBusy}  # passes, too, but whoever opens it should hear of it
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+async def sdk(broker: FakeBroker) -> AsyncIterator[Client]:
+    async with anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client:
+        yield client
+        broker.cut()
+
+
+async def welcome(broker: FakeBroker) -> None:
+    """Whoever asks is let in."""
+    while True:
+        heard = await broker.expect(
+            BaseCommand.PRODUCER, BaseCommand.SUBSCRIBE, BaseCommand.FLOW, BaseCommand.CLOSE_CONSUMER
+        )
+        if heard.kind == BaseCommand.PRODUCER:
+            heard.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
+        elif heard.kind != BaseCommand.FLOW:
+            heard.answer(BaseCommand.SUCCESS)
+
+
+async def opened(broker: FakeBroker, opening: Any) -> None:
+    welcoming = asyncio.ensure_future(welcome(broker))
+    try:
+        await opening
+    finally:
+        welcoming.cancel()
+        await asyncio.wait([welcoming])
+
+
+@pytest.mark.parametrize("number", ServerError.values(), ids=ServerError.Name)
+@pytest.mark.parametrize("question", ["partitions", "lookup", "attach"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_passes_is_asked_again_and_the_rest_is_told(
+    broker: FakeBroker, sdk: Client, kind: str, question: str, number: pb.ServerError
+) -> None:
+    attach, opener = KINDS[kind]
+    at = {"partitions": BaseCommand.PARTITIONED_METADATA, "lookup": BaseCommand.LOOKUP, "attach": attach}[question]
+    broker.troubles[at] = 3 * [number]
+    is_fenced = number == ServerError.ConsumerAssignError and at == BaseCommand.SUBSCRIBE  # ranges are given out anew
+    if number in PASSES or is_fenced or (number in BUSY and question == "partitions"):
+        await opened(broker, opener(sdk))
+        assert broker.troubles[at] == []
+    else:
+        with pytest.raises(type(refusal(number, ""))) as caught:
+            await opened(broker, opener(sdk))
+        assert caught.value.server_error == number and len(broker.troubles[at]) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_does_not_pass_in_time_is_told_with_its_reason(broker: FakeBroker, kind: str) -> None:
+    attach, opener = KINDS[kind]
+    broker.troubles[attach] = 100_000 * [ServerError.UnknownError]
+    async with anabranch.connect(broker.url, connection=QUICK, operation_timeout=0.1) as client:
+        with pytest.raises(TimedOut, match="UnknownError") as caught:
+            await opener(client)
+        assert isinstance(caught.value.__cause__, Refused)
+        broker.cut()
+
+
+async def test_a_send_that_is_refused_without_a_reason_is_sent_again_in_its_place(
+    broker: FakeBroker, sdk: Client
+) -> None:
+    welcoming = asyncio.ensure_future(welcome(broker))
+    producer = await sdk.producer(TOPIC, batching=None)
+    welcoming.cancel()
+    await asyncio.wait([welcoming])
+    futures = [producer.send_nowait(b"%d" % n) for n in range(3)]
+    sends = [await broker.expect(BaseCommand.SEND) for _ in range(3)]
+    first = sends[0]
+    first.line.say(
+        BaseCommand.SEND_ERROR,
+        producer_id=first.body.producer_id,
+        sequence_id=0,
+        error=ServerError.UnknownError,
+        message="",
+    )
+    (await broker.expect(BaseCommand.CLOSE_PRODUCER)).answer(BaseCommand.SUCCESS)
+    again = await broker.expect(BaseCommand.PRODUCER)
+    again.answer(BaseCommand.PRODUCER_SUCCESS, producer_name="p", last_sequence_id=-1)
+    for n in range(3):
+        heard = await broker.expect(BaseCommand.SEND)
+        assert (heard.body.producer_id, heard.body.sequence_id) == (again.body.producer_id, n)
+        place = pb.MessageIdData(ledgerId=1, entryId=n)
+        heard.line.say(BaseCommand.SEND_RECEIPT, producer_id=heard.body.producer_id, sequence_id=n, message_id=place)
+    assert [(await future).entry for future in futures] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+async def test_a_sealed_segment_whose_beginning_cannot_be_found_is_asked_for_its_end(is_empty: bool) -> None:
+    """Pulsar 5.0.0-M1 refuses every reader of a segment that was sealed empty, once it was unloaded."""
+    layout = split(Layout.initial(1, now_ms=0), 0)
+    async with (
+        FakeBroker(supports_scalable_topics=True) as broker,
+        anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client,
+    ):
+        opening = asyncio.ensure_future(_reader(client))
+        told(await broker.expect(BaseCommand.SCALABLE_TOPIC_LOOKUP), layout, SCALABLE)
+        refused = await broker.expect(BaseCommand.SUBSCRIBE)
+        assert refused.body.topic.endswith("0000-ffff-0")
+        refused.answer(BaseCommand.ERROR, error=ServerError.UnknownError, message="")
+        probe = await broker.expect(BaseCommand.SUBSCRIBE)
+        assert probe.body.start_message_id.ledgerId == 2**63 - 1
+        probe.answer(BaseCommand.SUCCESS)
+        asked = await broker.expect(BaseCommand.GET_LAST_MESSAGE_ID)
+        end = pb.MessageIdData(ledgerId=5, entryId=2**64 - 1 if is_empty else 3)
+        asked.answer(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, last_message_id=end)
+        topics: set[str] = set()
+        while len(topics) < (2 if is_empty else 1):
+            heard = await broker.expect(
+                BaseCommand.SUBSCRIBE,
+                BaseCommand.FLOW,
+                BaseCommand.CLOSE_CONSUMER,
+                BaseCommand.GET_LAST_MESSAGE_ID,
+            )
+            if heard.kind == BaseCommand.SUBSCRIBE:
+                assert heard.body.start_message_id.ledgerId == 2**64 - 1, "from its beginning"
+                topics.add(heard.body.topic)
+                heard.answer(BaseCommand.SUCCESS)
+            elif heard.kind == BaseCommand.GET_LAST_MESSAGE_ID:
+                heard.answer(BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE, last_message_id=end)
+            elif heard.kind == BaseCommand.CLOSE_CONSUMER:
+                heard.answer(BaseCommand.SUCCESS)
+        await opening
+        assert {topic.endswith("0000-ffff-0") for topic in topics} == {not is_empty}
+        broker.cut()
+
+
+async def _reader(client: Client) -> Any:
+    return await client.checkpoint_consumer(SCALABLE, start=Checkpoint.earliest())
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "foreign"])
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_not_found_counts_at_once_only_where_it_means_that(is_ours: bool, is_there: bool) -> None:
+    """Pulsar 5.0.0-M1 says it of every topic that is being unloaded."""
+    async with (
+        FakeBroker(supports_scalable_topics=True, anabranch_extensions=is_ours) as broker,
+        anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client,
+    ):
+        refused = 0
+
+        async def played() -> None:
+            nonlocal refused
+            while True:
+                heard = await broker.expect(*LOOKING)
+                if heard.kind == BaseCommand.SUBSCRIBE:
+                    heard.answer(BaseCommand.SUCCESS)
+                elif heard.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP and is_there and refused == 3:
+                    told(heard, Layout.initial(1, now_ms=0), SCALABLE)
+                elif heard.kind == BaseCommand.SCALABLE_TOPIC_LOOKUP:
+                    refused += 1
+                    heard.line.say(
+                        BaseCommand.SCALABLE_TOPIC_UPDATE,
+                        session_id=heard.body.session_id,
+                        error=ServerError.TopicNotFound,
+                        message="unloaded",
+                    )
+
+        playing = asyncio.ensure_future(played())
+        if is_there and not is_ours:
+            await _reader(client)
+        else:
+            with pytest.raises(TopicNotFound):
+                await _reader(client)
+            assert (refused == 1) == is_ours
+        playing.cancel()
+        await asyncio.wait([playing])
+        broker.cut()

@@ -1,0 +1,84 @@
+"""A producer's lanes under random traffic, structure changes, lost connections and layouts that come when they like.
+
+A failure prints its seed; `run(seed, …)` plays it again."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.models.producer_model import KEYS, LanesWorld
+
+WEIGHTS = {
+    "send": 30,
+    "ask": 8,
+    "serve": 14,
+    "hear": 14,
+    "cut": 2,
+    "flush": 4,
+    "split": 1,
+    "merge": 1,
+    "seal": 2,
+    "commit": 2,
+    "show": 2,
+    "plan": 2,
+}
+
+
+def step(world: LanesWorld, chance: random.Random) -> None:
+    (name,) = chance.choices(list(WEIGHTS), list(WEIGHTS.values()))
+    track = chance.choice(list(world.lines))
+    active = [one.segment_id for one in world.layout.active]
+    match name:
+        case "send":
+            world.send(chance.choice(KEYS) if chance.random() < 0.9 else None)
+        case "ask":
+            world.ask(track)
+        case "serve":
+            world.serve(track, chance.randint(1, 4))
+        case "hear":
+            world.hear(track, chance.randint(1, 4))
+        case "cut":
+            world.cut(track)
+        case "flush":
+            world.flush()
+        case "show":
+            world.show(max(0, len(world.epochs) - chance.randint(1, 3)))
+        case "plan":
+            world.show(plan=True)
+        case "split" if world.plan is None and len(active) < 8:
+            world.split(chance.choice(active), chance.choice((2, 2, 3)))
+        case "merge" if world.plan is None and len(active) > 1:
+            first = chance.randrange(len(active) - 1)
+            world.merge(*active[first : first + chance.choice((2, 2, 3))])
+        case "seal" if world.plan is not None:
+            world.seal(chance.choice(world.plan.parent_ids))
+        case "commit" if world.plan is not None:
+            world.commit()
+
+
+def run(seed: int, *, is_ours: bool = True, steps: int = 400) -> LanesWorld:
+    chance = random.Random(seed)
+    world = LanesWorld(segments=chance.randint(1, 3), batch=chance.randint(1, 4), is_ours=is_ours)
+    for _ in range(steps):
+        step(world, chance)
+    world.settle()
+    world.check()
+    return world
+
+
+@pytest.mark.parametrize("is_ours", [True, False], ids=["ours", "foreign"])
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 1 << 32), steps=st.sampled_from([60, 200, 400]))
+def test_keys_stay_in_order_and_nothing_is_lost(is_ours: bool, seed: int, steps: int) -> None:
+    run(seed, is_ours=is_ours, steps=steps)
+
+
+@pytest.mark.parametrize("seed", [138, 238, 250, 723, 1019, 1191, 10016])
+def test_seeds_that_once_found_something(seed: int) -> None:
+    for steps, is_ours in product((60, 200, 400, 800), (True, False)):
+        run(seed, is_ours=is_ours, steps=steps)

@@ -1,0 +1,233 @@
+"""Clients that have no word for generations (Pulsar's own) among those that have, or alone, in the same world.
+
+Such a client is named to the owners of its segments before it is told that they are its own; it attaches without a
+number, exclusively, and knocks until the door is open; it never says that it has let go or that it leaves: it closes
+its readers. At no moment do two consumers read one segment; keys keep their order; in the end everything is read.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from anabranch.controller import segment_host as host
+from anabranch.controller.group import assignment as assigning
+from anabranch.controller.group.assignment import AwaitRelease
+from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered
+from anabranch.controller.group.group_events import CloseConsumer, Push
+from anabranch.controller.segment_host import Answer, Mandate, SegmentRef
+from tests.simulation.test_controller_groups import RELEASE_MS, Consumer, GroupLeader, GroupLife, run_life
+from tests.simulation.test_controller_operations import SEEDS
+from tests.support.simulation.controller import Leader, name_of
+from tests.support.simulation.metadata_processes import seeds
+
+GRANT_MS = 200
+NO_GENERATION = -1
+
+
+class PlainConsumer(Consumer):
+    """A process with Pulsar's client."""
+
+    def __init__(self, life: MixedLife, subscription: str, name: str) -> None:
+        super().__init__(life, subscription, name)
+        self._mixed = life
+        self.is_dying = False
+
+    @property
+    def is_new(self) -> bool:
+        return False  # it cannot say
+
+    def say_held(self, generation: int) -> None:
+        """Nor that."""
+
+    def detach(self, segment_id: int) -> None:
+        was_reading = self._mixed.reader(self.subscription, segment_id) is self
+        super().detach(segment_id)
+        if was_reading and not self.is_dying:
+            self._mixed.reader_left(self.subscription, segment_id, self.name)
+
+    def leave(self) -> None:
+        """It closes its readers; its connection ends some time later."""
+        self.is_gone = True
+        for one in tuple(self.held):
+            self.detach(one)
+        self._life.at(500, self.drop)
+
+    def die(self) -> None:
+        self.is_dying = True
+        super().die()
+
+
+class PlainLeader(GroupLeader):
+    """Does for such clients what the shell does (`controller.members`)."""
+
+    def __init__(self, world: MixedLife, term: int) -> None:
+        super().__init__(world, term)
+        self.mixed = world
+        self.links: dict[int, tuple[str, str]] = {}  # connection -> subscription, name
+        self.pushed: dict[int, Push] = {}
+        self.left: dict[int, set[int]] = {}
+
+    def tell(self, subscription: str, event: Any) -> None:
+        match event:
+            case Registered(name, connection):
+                self.links[connection] = subscription, name
+            case Disconnected(connection):
+                self.forget(connection)
+        super().tell(subscription, event)
+
+    def forget(self, connection: int) -> None:
+        self.links.pop(connection, None)
+        self.pushed.pop(connection, None)
+        self.left.pop(connection, None)
+
+    def is_plain(self, connection: int) -> bool:
+        return isinstance(self.mixed.consumers.get(connection), PlainConsumer)
+
+    def do_more(self, machine: Any, effect: Any) -> None:
+        name = next((name for name, group in self.groups.items() if group is machine), "")
+        match effect:
+            case Push(connection) if self.is_plain(connection):
+                self.push(name, effect)
+            case AwaitRelease(segment_id, holder, generation) if self.hands_over_by_closing(name, holder):
+                self.mixed.at(0, lambda: self.deliver(machine, assigning.Released(holder, segment_id, generation)))
+                self.mixed.at(RELEASE_MS, lambda: self.close_if_kept(name, holder, segment_id, generation))
+            case _:
+                super().do_more(machine, effect)
+
+    def hands_over_by_closing(self, subscription: str, holder: str) -> bool:
+        links = [connection for connection, link in self.links.items() if link == (subscription, holder)]
+        return bool(links) and all(map(self.is_plain, links))
+
+    def close_if_kept(self, name: str, holder: str, segment_id: int, generation: int) -> None:
+        assignment = self.groups[name].assignment
+        has_it_again = holder in assignment.members and segment_id in assignment.assigned(holder).segment_ids
+        if not has_it_again:
+            self.close_at(name, CloseConsumer(holder, segment_id, generation), segment_id, lambda: None)
+
+    def push(self, name: str, push: Push) -> None:
+        life, before = self.mixed, self.pushed.get(push.connection)
+        self.say(f"{name}: {push.consumer}, who says no generations, has {list(push.segment_ids)} ({push.generation})")
+        self.pushed[push.connection] = push
+        missing = set(push.segment_ids) - set(() if before is None else before.segment_ids)
+
+        def told() -> None:
+            if self.pushed.get(push.connection) is push and push.connection in life.consumers:
+                life.at(life.chance.randint(0, 5), lambda: life.consumers[push.connection].assigned(push))
+
+        def granted(segment_id: int) -> None:
+            missing.discard(segment_id)
+            if not missing:
+                told()
+
+        if missing:
+            life.at(GRANT_MS, lambda: told() if missing else None)
+        else:
+            told()
+        for one in sorted(missing):
+            self.grant(name, push, one, partial(granted, one))
+
+    def grant(self, name: str, push: Push, segment_id: int, done: Any) -> None:
+        life, record, so = self.mixed, self.mixed.record, self.pushed.get(push.connection)
+        if self.is_dead or record is None or segment_id not in record.segments:
+            return
+        if so is None or segment_id not in so.segment_ids:
+            return
+        ref = SegmentRef(name_of(record.segments[segment_id]), record.incarnation, segment_id)
+        request = host.GrantReader("grant", ref, name, push.consumer, push.generation)
+        again = partial(self.grant, name, push, segment_id, done)
+        life.ask_host(Mandate(self.term, next(self._numbers)), request, lambda _: done(), lambda _: life.at(50, again))
+
+    def hear_one(self, name: str, event: host.HostEvent) -> None:
+        if not isinstance(event, host.ReaderLeft):
+            super().hear_one(name, event)
+        elif event.subscription == name:
+            self.reader_left(name, event.segment.segment_id, event.reader)
+
+    def reader_left(self, subscription: str, segment_id: int, reader: str) -> None:
+        for connection, link in tuple(self.links.items()):
+            told = self.pushed.get(connection)
+            if link != (subscription, reader) or told is None or not self.is_plain(connection):
+                continue
+            if segment_id not in told.segment_ids:
+                continue
+            left = self.left.setdefault(connection, set())
+            left.add(segment_id)
+            if set(told.segment_ids) <= left:
+                self.say(f"{subscription}: {reader} has closed everything")
+                self.forget(connection)
+                self.tell(subscription, LeftCleanly(reader, connection))
+
+
+class MixedLife(GroupLife):
+    def __init__(self, seed: int) -> None:
+        self.plain_share = (0.5, 1.0)[seed % 2]
+        super().__init__(seed)
+        apply = self.shelf.apply
+
+        def told(mandate: Mandate, request: host.Request, now_ms: int) -> Answer:
+            """Owners close those whose numbers are over when they are told who comes."""
+            answer = apply(mandate, request, now_ms)
+            if isinstance(request, host.GrantReader):
+                self.send_away(request.subscription, request.segment.segment_id, strangers=False)
+            return answer
+
+        self.shelf.apply = told  # type: ignore[method-assign]  # the same, and what it means for readers
+
+    def new_leader(self, term: int) -> Leader:
+        return PlainLeader(self, term)
+
+    def new_consumer(self, subscription: str, name: str, before: Consumer | None) -> Consumer:
+        is_plain = self.chance.random() < self.plain_share if before is None else isinstance(before, PlainConsumer)
+        return PlainConsumer(self, subscription, name) if is_plain else Consumer(self, subscription, name)
+
+    def reader_left(self, subscription: str, segment_id: int, reader: str) -> None:
+        record = self.record
+        if record is not None and segment_id in record.segments:
+            ref = SegmentRef(name_of(record.segments[segment_id]), record.incarnation, segment_id)
+            self.broadcast(host.ReaderLeft(ref, subscription, reader))
+
+    def subscribed(self, consumer: Consumer, segment_id: int, generation: int) -> None:
+        key, fence = (consumer.subscription, segment_id), self.fence_of(consumer.subscription, segment_id)
+        before = self.reader(*key)
+        if not isinstance(consumer, PlainConsumer):
+            if isinstance(before, PlainConsumer) and fence and fence.admits(consumer.name, segment_id, generation):
+                fence.raise_to(generation)
+                consumer.closed(segment_id)  # busy: it comes again soon
+            else:
+                super().subscribed(consumer, segment_id, generation)
+        elif fence is None:
+            consumer.detach(segment_id)
+        elif before is consumer:
+            return  # one that came late: it is there already
+        elif before is not None or not fence.admits(consumer.name, segment_id, None):
+            consumer.closed(segment_id)  # it knocks
+        elif not consumer.is_gone and segment_id in consumer.held:
+            self.readers[key] = consumer, NO_GENERATION
+
+    def send_away(self, subscription: str, segment_id: int, *, strangers: bool = True) -> None:
+        key, fence = (subscription, segment_id), self.fence_of(subscription, segment_id)
+        if key in self.readers and fence is not None:
+            consumer, generation = self.readers[key]
+            if isinstance(consumer, PlainConsumer):
+                is_over = strangers and not fence.admits(consumer.name, segment_id, None)
+            else:
+                is_over = generation < fence.generation
+            if is_over:
+                del self.readers[key]
+                consumer.closed(segment_id)
+
+    def check_assigned(self) -> None:
+        """And by those that it is given to."""
+        super().check_assigned()
+        for (name, one), (who, _) in self.readers.items():
+            mine = self.leader_groups()[name].assignment.assigned(who.name).segment_ids
+            self.must(one in mine, f"{name}: {who.name} reads {one}, and has {mine}")
+
+
+@pytest.mark.parametrize("part", seeds(max(1, SEEDS // 10), 5))
+def test_clients_without_generations_survive_everything(part: range) -> None:
+    for seed in part:
+        run_life(seed, MixedLife)

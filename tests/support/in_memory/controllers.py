@@ -1,0 +1,270 @@
+"""The controllers of several brokers on one memory store, without brokers: real shells, simulated time, faults on call.
+
+Segments are on one `Shelf`; who leads what is said by the test. Store and host can refuse, lose answers or be slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from anabranch.controller.controllers import Controllers
+from anabranch.controller.host_memory import MemoryHost, Shelf
+from anabranch.controller.interface import AssignedSegments
+from anabranch.controller.records.keys import record_key
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record_codec import decode_record
+from anabranch.controller.segment_host import (
+    Answer,
+    HostCapabilities,
+    HostEvent,
+    HostOutcomeUnknown,
+    HostUnavailable,
+    Mandate,
+    Request,
+    SegmentRef,
+    SegmentStats,
+)
+from anabranch.controller.settings import ScalableTopicsSettings
+from anabranch.metadata.interface import Expected, OutcomeUnknown, Session, Version
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.write_gate import GatedStore, WriteGate
+from anabranch.model.errors import Error
+from anabranch.model.names import TopicName
+from tests.support.in_memory.simulated_loop import LoopClock
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+
+
+@dataclass(slots=True)
+class Faults:
+    """What goes wrong, by chance or on call."""
+
+    chance: random.Random
+    trouble: float = 0.0
+    before: Callable[[str], None] | None = None  # told of every write and request before it is made
+    hold: Callable[[str], Awaitable[None]] | None = None  # the same, and it is made when this returns
+    fate: Callable[[str], str] | None = None  # what becomes of it, when chance is not to decide
+
+    async def strike(self, what: str) -> str:
+        if self.before is not None:
+            self.before(what)
+        if self.hold is not None:
+            await self.hold(what)
+        await asyncio.sleep(self.chance.random() * 0.004)
+        if self.fate is not None and (chosen := self.fate(what)):
+            return chosen
+        if self.chance.random() >= self.trouble:
+            return ""
+        return self.chance.choice(["refused", "unanswered", "slow"])
+
+
+class FaultyStore(MemoryStore):
+    """Writes whose answers get lost, or that are refused; reads are as they are."""
+
+    def __init__(self, clock: LoopClock, trouble: Faults) -> None:
+        super().__init__(clock)
+        self.trouble = trouble
+
+    async def put(self, key: str, value: bytes, *, expected: Expected, session: Session | None = None) -> Version:
+        fate = await self.trouble.strike(f"put {key}")
+        if fate == "refused":
+            raise OutcomeUnknown(f"{key}: not reached")
+        if fate == "slow":
+            await asyncio.sleep(0.2)
+        version = await super().put(key, value, expected=expected, session=session)
+        if fate == "unanswered":
+            raise OutcomeUnknown(f"{key}: written, and not answered")
+        return version
+
+
+class FaultyHost:
+    """A door to the shelf for one broker."""
+
+    def __init__(self, shelf: Shelf, clock: LoopClock, faults: Faults) -> None:
+        self._inner, self._faults = MemoryHost(shelf, clock.now_ms), faults
+
+    @property
+    def capabilities(self) -> HostCapabilities:
+        return self._inner.capabilities
+
+    async def ask(self, mandate: Mandate, request: Request) -> Answer:
+        fate = await self._faults.strike(f"{type(request).__name__} {request.segment.segment_id}")
+        if fate == "refused":
+            raise HostUnavailable("not reached")
+        if fate == "slow":
+            await asyncio.sleep(0.2)
+        answer = await self._inner.ask(mandate, request)
+        if fate == "unanswered":
+            raise HostOutcomeUnknown("done, and not answered")
+        return answer
+
+    async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:
+        return await self._inner.measure(segments)
+
+    def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
+        return self._inner.listen(callback)
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    service_url: str
+    service_url_tls: str | None = None
+
+
+class Placing:
+    """Who leads: one broker for all names, changed by the test."""
+
+    def __init__(self) -> None:
+        self.owner: str | None = None
+        self.tenure = 0
+        self.eras: dict[TopicName, int] = {}  # of segments whose owners have changed
+
+    def at(self, broker: str) -> PlaceOf:
+        return PlaceOf(self, broker)
+
+
+@dataclass(slots=True)
+class PlaceOf:
+    placing: Placing
+    broker: str
+    believes: bool = False  # it has been frozen and thinks that it is still its turn
+    believed: int = 0
+
+    def is_here(self, topic: TopicName) -> bool:
+        return self.believes or self.placing.owner == self.broker
+
+    def whereabouts(self, topic: TopicName) -> Url | None:
+        return None if self.placing.owner is None else Url(f"pulsar://{self.placing.owner}")
+
+    def tenure(self, topic: TopicName) -> int | None:
+        return self.believed if self.believes else self.placing.tenure
+
+    def era(self, topic: TopicName) -> int:
+        return self.placing.eras.get(topic, 0)
+
+    async def wait_placed(self, topic: TopicName) -> None:
+        return
+
+
+@dataclass(slots=True)
+class NoRules:
+    """A namespace that says nothing, or what the test says."""
+
+    said: tuple[int, int] | None = None
+
+    async def check_may_create(self, topic: TopicName) -> None:
+        return
+
+    async def check_name(self, topic: TopicName) -> None:
+        return
+
+    async def clear_name(self, topic: TopicName) -> None:
+        return
+
+    async def may_auto_create(self, namespace: str) -> bool:
+        return True
+
+    async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
+        return None
+
+    async def retention(self, namespace: str) -> tuple[int, int] | None:
+        return self.said
+
+
+class Link:
+    """A consumer's connection that remembers what it was told."""
+
+    says_released = True
+
+    def __init__(self) -> None:
+        self.told: list[AssignedSegments] = []
+        self.error: Error | None = None
+
+    def assigned(self, assignment: AssignedSegments) -> None:
+        self.told.append(assignment)
+
+    def ended(self, error: Error) -> None:
+        self.error = error
+
+
+class Brokers:
+    """`async with Brokers("a", "b") as brokers`: each with its controllers; the first one leads."""
+
+    def __init__(self, *names: str, seed: int = 0, trouble: float = 0.0, **settings: Any) -> None:
+        self.clock = LoopClock()
+        self.faults = Faults(random.Random(seed), trouble)
+        self.shelf = Shelf()
+        self.placing = Placing()
+        self.rules = NoRules()
+        self.settings = ScalableTopicsSettings(**settings)
+        self.bare = FaultyStore(self.clock, self.faults)
+        self.gate = WriteGate()
+        self.store = GatedStore(self.bare, self.gate)
+        self.places: dict[str, PlaceOf] = {}
+        self.controllers: dict[str, Controllers] = {}
+        self._names = names
+        self._lives = 0
+
+    async def __aenter__(self) -> Brokers:
+        await self.store.open()
+        for name in self._names:
+            await self.start(name)
+        self.lead(self._names[0])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for one in self.controllers.values():
+            await one.__aexit__(None, None, None)
+        await self.store.close()
+
+    async def start(self, name: str) -> Controllers:
+        """A broker, or its next life."""
+        self._lives += 1
+        place = self.places[name] = self.placing.at(name)
+        made = self.controllers[name] = Controllers(
+            self.store,
+            place,
+            FaultyHost(self.shelf, self.clock, self.faults),
+            self.rules,
+            broker=name,
+            settings=self.settings,
+            clock=self.clock,
+            chance=random.Random(self._lives * 7919),
+            gate=self.gate,
+        )
+        return await made.__aenter__()
+
+    async def kill(self, name: str) -> None:
+        """Its tasks end where they are; nothing is tidied up."""
+        gone = self.controllers.pop(name)
+        gone._tasks.cancel()
+        for leader in gone._leaders.values():
+            leader._tasks.cancel()
+            leader.is_over = True
+        if gone._unlisten is not None:
+            gone._unlisten()
+        if self.placing.owner == name:
+            self.placing.owner = None
+
+    def lead(self, name: str) -> Controllers:
+        """From now on all names are this broker's."""
+        before, self.placing.owner = self.placing.owner, name
+        self.placing.tenure += before != name
+        for other, controllers in self.controllers.items():
+            if not self.places[other].believes:
+                controllers.placement_changed(has_gained=other == name and before != name)
+        return self.controllers[name]
+
+    async def until(self, done: Callable[[], bool], seconds: float = 120.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not done():
+                await self.clock.sleep(0.01)
+
+    def record(self) -> TopicRecord | None:
+        """As it is in the store."""
+        found = self.bare.data.get(record_key(TOPIC))
+        return None if found is None else decode_record(found.value)

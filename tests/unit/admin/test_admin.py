@@ -1,0 +1,88 @@
+"""The admin client: every route has a method, the two faces are one, requests are what they should be."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import anabranch.admin
+import anabranch.admin.blocking
+from anabranch.admin import Admin
+from anabranch.admin.blocking import BlockingAdmin
+from anabranch.admin.client import Origin, request_of
+from anabranch.admin.errors import BadCall, BadUrl, CannotSignIn
+from anabranch.runtime.credentials import Basic, Certificate, Tls, Token
+from scripts.generate_admin_faces import stale
+from tests.support.traffic.admin_calls import groups, methods
+
+
+def test_both_faces_have_the_same_groups_and_methods() -> None:
+    one, other = dict(groups(anabranch.admin.connect())), dict(groups(anabranch.admin.blocking.connect()))
+    assert one.keys() == other.keys()
+    for name, group in one.items():
+        here, there = dict(methods(group)), dict(methods(other[name]))
+        assert here.keys() == there.keys(), name
+        for method in here:
+            assert inspect.iscoroutinefunction(here[method]), f"{name}.{method}"
+            assert not inspect.iscoroutinefunction(there[method]), f"{name}.{method}"
+            assert str(inspect.signature(here[method])) == str(inspect.signature(there[method])), f"{name}.{method}"
+    asynchronous, blocking = (
+        inspect.signature(anabranch.admin.connect),
+        inspect.signature(anabranch.admin.blocking.connect),
+    )
+    assert str(asynchronous).partition(" -> ")[0] == str(blocking).partition(" -> ")[0]
+    for name in ("call", "close", "url"):
+        assert hasattr(Admin, name) and hasattr(BlockingAdmin, name)
+
+
+def test_the_blocking_face_is_up_to_date() -> None:
+    assert stale() == [], "run scripts/generate_admin_faces.py"
+
+
+async def test_what_is_no_policy_is_said_before_anybody_is_asked() -> None:
+    async with anabranch.admin.connect() as admin:
+        with pytest.raises(BadCall, match="is no policy"):
+            await admin.namespaces.policy("a/b", "retension")
+        with pytest.raises(BadCall, match="cannot be changed"):
+            await admin.namespaces.remove_policy("a/b", "replication")
+
+
+ORIGIN = Origin.parse("https://h:1/base/")
+
+
+def test_requests_carry_who_we_are_and_nothing_shows_it(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+    tokens = iter(["first", "second"])
+    supplier = Token(lambda: next(tokens))
+    for credentials, expected in (
+        (None, None),
+        (Token("text"), "Bearer text"),
+        (Token(file), "Bearer from-file"),
+        (supplier, "Bearer first"),
+        (supplier, "Bearer second"),
+        (Basic("ann", "pass"), "Basic YW5uOnBhc3M="),
+        (Certificate(), None),
+    ):
+        target, data, headers = request_of(ORIGIN, "PUT", "/x", {"a": 1}, {"q": True, "none": None}, credentials)
+        assert (target, data, headers.get("Authorization")) == ("/base/x?q=true", b'{"a": 1}', expected)
+        assert "text" not in repr(credentials) and "pass" not in repr(credentials)
+    with pytest.raises(CannotSignIn) as caught:
+        request_of(ORIGIN, "GET", "/x", None, None, supplier)
+    assert caught.value.retryable
+    assert (supplier.method, Basic("a", "b").data(), Certificate().data()) == ("token", b"a:b", b"")
+
+
+def test_tls_wants_files_that_are_there() -> None:
+    assert Tls().context().check_hostname
+    assert not Tls(check_hostname=False).context().check_hostname
+    with pytest.raises(OSError):
+        Tls(trust_file="/nowhere.pem").context()
+
+
+@pytest.mark.parametrize("url", ["pulsar://h", "h:8080", "http://", "http://h:port"])
+def test_urls_that_are_none(url: str) -> None:
+    with pytest.raises(BadUrl):
+        anabranch.admin.connect(url)

@@ -1,0 +1,72 @@
+"""What metadata said last stands in while the store is away, and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.broker.schemas.stale_cache import AWAY_SECONDS, LastKnown
+from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable
+from anabranch.model.errors import NotFound
+from tests.support.in_memory.topic_log import ManualClock
+
+
+class Source:
+    def __init__(self) -> None:
+        self.value = "one"
+        self.error: Exception | None = None
+        self.asked = 0
+
+    async def ask(self) -> str:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+async def test_the_store_is_asked_while_it_answers() -> None:
+    known, source = LastKnown[str](ManualClock()), Source()
+    assert await known.recall("a", source.ask) == "one"
+    source.value = "two"
+    assert await known.recall("a", source.ask) == "two"
+    assert source.asked == 2
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), OutcomeUnknown("away")])
+async def test_the_last_answer_stands_in(error: StoreUnavailable) -> None:
+    known, source, other = LastKnown[str](ManualClock()), Source(), Source()
+    await known.recall("a", source.ask)
+    source.error = other.error = error
+    assert await known.recall("a", source.ask) == "one"
+    with pytest.raises(StoreUnavailable):
+        await known.recall("b", other.ask)
+
+
+async def test_nobody_waits_again_for_a_moment_and_then_somebody_does() -> None:
+    clock = ManualClock()
+    known, source = LastKnown[str](clock), Source()
+    await known.recall("a", source.ask)
+    source.error = StoreUnavailable("away")
+    await known.recall("a", source.ask)
+    await known.recall("a", source.ask)
+    assert source.asked == 2
+    source.error, source.value = None, "two"
+    clock.advance(AWAY_SECONDS)
+    assert await known.recall("a", source.ask) == "two"
+
+
+async def test_what_is_gone_is_forgotten() -> None:
+    known, source = LastKnown[str](ManualClock()), Source()
+    await known.recall("a", source.ask)
+    source.error = NotFound("gone")
+    with pytest.raises(NotFound):
+        await known.recall("a", source.ask)
+    source.error = StoreUnavailable("away")
+    with pytest.raises(StoreUnavailable):
+        await known.recall("a", source.ask)
+
+
+async def test_it_is_bounded() -> None:
+    known, source = LastKnown[str](ManualClock(), count_max=2), Source()
+    for key in "abc":
+        await known.recall(key, source.ask)
+    assert len(known) == 2

@@ -1,0 +1,188 @@
+"""What ancestors have of a producer: asked once when it is final, never mixed up between lives of a topic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.broker.errors import TopicNotFound
+from anabranch.broker.publish.sequence_ids import Last
+from anabranch.broker.segment_host.ancestor_sequences import LastSequence, Lineage, telling
+from anabranch.broker.segment_host.topic_layouts import ScalableTopic, find_segment
+from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.records.topic_record_codec import encode_record
+from anabranch.metadata.interface import ANY
+from anabranch.metadata.open import open_store
+from anabranch.model.hashrange import HashRange
+from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.names import TopicName
+from anabranch.model.replacement import plan_split, replaced, reserved
+from anabranch.model.routing import MOD_N
+from anabranch.model.segment import Seal, Segment, backing_topic
+from anabranch.node.adapters.topic_layouts import StoredScalableRecords, topic_record_key
+from anabranch.runtime.clock import SystemClock
+from tests.support.models.layout_histories import merge, split
+
+TOPIC = TopicName.parse("topic://public/default/orders")
+
+
+def split_topic(incarnation: int = 1) -> ScalableTopic:
+    layout = Layout.initial(1, now_ms=0)
+    plan = plan_split(layout, 0, now_ms=1, limits=NO_LIMITS)
+    return ScalableTopic(TOPIC, incarnation, replaced(reserved(layout, plan), plan, {0: Seal(1)}))
+
+
+class Records:
+    def __init__(self, topic: ScalableTopic | None) -> None:
+        self.topic = topic
+        self.reads = 0
+        self.is_behind = False  # what is written elsewhere is not here yet
+
+    async def read(self, topic: TopicName, *, is_fresh: bool = False) -> ScalableTopic | None:
+        self.reads += 1
+        return self.topic if is_fresh or not self.is_behind else None
+
+    def remembered(self, topic: TopicName) -> ScalableTopic | None:
+        return self.topic
+
+    async def exists(self, topic: TopicName) -> bool:
+        return self.topic is not None
+
+
+class Owners:
+    def __init__(self) -> None:
+        self.asked: list[tuple[TopicName, str]] = []
+        self.answer: LastSequence | None = LastSequence(Last(5), is_final=True)
+
+    async def __call__(self, name: TopicName, producer: str) -> LastSequence | None:
+        self.asked.append((name, producer))
+        return self.answer
+
+
+async def test_final_answers_are_remembered_per_producer_and_life() -> None:
+    owners, topic = Owners(), split_topic()
+    lineage = Lineage(Records(topic), owners)
+
+    async def last(of: ScalableTopic, producer: str) -> list[int]:
+        return [one.last_sequence_id for one in await lineage.ancestors(of, of.layout[1], producer)]
+
+    assert await last(topic, "p") == [5]
+    owners.answer = LastSequence(Last(9), is_final=True)
+    assert await last(topic, "p") == [5]
+    assert await last(topic, "q") == [9]
+    assert await last(split_topic(incarnation=2), "p") == [9]  # the topic was deleted and created again
+    assert [producer for _, producer in owners.asked] == ["p", "q", "p"]
+
+
+async def test_what_may_still_grow_is_asked_every_time() -> None:
+    owners, topic = Owners(), split_topic()
+    lineage = Lineage(Records(topic), owners)
+    for last in (3, 4):
+        owners.answer = LastSequence(Last(last), is_final=False)
+        assert [one.last_sequence_id for one in await lineage.ancestors(topic, topic.layout[2], "p")] == [last]
+
+
+async def test_ancestors_that_are_gone_are_left_out() -> None:
+    owners, topic = Owners(), split_topic()
+    owners.answer = None
+    assert await Lineage(Records(topic), owners).ancestors(topic, topic.layout[1], "p") == []
+
+
+async def test_segments_that_no_record_lists() -> None:
+    topic = split_topic()
+    name = backing_topic(TOPIC, topic.layout[1])
+    assert (await Lineage(Records(topic), Owners()).topic(name))[1] == topic.layout[1]
+    with pytest.raises(TopicNotFound):
+        await Lineage(Records(None), Owners()).topic(name)
+    with pytest.raises(TopicNotFound):
+        await Lineage(Records(topic), Owners()).topic(TopicName.parse(f"{name}7"))
+
+
+async def test_before_no_is_said_the_store_is_asked_for_all_there_is() -> None:
+    topic = split_topic()
+    records = Records(topic)
+    name = backing_topic(TOPIC, topic.layout[1])
+    await find_segment(records, name)
+    assert records.reads == 1
+    records.is_behind = True
+    assert await find_segment(records, name) == (topic, topic.layout[1])
+
+
+async def test_records_are_decoded_when_they_have_changed() -> None:
+    async with open_store("memory:", SystemClock(), 8_000) as store:
+        records, key = StoredScalableRecords(store, RecordMemo()), topic_record_key(TOPIC)
+        assert await records.read(TOPIC) is None
+        stored = TopicRecord(Layout.initial(2, now_ms=0), incarnation=1)
+        await store.put(key, encode_record(stored), expected=ANY)
+        first = await records.read(TOPIC)
+        assert first is not None
+        again = await records.read(TOPIC, is_fresh=True)
+        assert again is not None
+        assert again.layout is first.layout
+        await store.put(key, encode_record(replace(stored, incarnation=2)), expected=ANY)
+        second = await records.read(TOPIC)
+        assert second is not None
+        assert (first.incarnation, second.incarnation) == (1, 2)
+        await store.put(key, encode_record(replace(stored, is_deleting=True)), expected=ANY)
+        assert await records.read(TOPIC) is None  # nobody attaches any more
+        assert await records.exists(TOPIC)
+
+
+def test_keys_are_judged_where_ranges_mean_something() -> None:
+    topic = split_topic()
+    lineage = Lineage(Records(topic), Owners())
+    proof = lineage.proof(topic, topic.layout[1])
+    assert proof is not None
+    assert proof.span == topic.layout[1].hash_range
+    assert lineage.proof(replace(topic, layout=replace(topic.layout, routing=MOD_N)), topic.layout[1]) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(-1, 6), st.booleans()), max_size=8),
+    st.integers(0, 7),
+    st.integers(0, 6),
+)
+def test_what_is_left_out_was_said_by_others(
+    rows: list[tuple[int, int, int, bool]], position: int, sequence_id: int
+) -> None:
+    """Whether an ancestor has a message is the same for all of them and for those that are told."""
+    every = [
+        (
+            Segment(number, HashRange(min(a, b), max(a, b)), legacy_topic_name="persistent://t/n/x" if old else None),
+            last,
+        )
+        for number, (a, b, last, old) in enumerate(rows)
+    ]
+    told = telling(every)
+    assert [one for one in every if one[0].legacy_topic_name] == [one for one in told if one[0].legacy_topic_name]
+
+    def has(ancestors: list[tuple[Segment, int]]) -> bool:
+        by_range = [(one, last) for one, last in ancestors if one.legacy_topic_name is None]
+        return any(last >= sequence_id and position in one.hash_range for one, last in by_range)
+
+    assert has(told) == has(every)
+
+
+async def test_a_long_line_of_splits_and_merges_tells_of_a_few() -> None:
+    layout = Layout.initial(1, now_ms=0)
+    for _ in range(20):
+        layout = split(layout, layout.active[0].segment_id)
+        layout = merge(layout, *(one.segment_id for one in layout.active))
+    topic, whole = ScalableTopic(TOPIC, 1, layout), layout.active[0]
+
+    class Growing(Owners):
+        async def __call__(self, name: TopicName, producer: str) -> LastSequence | None:
+            self.asked.append((name, producer))
+            assert name.segment is not None
+            return LastSequence(Last(10 * name.segment.segment_id), is_final=True)
+
+    owners = Growing()
+    lineage = Lineage(Records(topic), owners)
+    for _ in range(2):
+        told = await lineage.ancestors(topic, whole, "p")
+        assert [one.segment_id for one in told] == [whole.segment_id - 3, whole.segment_id - 2, whole.segment_id - 1]
+    assert len(owners.asked) == len(layout.segments) - 1

@@ -1,0 +1,339 @@
+"""The three dispatchers, event by event. (What holds for any order of events is in the property tests.)"""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.broker.errors import ConsumerAssignFailed, ConsumerBusy
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.subscription.dispatcher import ReadForward, ReadThese
+from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
+from anabranch.model.position import Position
+from anabranch.protocol.commands import BaseCommand
+from tests.support.in_memory.broker_fakes import (
+    ListLog,
+    Shell,
+    keyed,
+    make_consumer,
+    numbers,
+    peer_of,
+    positions,
+    shared,
+)
+
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = SubscriptionType
+
+
+# -- Exclusive and Failover
+
+
+def single(log: ListLog, kind: SubscriptionType = FAILOVER, partition: int = -1) -> Shell:
+    return Shell(SingleDispatcher(log.cursor, kind, partition), log)
+
+
+def test_nothing_is_wanted_without_a_consumer_or_permits() -> None:
+    shell = single(ListLog(3))
+    assert shell.dispatcher.wants() is None
+    consumer = shell.join(make_consumer(FAILOVER))
+    assert shell.dispatcher.wants() is None
+    shell.flow(consumer, 1)
+    assert shell.dispatcher.wants() == ReadForward(Position(7, 0))
+
+
+def test_single_delivers_in_order_as_permits_allow() -> None:
+    shell = single(ListLog(5))
+    consumer = shell.join(make_consumer(FAILOVER, permits=2))
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [0, 1]
+    shell.flow(consumer, 10)
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [2, 3, 4]
+    assert consumer.permits == 7
+
+
+def test_permits_may_be_overdrawn_by_one_batch() -> None:
+    shell = single(ListLog(3, messages=10))
+    consumer = shell.join(make_consumer(FAILOVER, permits=1))
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [0]
+    assert consumer.permits == -9
+    shell.flow(consumer, 9)
+    shell.pump()
+    assert peer_of(consumer).messages() == []
+
+
+def test_second_exclusive_consumer_is_refused() -> None:
+    shell = single(ListLog(), EXCLUSIVE)
+    shell.join(make_consumer(EXCLUSIVE, 1))
+    with pytest.raises(ConsumerBusy):
+        shell.join(make_consumer(EXCLUSIVE, 2))
+    assert len(shell.dispatcher.consumers) == 1
+
+
+def test_failover_goes_on_with_the_next_from_the_first_unacked() -> None:
+    log = ListLog(4)
+    shell = single(log)
+    first, second = (shell.join(make_consumer(FAILOVER, n, permits=10)) for n in (1, 2))
+    shell.pump()
+    shell.ack(first, Position(7, 0))
+    shell.leave(first)
+    shell.pump()
+    assert numbers(peer_of(second).messages()) == [1, 2, 3]
+
+
+def test_better_priority_takes_over() -> None:
+    shell = single(ListLog(2))
+    worse = shell.join(make_consumer(FAILOVER, 1, permits=10, priority=1))
+    shell.pump()
+    better = shell.join(make_consumer(FAILOVER, 2, permits=10, priority=0))
+    shell.pump()
+    assert numbers(peer_of(worse).messages()) == [0, 1]
+    assert numbers(peer_of(better).messages()) == [0, 1]
+
+
+def test_redelivery_begins_again_behind_what_was_acked() -> None:
+    log = ListLog(4)
+    shell = single(log, EXCLUSIVE)
+    consumer = shell.join(make_consumer(EXCLUSIVE, permits=10))
+    shell.pump()
+    shell.ack(consumer, Position(7, 0))
+    shell.ack(consumer, Position(7, 2))
+    shell.dispatcher.redeliver(consumer, [Position(7, 3)])
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [0, 1, 2, 3, 1, 3]
+
+
+def test_read_that_ends_after_a_rewind_is_dropped() -> None:
+    log = ListLog(3)
+    shell = single(log, EXCLUSIVE)
+    consumer = shell.join(make_consumer(EXCLUSIVE, permits=10))
+    assert shell.begin_read()
+    shell.dispatcher.redeliver(consumer, None)
+    shell.end_read()
+    assert peer_of(consumer).messages() == []
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [0, 1, 2]
+
+
+def test_partly_acked_batch_carries_its_ack_set_and_costs_what_is_left() -> None:
+    log = ListLog(1, messages=10)
+    log.cursor.ack(Position(7, 0), 10, (0b11_0000_0000,), 10)
+    shell = single(log)
+    consumer = shell.join(make_consumer(FAILOVER, permits=5))
+    shell.pump()
+    (message,) = peer_of(consumer).bodies(BaseCommand.MESSAGE)
+    assert list(message.ack_set) == [0b11_0000_0000]
+    assert consumer.permits == 3
+
+
+# -- Shared
+
+
+def test_shared_in_turn() -> None:
+    log = ListLog(5)
+    shell = Shell(shared(log), log)
+    one, two = (shell.join(make_consumer(SHARED, n, permits=10)) for n in (1, 2))
+    shell.pump()
+    assert numbers(peer_of(one).messages()) == [0, 2, 4]
+    assert numbers(peer_of(two).messages()) == [1, 3]
+
+
+def test_shared_prefers_the_better_priority_while_it_has_room() -> None:
+    log = ListLog(5)
+    shell = Shell(shared(log), log)
+    spare = shell.join(make_consumer(SHARED, 1, permits=10, priority=2))
+    better = shell.join(make_consumer(SHARED, 2, permits=3, priority=1))
+    shell.pump()
+    assert numbers(peer_of(better).messages()) == [0, 1, 2]
+    assert numbers(peer_of(spare).messages()) == [3, 4]
+
+
+def test_nacked_entries_come_back_counted_and_before_new_ones() -> None:
+    log = ListLog(4)
+    shell = Shell(shared(log), log, entries_max=3)
+    consumer = shell.join(make_consumer(SHARED, permits=3))
+    shell.pump()
+    peer_of(consumer).frames()
+    shell.dispatcher.redeliver(consumer, positions([2, 0, 99]))
+    assert shell.dispatcher.wants() is None
+    shell.flow(consumer, 10)
+    shell.pump()
+    found = peer_of(consumer).bodies(BaseCommand.MESSAGE)
+    assert [(body.message_id.entryId, body.redelivery_count) for body in found] == [(0, 1), (2, 1), (3, 0)]
+
+
+def test_what_a_leaver_held_goes_to_the_others_with_a_count() -> None:
+    log = ListLog(2)
+    shell = Shell(shared(log), log)
+    leaver = shell.join(make_consumer(SHARED, 1, permits=2))
+    shell.pump()
+    heir = shell.join(make_consumer(SHARED, 2, permits=5))
+    shell.leave(leaver)
+    shell.pump()
+    found = peer_of(heir).bodies(BaseCommand.MESSAGE)
+    assert [(body.message_id.entryId, body.redelivery_count) for body in found] == [(0, 1), (1, 1)]
+
+
+def test_delayed_entries_wait_for_their_time_and_the_others_pass() -> None:
+    log = ListLog(3)
+    dispatcher = shared(log, delay=lambda entry: 5_000 if entry.position.entry == 1 else 0)
+    shell = Shell(dispatcher, log)
+    consumer = shell.join(make_consumer(SHARED, permits=10))
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [0, 2]
+    assert dispatcher.delayed.next_ms == 5_000
+    assert dispatcher.delayed.due(4_999) == []
+
+
+def test_consumer_at_its_unacked_limit_gets_nothing_until_it_acks() -> None:
+    log = ListLog(4)
+    shell = Shell(shared(log), log)
+    consumer = shell.join(make_consumer(SHARED, permits=10, unacked_max=2))
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [0, 1]
+    shell.ack(consumer, Position(7, 1))
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [2]
+
+
+def test_subscription_at_its_unacked_limit_stops_reading() -> None:
+    log = ListLog(9)
+    dispatcher = shared(log, unacked_max=3)
+    shell = Shell(dispatcher, log)
+    one, two = (shell.join(make_consumer(SHARED, n, permits=10)) for n in (1, 2))
+    shell.pump()
+    assert one.unacked_messages + two.unacked_messages == 3
+    assert dispatcher.wants() is None
+
+
+def test_keyed_subscription_at_its_unacked_limit_stops_and_goes_on() -> None:
+    log = ListLog(9)
+    dispatcher = keyed(log, unacked_max=3)
+    shell = Shell(dispatcher, log)
+    members = [shell.join(make_consumer(KEY_SHARED, number, permits=10)) for number in (1, 2)]
+    shell.pump()
+    assert sum(one.unacked_messages for one in members) == 3
+    assert dispatcher.wants() is None
+    for _ in range(9):
+        held = [(one, position) for one in members for position in list(one.pending)]
+        for one, position in held:
+            shell.ack(one, position)
+        shell.pump()
+        assert sum(one.unacked_messages for one in members) <= 3
+    assert sum(one.messages_out for one in members) == 9
+
+
+def test_failed_replay_read_is_asked_for_again() -> None:
+    log = ListLog(2)
+    shell = Shell(shared(log), log)
+    consumer = shell.join(make_consumer(SHARED, permits=10))
+    shell.pump()
+    shell.dispatcher.redeliver(consumer, None)
+    want = shell.dispatcher.wants()
+    assert want == ReadThese(tuple(positions([0, 1])))
+    shell.dispatcher.give_back(want)
+    assert shell.dispatcher.wants() == want
+
+
+# -- Key_Shared
+
+
+def test_one_slot_stays_with_its_owner_until_all_is_acked() -> None:
+    log = ListLog(2)
+    dispatcher = keyed(log, slots=1)
+    shell = Shell(dispatcher, log)
+    first = shell.join(make_consumer(KEY_SHARED, 1, permits=10))
+    shell.pump()
+    number, second = 2, first
+    while dispatcher.owner(0) is first:  # until somebody joins who takes the slot over
+        second = shell.join(make_consumer(KEY_SHARED, number, permits=10))
+        number += 1
+    second = dispatcher.owner(0) or second
+    log.append(1)
+    shell.pump()
+    assert peer_of(second).messages() == [], "the former owner still holds entries of the slot"
+    shell.ack(first, Position(7, 0))
+    shell.pump()
+    assert peer_of(second).messages() == []
+    shell.ack(first, Position(7, 1))
+    shell.pump()
+    assert numbers(peer_of(second).messages()) == [2]
+
+
+def test_out_of_order_option_does_not_wait() -> None:
+    log = ListLog(1)
+    dispatcher = keyed(log, slots=1, allow_out_of_order=True)
+    shell = Shell(dispatcher, log)
+    first = shell.join(make_consumer(KEY_SHARED, 1, permits=10, allow_out_of_order=True))
+    shell.pump()
+    number = 2
+    while dispatcher.owner(0) is first:
+        shell.join(make_consumer(KEY_SHARED, number, permits=10, allow_out_of_order=True))
+        number += 1
+    log.append(1)
+    shell.pump()
+    owner = dispatcher.owner(0)
+    assert owner is not None
+    assert numbers(peer_of(owner).messages()) == [1]
+
+
+def test_a_full_consumer_does_not_stop_the_slots_of_others() -> None:
+    log = ListLog(8)
+    dispatcher = keyed(log, slots=2, sticky=True)
+    shell = Shell(dispatcher, log)
+    full = shell.join(make_consumer(KEY_SHARED, 1, permits=1, ranges=((0, 32_767),)))
+    free = shell.join(make_consumer(KEY_SHARED, 2, permits=10, ranges=((32_768, 65_535),)))
+    shell.pump()
+    assert numbers(peer_of(full).messages()) == [0]
+    assert numbers(peer_of(free).messages()) == [1, 3, 5, 7]
+    shell.flow(full, 10)
+    shell.pump()
+    assert numbers(peer_of(full).messages()) == [2, 4, 6]
+
+
+def test_reading_ahead_is_bounded() -> None:
+    log = ListLog(100)
+    dispatcher = keyed(log, slots=2, sticky=True, lookahead_max=5)
+    shell = Shell(dispatcher, log, entries_max=2)
+    shell.join(make_consumer(KEY_SHARED, 1, permits=10, ranges=((32_768, 65_535),)))
+    shell.pump()
+    assert dispatcher.read_position.entry <= 12
+
+
+def test_slots_nobody_declared_wait_for_their_owner() -> None:
+    log = ListLog(2)
+    shell = Shell(keyed(log, slots=2, sticky=True), log)
+    shell.join(make_consumer(KEY_SHARED, 1, permits=10, ranges=((32_768, 65_535),)))
+    shell.pump()
+    late = shell.join(make_consumer(KEY_SHARED, 2, permits=10, ranges=((0, 5),)))
+    shell.pump()
+    assert numbers(peer_of(late).messages()) == [0]
+
+
+def test_entries_gone_from_the_log_do_not_block_their_slot() -> None:
+    log = ListLog(3)
+    dispatcher = keyed(log, slots=1)
+    shell = Shell(dispatcher, log)
+    consumer = shell.join(make_consumer(KEY_SHARED, permits=10))
+    shell.pump()
+    dispatcher.redeliver(consumer, None)
+    want = dispatcher.wants()
+    assert isinstance(want, ReadThese)
+    peer_of(consumer).frames()
+    dispatcher.offer(want, [log.entries[2]])
+    shell.pump()
+    assert numbers(peer_of(consumer).messages()) == [2]
+    assert dispatcher.redeliveries == {Position(7, 2): 1}
+
+
+def test_mixed_policies_are_refused() -> None:
+    log = ListLog()
+    shell = Shell(keyed(log, sticky=True), log)
+    shell.join(make_consumer(KEY_SHARED, 1, ranges=((0, 10),)))
+    with pytest.raises(ConsumerBusy):
+        shell.join(make_consumer(KEY_SHARED, 2))
+    with pytest.raises(ConsumerBusy):
+        shell.join(make_consumer(KEY_SHARED, 2, ranges=((20, 30),), allow_out_of_order=True))
+    with pytest.raises(ConsumerAssignFailed):
+        shell.join(make_consumer(KEY_SHARED, 2, ranges=((5, 30),)))
+    assert len(shell.dispatcher.consumers) == 1

@@ -1,0 +1,87 @@
+"""The rates of one topic: what did not change keeps its debt, what is gone lets everybody go."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anabranch.broker.catalog.policies import Policies
+from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.settings import BrokerSettings
+from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.broker.token_bucket import Rate
+from anabranch.broker.topic.topic_rate_limits import TopicRates
+from anabranch.model.errors import NotAllowed
+from anabranch.protocol.entry import build_entry
+from tests.support.in_memory.broker import BrokerWorld
+from tests.support.in_memory.broker_fakes import RecordingPeer, make_consumer
+from tests.support.in_memory.topic_log import ManualClock
+
+FREE = Policies.of({}, BrokerSettings())
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.gate: PublishGate | None = None
+        self.released: list[tuple[Producer, PublishGate | None]] = []
+        self.rates = TopicRates(self.clock, lambda one: self.released.append((one, self.gate)), self._gated)
+
+    def _gated(self, gate: PublishGate | None) -> None:
+        self.gate = gate
+
+
+def a_publish() -> Publish:
+    return Publish(BrokerWorld().producer("p"), 0, 0, 0, 1, build_entry(b"x"), True)
+
+
+def test_without_limits_there_is_nothing() -> None:
+    scene = Scene()
+    scene.rates.apply(FREE)
+    assert (scene.gate, scene.rates.dispatch, scene.rates.limits_publishing) == (None, None, False)
+    assert (scene.rates.publish_times, scene.rates.dispatch_times) == (0, 0)
+
+
+def test_a_rate_that_stays_keeps_its_bucket() -> None:
+    scene = Scene()
+    limited = replace(FREE, publish_rate=Rate(1), dispatch_rate=Rate(2))
+    scene.rates.apply(limited)
+    gate, throttle = scene.gate, scene.rates.dispatch
+    scene.rates.apply(replace(limited, ttl_seconds=5))
+    assert scene.gate is gate and scene.rates.dispatch is throttle and gate is not None
+    scene.rates.apply(replace(limited, dispatch_rate=Rate(3)))
+    assert scene.gate is gate and scene.rates.dispatch is not throttle
+
+
+def test_whoever_waits_goes_on_when_the_rate_is_gone() -> None:
+    """And finds the new gate (none), not the one it waited at."""
+    scene = Scene()
+    scene.rates.apply(replace(FREE, publish_rate=Rate(1)))
+    assert scene.gate is not None
+    first, second = a_publish(), a_publish()
+    assert scene.gate.admits(first) and not scene.gate.admits(second)
+    assert scene.rates.publish_times == 1
+    scene.rates.apply(FREE)
+    assert scene.released == [(second.producer, None)]
+
+
+def test_stopped_it_lets_nobody_through() -> None:
+    scene = Scene()
+    scene.rates.apply(replace(FREE, publish_rate=Rate(1)))
+    assert scene.gate is not None
+    scene.gate.admits(a_publish())
+    assert not scene.gate.admits(a_publish())
+    scene.rates.stop()
+    scene.clock.advance(60)
+    assert scene.released == []
+
+
+def test_who_comes_too_often_is_refused() -> None:
+    scene, spec = Scene(), make_consumer(SubscriptionType.SHARED).spec
+    scene.rates.apply(replace(FREE, subscribe_rate=Rate(1)))
+    scene.rates.check_subscribe(RecordingPeer("host:1"), spec)
+    with pytest.raises(NotAllowed):
+        scene.rates.check_subscribe(RecordingPeer("host:2"), spec)
+    scene.rates.check_subscribe(RecordingPeer("other:1"), spec)

@@ -1,0 +1,116 @@
+"""The command line's own work: layers of settings, one-line failures, quick answers."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import anabranch
+from anabranch.cli.errors import EXIT_FAILED, EXIT_USAGE, complain, lines_of
+from anabranch.cli.main import COMMANDS, main
+from anabranch.cli.serve.ready_banner import Greeting
+from anabranch.cli.serve.standalone import DEFAULT_DATA, flag_layer, settings_layers
+from anabranch.model.errors import Busy
+from anabranch.runtime.settings import SettingsError, load
+
+
+@dataclass(frozen=True)
+class Storage:
+    dir: Path
+    sync: str = "group"
+
+
+@dataclass(frozen=True)
+class Port:
+    host: str = "127.0.0.1"
+    port: int = 1
+
+
+@dataclass(frozen=True)
+class Root:
+    storage: Storage
+    network: Port
+    http: Port
+
+
+def test_version_is_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["version"] == anabranch.__version__
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"anabranch {anabranch.__version__}\n"
+
+
+def test_help_names_every_command_and_imports_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in COMMANDS)
+
+
+def test_quick_questions_load_little() -> None:
+    program = (
+        "import sys; from anabranch.cli.main import main; main(['--version']);"
+        "print(sorted(m for m in sys.modules if m in ('asyncio','click','sqlite3','google.protobuf','h11','tomllib')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["standalone", "--nonsense"], ["standalone", "--port", "x"], ["config", "nonsense"]]
+)
+def test_wrong_usage_is_told_with_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert "Error:" in captured.err and "Traceback" not in captured.err
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text('[storage]\nsync = "none"\ndir = "/file"\n[http]\nport = 3\n[network]\nport = 3\n')
+    environ = {"ANABRANCH_HTTP_PORT": "4", "ANABRANCH_NETWORK_PORT": "4"}
+    flags = flag_layer({"port": 5, "host": "0.0.0.0", "data": None}, ("storage.sync=linger:2ms",))
+    root = load(Root, settings_layers(Root, config, environ, flags))
+    assert (root.storage.dir, root.storage.sync) == (Path("/file"), "linger:2ms")
+    assert (root.network, root.http) == (Port("0.0.0.0", 5), Port("0.0.0.0", 4))
+
+
+def test_without_anything_the_data_directory_has_a_default() -> None:
+    root = load(Root, settings_layers(Root, None, {}, flag_layer({}, ())))
+    assert root.storage.dir == Path(DEFAULT_DATA)
+
+
+def test_a_set_without_value_is_a_complaint() -> None:
+    with pytest.raises(SettingsError, match=r"--set storage\.sync: is not like"):
+        load(Root, settings_layers(Root, None, {}, flag_layer({}, ("storage.sync",))))
+
+
+def test_failures_are_lines() -> None:
+    assert lines_of(SettingsError(["a: bad"])) == ["a: bad"]
+    assert lines_of(SettingsError(["a: bad", "b: worse"])) == ["2 settings are wrong:", "  a: bad", "  b: worse"]
+    assert lines_of(Busy("the data directory\n is in use")) == ["the data directory is in use"]
+    assert lines_of(PermissionError(errno.EACCES, "Permission denied", "/x")) == ["/x: Permission denied"]
+    in_use = lines_of(OSError(errno.EADDRINUSE, "port 6650 is in use"))
+    assert in_use is not None and in_use[0].startswith("port 6650 is in use; ")
+    assert lines_of(KeyError("a bug")) is None
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert complain(Busy("in use")) == EXIT_FAILED
+    assert complain(SettingsError(["x"])) == EXIT_USAGE
+    assert capsys.readouterr().err == "anabranch: in use\nanabranch: x\n"
+    with pytest.raises(KeyError):
+        complain(KeyError("a bug"))
+
+
+def test_greeting_tells_where_and_how() -> None:
+    text = str(Greeting("1.0", "pulsar://127.0.0.1:6650", "http://127.0.0.1:8080", Path("/d"), "group", 0.5))
+    assert "pulsar://127.0.0.1:6650" in text and "http://127.0.0.1:8080" in text and "/d" in text
+    assert "pulsar.Client('pulsar://127.0.0.1:6650')" in text
+    assert "loses" not in text
+    assert "loses" in str(Greeting("1.0", "p", "h", Path("/d"), "none", 0.5))

@@ -1,0 +1,122 @@
+"""What a client makes of the layouts it is sent, and which of them count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from anabranch.client.topic.topic_view import Served, Sightings, TopicView, UnreadableLayout, read_view, synthetic_view
+from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.names import TopicName
+from anabranch.model.replacement import plan_migration
+from anabranch.model.routing import MOD_N, RANGE_HIGH16, RANGE_LOW16
+from anabranch.protocol import pulsar_pb2 as pb
+from tests.support.in_memory.fake_broker import dag_of, info_of
+from tests.support.models.layout_histories import applied, merge, split
+
+TOPIC = TopicName.parse("topic://public/default/x")
+REGULAR = TopicName.parse("persistent://public/default/x")
+
+
+def update(dag: pb.ScalableTopicDAG, topic: TopicName = TOPIC) -> pb.CommandScalableTopicUpdate:
+    return pb.CommandScalableTopicUpdate(session_id=1, dag=dag, resolved_topic_name=str(topic))
+
+
+def view(layout: Layout, incarnation: int = 0) -> TopicView:
+    return TopicView(TOPIC, layout, incarnation)
+
+
+def test_a_layout_reads_back_as_it_was_sent() -> None:
+    layout = merge(split(Layout.initial(2, now_ms=5), 0, at_ms=7), 2, 3, at_ms=9)
+    plan = pb.PlannedChange(
+        operation_id="op",
+        parent_ids=[1],
+        children=[info_of(one) for one in split(layout, 1).active[1:]],
+        child_brokers=[pb.SegmentBrokerAddress(segment_id=5, broker_url="pulsar://b:1")],
+    )
+    brokers = [pb.SegmentBrokerAddress(segment_id=4, broker_url="pulsar://a:1", broker_url_tls="pulsar+ssl://a:2")]
+    seen = read_view(
+        update(dag_of(layout, incarnation=3, plan=plan, segment_brokers=brokers, controller_broker_url="pulsar://c:1")),
+        REGULAR,
+    )
+    on_the_wire = {i: replace(one, merge_depth=0) for i, one in layout.segments.items()}
+    assert seen.layout == replace(layout, segments=on_the_wire)
+    assert seen.topic == TOPIC and seen.incarnation == 3 and not seen.is_synthetic
+    assert seen.brokers == {4: Served("pulsar://a:1", "pulsar+ssl://a:2")}
+    assert seen.controller == Served("pulsar://c:1")
+    assert seen.plan is not None and [one.segment_id for one in seen.plan.children] == [5, 6]
+    assert seen.backing(layout.active[0]) == "segment://public/default/x/0000-7fff-4"
+
+
+def test_what_did_not_change_is_not_read_again() -> None:
+    first = split(Layout.initial(2, now_ms=5), 0, at_ms=7)
+    known = read_view(update(dag_of(first)), TOPIC)
+    second = split(first, 1, at_ms=8)
+    seen = read_view(update(dag_of(second)), TOPIC, known)
+    assert seen == read_view(update(dag_of(second)), TOPIC)
+    assert [one for one in first.segments if seen.layout[one] is known.layout[one]] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "routing"), [("", RANGE_LOW16), ("murmur3-low16", RANGE_LOW16), ("murmur3-high16", RANGE_HIGH16)]
+)
+def test_the_half_of_the_hash_is_what_the_broker_says(name: str, routing: object) -> None:
+    seen = read_view(update(dag_of(Layout.initial(2, now_ms=0), ring_hash=name or None)), TOPIC)
+    assert seen.layout.routing == routing
+
+
+def test_what_is_no_layout_is_refused() -> None:
+    broken = dag_of(Layout.initial(2, now_ms=0))
+    del broken.segments[0]
+    for dag in (broken, pb.ScalableTopicDAG(epoch=0), dag_of(Layout.initial(1, now_ms=0), ring_hash="crc32")):
+        with pytest.raises(UnreadableLayout):
+            read_view(update(dag), TOPIC)
+
+
+def test_a_regular_topic_is_a_synthetic_layout_whoever_builds_it() -> None:
+    ours = synthetic_view(REGULAR, 3, 0)
+    theirs = read_view(update(dag_of(ours.layout)), REGULAR)
+    assert theirs.layout == ours.layout and theirs.topic == ours.topic == REGULAR
+    assert ours.is_synthetic and ours.layout.routing == MOD_N
+    assert [ours.lane(one) for one in ours.layout.active] == [0, 1, 2]
+    alone = synthetic_view(REGULAR, 0, 0)
+    assert [(alone.lane(one), alone.backing(one)) for one in alone.layout.active] == [(-1, str(REGULAR))]
+
+
+def test_scenario_33_an_older_epoch_is_ignored_an_equal_one_counts() -> None:
+    first = Layout.initial(1, now_ms=0)
+    second = split(first, 0)
+    sightings = Sightings()
+    assert sightings.saw(view(first)) and sightings.saw(view(second))
+    assert not sightings.saw(view(first))
+    assert sightings.saw(view(second))
+    assert sightings.view is not None and sightings.view.layout == second and sightings.view.generation == 0
+
+
+@pytest.mark.parametrize("incarnation", [0, 1])
+def test_scenario_34_a_topic_made_again_is_another_one(incarnation: int) -> None:
+    sightings = Sightings()
+    sightings.saw(view(split(Layout.initial(1, now_ms=0), 0), incarnation))
+    again = Layout.initial(1, now_ms=99)
+    assert sightings.saw(view(again, 2 * incarnation))
+    assert sightings.view is not None and sightings.view.layout == again and sightings.view.generation == 1
+
+
+def test_a_migrated_topic_is_the_same_one_though_its_epoch_is_no_higher() -> None:
+    sightings = Sightings()
+    regular = synthetic_view(REGULAR, 2, 0)
+    sightings.saw(regular)
+    migrated = applied(regular.layout, plan_migration(regular.layout, now_ms=1, limits=NO_LIMITS))
+    assert sightings.saw(view(Layout(0, migrated.next_segment_id, migrated.segments, migrated.routing)))
+    assert sightings.view is not None and sightings.view.generation == 0
+
+
+def test_partitions_grow_and_nothing_else_is_news() -> None:
+    sightings = Sightings()
+    assert sightings.saw(synthetic_view(REGULAR, 2, 0))
+    assert not sightings.saw(synthetic_view(REGULAR, 2, 1))
+    assert sightings.saw(synthetic_view(REGULAR, 3, 2))
+    assert sightings.view is not None and sightings.view.generation == 0
+    assert sightings.saw(synthetic_view(REGULAR, 1, 3))
+    assert sightings.view.generation == 1, "partitions are never taken away: this is another topic"

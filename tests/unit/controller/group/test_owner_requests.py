@@ -1,0 +1,102 @@
+"""Owners of segments: asked until they answer, a few at a time, and not when nobody wants to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from anabranch.controller import segment_host as host
+from anabranch.controller.group.owner_requests import ASK_TOGETHER, SegmentOwners, together
+from anabranch.controller.segment_host import HostError, StaleTerm, Status
+from anabranch.model.errors import Error
+from anabranch.model.layout import Layout
+from anabranch.model.names import TopicName
+from anabranch.model.position import Position
+from anabranch.runtime.clock import Clock
+from tests.support.in_memory.controllers import TOPIC
+from tests.support.in_memory.simulated_loop import LoopClock, run_simulated
+
+LAYOUT = Layout.initial(4, now_ms=0)
+
+
+class Asked:
+    """A leader whose owners answer as the test says: errors first, then what was asked for."""
+
+    def __init__(self, *errors: Error) -> None:
+        self.topic: TopicName = TOPIC
+        self.clock: Clock = LoopClock()
+        self.era: Callable[[TopicName], int] = lambda name: len(str(name))
+        self.errors = list(errors)
+        self.requests: list[host.Request] = []
+        self.deposed: list[str] = []
+        self.is_over = False
+
+    async def ask_host(self, request: host.Request) -> host.Answer:
+        self.requests.append(request)
+        if self.errors:
+            raise self.errors.pop(0)
+        if isinstance(request, host.Fence):
+            return Status(True, None, frozenset(), frozenset({("s", request.segment.segment_id), ("other", 9)}))
+        return host.Done()
+
+    def depose(self, reason: str) -> None:
+        self.deposed.append(reason)
+
+    def owners(self) -> SegmentOwners:
+        segments = {one.segment_id: one for one in LAYOUT.active}
+        return SegmentOwners(self, "s", 7, lambda: segments, lambda: self.is_over)
+
+
+def test_asked_again_until_it_is_confirmed() -> None:
+    leader = Asked(HostError("not now"), HostError("nor now"))
+    run_simulated(leader.owners().hold(2, Position(1, 1)))
+    assert [type(one) for one in leader.requests] == [host.Hold] * 3
+    assert {one.segment.segment_id for one in leader.requests} == {2}
+    assert {one.segment.incarnation for one in leader.requests} == {7}
+
+
+def test_an_owner_that_knows_of_a_later_leader_ends_us() -> None:
+    leader = Asked(StaleTerm("term 9"))
+    found: list[tuple[int, int]] = []
+    run_simulated(leader.owners().ask_drained([1], lambda segment, rewinds: found.append((segment, rewinds))))
+    assert len(leader.requests) == 1 and len(leader.deposed) == 1 and found == []
+
+
+def test_what_is_drained_is_told_of_this_subscription_alone() -> None:
+    leader = Asked()
+    found: list[tuple[int, int]] = []
+    run_simulated(leader.owners().ask_drained([0, 3, 99], lambda segment, rewinds: found.append((segment, rewinds))))
+    assert found == [(0, 0), (3, 3)]  # 99 is not there (any more): nobody is asked
+
+
+def test_nobody_is_asked_what_nobody_wants_to_know() -> None:
+    leader = Asked()
+    leader.is_over = True
+    run_simulated(leader.owners().close("c", [0, 1], 5))
+    leader.is_over = False
+    run_simulated(leader.owners().insist(1, lambda ref: None))
+    assert leader.requests == []
+
+
+def test_a_consumer_is_closed_at_every_owner() -> None:
+    leader = Asked()
+    run_simulated(leader.owners().close("c", [0, 1, 2], 5))
+    closes = [one for one in leader.requests if isinstance(one, host.CloseReader)]
+    assert sorted(one.segment.segment_id for one in closes) == [0, 1, 2]
+
+
+def test_eras_are_of_the_segments_that_are_there() -> None:
+    assert set(Asked().owners().eras([0, 3, 99])) == {0, 3}
+
+
+def test_a_few_at_a_time() -> None:
+    clock, now, most = LoopClock(), 0, 0
+
+    async def ask(_: int) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await clock.sleep(1)
+        now -= 1
+
+    run_simulated(together(ask, range(3 * ASK_TOGETHER + 1)))
+    assert (now, most) == (0, ASK_TOGETHER)

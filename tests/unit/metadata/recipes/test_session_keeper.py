@@ -1,0 +1,181 @@
+"""The session keeper's machine, and what its leases promise."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from anabranch.metadata.interface import ABSENT, SessionEvent, SessionLost
+from anabranch.metadata.memory.faults import Fate, Kind, Loss, Script
+from anabranch.metadata.memory.store import MemoryStore
+from anabranch.metadata.recipes.session_keeper import (
+    Begun,
+    ConnectionChanged,
+    Discard,
+    Effect,
+    Ended,
+    Event,
+    Heard,
+    KeeperEvent,
+    KeeperMachine,
+    Linger,
+    Lingered,
+    Looked,
+    LookIn,
+    Open,
+    Opened,
+    OpenFailed,
+    Rest,
+    Rested,
+    SessionDown,
+    SessionKeeper,
+    SessionUp,
+    TellConnection,
+    TellDown,
+    TellUp,
+)
+from tests.support.in_memory.simulated_loop import LoopClock, run_simulated
+
+
+def feed(machine: KeeperMachine, *events: Event) -> list[Effect]:
+    effects: list[Effect] = []
+    for event in events:
+        effects = machine.handle(event)
+    return effects
+
+
+def test_opens_and_looks_again_when_it_should_be_over() -> None:
+    machine = KeeperMachine()
+    assert feed(machine, Begun()) == [Open(1)]
+    assert feed(machine, Opened(3.0)) == [TellUp(1), LookIn(1, 3.0)]
+    assert feed(machine, Looked(1, 2.0)) == [LookIn(1, 2.0)]
+
+
+def test_a_lost_session_is_followed_by_another() -> None:
+    machine = KeeperMachine()
+    feed(machine, Begun(), Opened(3.0))
+    assert feed(machine, Heard(1, SessionEvent.LOST)) == [TellDown(1, "lost"), Discard(1), Open(2)]
+    assert feed(machine, Heard(1, SessionEvent.LOST)) == [], "that one is over already"
+    assert feed(machine, Opened(3.0)) == [TellUp(2), LookIn(2, 3.0)]
+    assert feed(machine, Looked(1, 0.0)) == []
+
+
+def test_overdue_is_lost_whoever_says_what() -> None:
+    machine = KeeperMachine()
+    feed(machine, Begun(), Opened(3.0))
+    assert feed(machine, Heard(1, SessionEvent.DISCONNECTED)) == [TellConnection(1, False)]
+    assert feed(machine, Looked(1, 0.0)) == [TellDown(1, "overdue"), Open(2)]
+    assert feed(machine, Heard(1, SessionEvent.RECONNECTED)) == []
+    assert feed(machine, OpenFailed(), Rested(), Opened(3.0)) == [TellUp(3), LookIn(3, 3.0), Linger(1)]
+    assert feed(machine, Lingered(1)) == [Discard(1)], "now its users have moved to the next"
+    assert feed(machine, Lingered(1)) == []
+
+
+def test_at_most_one_overdue_session_lingers() -> None:
+    machine = KeeperMachine()
+    feed(machine, Begun(), Opened(3.0), Looked(1, 0.0), Opened(3.0))
+    assert feed(machine, Looked(2, 0.0)) == [TellDown(2, "overdue"), Discard(1), Open(3)]
+    assert feed(machine, Heard(2, SessionEvent.LOST)) == [Discard(2)], "nothing is left to move"
+    feed(machine, Opened(3.0), Looked(3, 0.0), Opened(3.0))
+    assert feed(machine, Ended()) == [Discard(3), TellDown(4, "closed"), Discard(4)]
+
+
+def test_tries_again_after_pauses() -> None:
+    machine = KeeperMachine()
+    assert feed(machine, Begun(), OpenFailed()) == [Rest(1)]
+    assert feed(machine, Rested(), OpenFailed()) == [Rest(2)]
+    assert feed(machine, Rested()) == [Open(3)]
+    assert feed(machine, Opened(0.0)) == [Discard(3), Rest(3)], "it was over before we had it"
+    assert feed(machine, Rested(), Opened(1.0), Heard(4, SessionEvent.LOST), OpenFailed()) == [Rest(1)]
+
+
+def test_ends() -> None:
+    machine = KeeperMachine()
+    feed(machine, Begun(), Opened(3.0))
+    assert feed(machine, Ended()) == [TellDown(1, "closed"), Discard(1)]
+    machine = KeeperMachine()
+    feed(machine, Begun(), Ended())
+    assert feed(machine, Opened(3.0)) == [Discard(1)], "what was under way is closed"
+    assert feed(machine, Rested()) == []
+
+
+def keeper_on(store: MemoryStore, ttl_ms: int = 2_000) -> SessionKeeper:
+    return SessionKeeper(store, name="me", ttl_ms=ttl_ms, clock=LoopClock(), chance=random.Random(1))
+
+
+def test_keys_go_with_the_session_and_users_are_told() -> None:
+    async def check() -> None:
+        heard: list[KeeperEvent] = []
+        async with MemoryStore(LoopClock()) as store, keeper_on(store) as keeper:
+            keeper.listen(heard.append)
+            first = await keeper.wait_lease(5)
+            await store.put("/mine", b"", expected=ABSENT, session=first.session)
+            store.expire(first.session)
+            await asyncio.sleep(0)
+            second = await keeper.wait_lease(5)
+            assert await store.get("/mine") is None
+            assert (first.name, second.name) == (f"{keeper.instance}.1", f"{keeper.instance}.2")
+            assert heard == [SessionUp(first), SessionDown(first, "lost"), SessionUp(second)]
+            with pytest.raises(SessionLost):
+                first.check()
+            second.check()
+
+    run_simulated(check())
+
+
+def test_cut_off_past_its_time_is_lost_and_a_sign_of_life_does_not_bring_it_back() -> None:
+    async def check() -> None:
+        heard: list[KeeperEvent] = []
+        async with MemoryStore(LoopClock()) as store, keeper_on(store) as keeper:
+            lease = await keeper.wait_lease(5)
+            keeper.listen(heard.append)
+            store.cut()
+            assert heard == [ConnectionChanged(lease, False)]
+            lease.check()
+            await asyncio.sleep(2.1)
+            assert not lease.is_valid
+            assert heard[1:] == [SessionDown(lease, "overdue")]
+            store.heal()
+            again = await keeper.wait_lease(5)
+            assert not lease.is_valid and again.is_valid
+
+    run_simulated(check())
+
+
+def test_a_process_that_stood_still_is_stopped_by_the_check_itself() -> None:
+    async def check() -> None:
+        async with MemoryStore(LoopClock()) as store, keeper_on(store) as keeper:
+            lease = await keeper.wait_lease(5)
+            loop = asyncio.get_running_loop()
+            loop.jump(10)  # type: ignore[attr-defined]  # no timer has rung yet
+            assert not lease.is_valid
+
+    run_simulated(check())
+
+
+def test_waits_for_a_store_that_is_away() -> None:
+    async def check() -> None:
+        away = Script().then(Kind.OPEN_SESSION, *[Fate(loss=Loss.REFUSED)] * 3)
+        async with MemoryStore(LoopClock(), None, away) as store, keeper_on(store) as keeper:
+            assert keeper.lease is None
+            assert (await keeper.wait_lease(5)).name == f"{keeper.instance}.4"
+            with pytest.raises(TimeoutError):
+                await keeper_on(store).wait_lease(1)
+
+    run_simulated(check())
+
+
+def test_no_two_keepers_have_the_same_instance() -> None:
+    chance = random.Random(1)
+    store = MemoryStore(LoopClock())
+    made = [SessionKeeper(store, name="me", ttl_ms=1, clock=LoopClock(), chance=chance) for _ in range(100)]
+    assert len({keeper.instance for keeper in made}) == 100
+    assert all(keeper.instance.startswith("me~") for keeper in made)
+    assert len({made[0].ticket() for _ in range(10)}) == 10
+
+
+def test_a_name_is_one_word() -> None:
+    with pytest.raises(ValueError, match="one word"):
+        SessionKeeper(MemoryStore(LoopClock()), name="a b", ttl_ms=1, clock=LoopClock(), chance=random.Random(1))

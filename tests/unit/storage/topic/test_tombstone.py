@@ -1,0 +1,82 @@
+"""Graves: what is remembered of a topic that is not there, and who may make it again."""
+
+from __future__ import annotations
+
+import pytest
+
+from anabranch.model.errors import AlreadyExists, NotFound
+from anabranch.model.position import EARLIEST, Position
+from anabranch.storage.interface import Superseded
+from anabranch.storage.topic.tombstone import Peek, bury_topic, peek_topic
+from tests.support.in_memory.topic_log import TopicWorld
+
+NAME = "t/n/topic"
+
+
+@pytest.fixture
+async def world() -> TopicWorld:
+    world = TopicWorld()
+    await world.metadata.open()
+    return world
+
+
+async def test_properties_are_born_with_the_topic(world: TopicWorld) -> None:
+    topic = await world.open(birth={"a": "1"})
+    await topic.close()
+    assert (await world.open(birth={"a": "2"})).properties == {"a": "1"}
+    assert await peek_topic(NAME, world.records) == Peek(exists=True, properties={"a": "1"})
+
+
+async def test_a_deleted_topic_leaves_its_grave_and_nothing_else(world: TopicWorld) -> None:
+    topic = await world.open(birth={"a": "1"})
+    await world.fill(topic, 3)
+    await topic.create_cursors({"s": EARLIEST})
+    await topic.delete({"a": "gone"})
+    assert await peek_topic(NAME, world.records) == Peek(exists=False, properties={"a": "gone"})
+    with pytest.raises(NotFound):
+        await world.open(create=False)
+    again = await world.open(birth={"b": "2"})
+    assert (again.properties, again.last_position, dict(again.cursors)) == ({"b": "2"}, EARLIEST, {})
+    assert await peek_topic(NAME, world.records) == Peek(exists=True, properties={"b": "2"})
+
+
+async def test_what_never_was_can_be_buried(world: TopicWorld) -> None:
+    assert await peek_topic(NAME, world.records) == Peek(exists=False)
+    await bury_topic(NAME, world.records, {"a": "1"})
+    await bury_topic(NAME, world.records, {"a": "2"})
+    assert await peek_topic(NAME, world.records) == Peek(exists=False, properties={"a": "2"})
+    await world.open()
+    with pytest.raises(AlreadyExists):
+        await bury_topic(NAME, world.records, {})
+
+
+async def test_an_earlier_holder_can_neither_bury_nor_make_it_again(world: TopicWorld) -> None:
+    await bury_topic(NAME, world.records, {"a": "1"}, tenure=5)
+    with pytest.raises(Superseded):
+        await bury_topic(NAME, world.records, {}, tenure=4)
+    with pytest.raises(Superseded):
+        await world.open(tenure=4)
+    topic = await world.open(tenure=6)
+    await topic.delete({})
+    with pytest.raises(Superseded):
+        await world.open(tenure=5)
+
+
+async def test_the_end_is_written_with_what_is_said_about_it(world: TopicWorld) -> None:
+    topic = await world.open(birth={"a": "1"})
+    await world.fill(topic, 2)
+    assert await topic.terminate(lambda: {"end": str(topic.last_position)}) == Position(1, 1)
+    world.crash()
+    again = await world.open()
+    assert (again.is_terminated, again.properties) == (True, {"a": "1", "end": "1:1"})
+
+
+async def test_cursors_made_together_cost_one_entry_and_keep_those_that_are_there(world: TopicWorld) -> None:
+    topic = await world.open()
+    await world.fill(topic, 3)
+    await topic.create_cursors({"s": EARLIEST})
+    topic.cursors["s"].ack_cumulative(Position(1, 0))
+    await topic.create_cursors({"s": EARLIEST, "t": EARLIEST, "u": topic.after(topic.last_position)})
+    world.crash()
+    again = await world.open()
+    assert {name: one.backlog_entries for name, one in again.cursors.items()} == {"s": 2, "t": 3, "u": 0}
