@@ -26,7 +26,7 @@ from typing import Literal
 from unittest.mock import patch
 
 from anabranch.metadata.interface import ABSENT, ANY, Watch
-from anabranch.metadata.sqlite.change_notifier import Doorbell
+from anabranch.metadata.sqlite.change_notifier import ChangeNotifier
 from anabranch.metadata.sqlite.schema import connect, prepare
 from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.metadata.sqlite.writer import Group, Write, Writer
@@ -185,7 +185,7 @@ async def _line(listener: Process) -> bytes:
 async def _ringer(side: Side, folder: Path) -> AsyncIterator[Callable[[int], Awaitable[float]]]:
     """A call that makes the bell ring and answers when it did."""
     if side == "bare":
-        bare = Doorbell(folder / "bell", folder)
+        bare = ChangeNotifier(folder / "bell", folder)
         db = _bare_table(folder)
         versions = [0] * WRITERS
 
@@ -202,14 +202,14 @@ async def _ringer(side: Side, folder: Path) -> AsyncIterator[Callable[[int], Awa
         db.close()
         return
     rung_at = 0.0
-    ring = Doorbell.ring
+    ring = ChangeNotifier.ring
 
-    def noted(bell: Doorbell, message: bytes) -> None:  # the one place that knows when a commit is done
+    def noted(bell: ChangeNotifier, message: bytes) -> None:  # the one place that knows when a commit is done
         nonlocal rung_at
         rung_at = time.monotonic()
         ring(bell, message)
 
-    with patch.object(Doorbell, "ring", noted):
+    with patch.object(ChangeNotifier, "ring", noted):
         async with SqliteStore(folder, SystemClock()) as store:
 
             async def put(number: int) -> float:
@@ -230,7 +230,7 @@ async def _listen(side: Side, folder: Path) -> None:
             await ended
             telling.cancel()
         return
-    bell = Doorbell(folder / "bell", folder)
+    bell = ChangeNotifier(folder / "bell", folder)
     bell.listen(lambda: print(time.monotonic(), flush=True), lambda: None)
     bell.hear(True)
     print("ready", flush=True)

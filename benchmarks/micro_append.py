@@ -22,14 +22,14 @@ from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
 from anabranch.storage.interface import StorageError, StoredEntry
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 
 
 class Pipeline:
     """Keeps `window` entries on their way until `total` are durable."""
 
-    def __init__(self, store: EmbeddedLedgers, ledgers: int, payload: bytes, total: int, window: int) -> None:
+    def __init__(self, store: EmbeddedLedgerStore, ledgers: int, payload: bytes, total: int, window: int) -> None:
         self._writers = [store.create(number + 1) for number in range(ledgers)]
         self._payload, self._total, self._window = payload, total, window
         self._sent = self._done = 0
@@ -65,7 +65,7 @@ async def store_rate(directory: Path, size: int, total: int, window: int, ledger
     """Entries per second and entries per group."""
     blocking = ThreadBlocking(2)
     settings = StorageSettings(dir=directory)
-    async with EmbeddedLedgers(settings, RealDisk(), blocking, SystemClock(), lambda _: 0) as store:
+    async with EmbeddedLedgerStore(settings, RealDisk(), blocking, SystemClock(), lambda _: 0) as store:
         seconds = await Pipeline(store, ledgers, bytes(size), total, window).run()
         groups = store.stats().groups
     await blocking.close()

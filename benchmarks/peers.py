@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from anabranch.broker.name_generator import NameGiver
+from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.services import Address, Services
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.broker.wire.server import SCRATCH_BYTES
@@ -118,7 +118,7 @@ async def serve_connection(make: Callable[[Connection], ReceiptCommands]) -> Non
         catalog=world.catalog,
         topics=world.topics,
         schemas=new_registry(world.store, world.catalog, world.clock),
-        names=NameGiver("peer"),
+        names=NameGenerator("peer"),
         address=Address("", ""),
     )
     scratch = bytearray(SCRATCH_BYTES)

@@ -36,19 +36,21 @@ def install(marks: Marks) -> None:
     marks.watch_collector("client")
     marks.watch(topic_watch.TopicWatch, "_saw", lambda _, view: f"client: sees {'plan' if view.plan else 'layout'}")
     marks.watch(topic_watch.TopicWatch, "ask_again", "client: asks for the layout again")
-    marks.watch(lane_runner.LaneRunner, "attach", lambda self, _: f"client: PRODUCER {_segment(self)}")
-    marks.watch(lane_runner.LaneRunner, "reopen", lambda self: f"client: reopens {_segment(self)}")
-    marks.watch(lane_runner.LaneRunner, "say_farewell", lambda self: f"client: farewell to {_segment(self)}")
-    marks.watch(lane_runner.LaneRunner, "drop", lambda self: f"client: drops {_segment(self)}")
-    marks.watch(attachment.Attachment, "lose", lambda _, error, **more: f"client: lost: {error.reason} {more}")
+    marks.watch(lane_runner.SegmentProducer, "attach", lambda self, _: f"client: PRODUCER {_segment(self)}")
+    marks.watch(lane_runner.SegmentProducer, "reopen", lambda self: f"client: reopens {_segment(self)}")
+    marks.watch(lane_runner.SegmentProducer, "say_farewell", lambda self: f"client: farewell to {_segment(self)}")
+    marks.watch(lane_runner.SegmentProducer, "drop", lambda self: f"client: drops {_segment(self)}")
+    marks.watch(attachment.ReconnectLoop, "lose", lambda _, error, **more: f"client: lost: {error.reason} {more}")
     delays = Backoff.delay
     names = {int(getattr(BaseCommand, name)): name for name in ("SEGMENT_SEALED", "SEND_ERROR", "CLOSE_PRODUCER")}
     marks.watch(
-        lane_runner.LaneRunner,
+        lane_runner.SegmentProducer,
         "heard",
         lambda self, kind, *rest: f"client: {names[kind]} of {_segment(self)}" if kind in names else None,
     )
-    marks.watch(lanes.Lanes, "opened", lambda _, track, *rest: f"client: lane {track.segment.segment_id} is open")
+    marks.watch(
+        lanes.ProducerState, "opened", lambda _, track, *rest: f"client: lane {track.segment.segment_id} is open"
+    )
 
     def delay(self: Backoff, attempt: int, chance: float) -> float:
         found = delays(self, attempt, chance)
@@ -58,7 +60,7 @@ def install(marks: Marks) -> None:
     Backoff.delay = delay  # type: ignore[method-assign]  # a benchmark's business
 
 
-def _segment(runner: lane_runner.LaneRunner) -> str:
+def _segment(runner: lane_runner.SegmentProducer) -> str:
     return f"{runner.topic.rpartition('/')[2]}"
 
 

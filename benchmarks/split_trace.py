@@ -27,12 +27,14 @@ from tests.support.processes.broker_process import BrokerProcess
 def install(marks: Marks) -> None:
     marks.watch(topic_watch.TopicWatch, "_saw", lambda _, view: f"client: sees {'plan' if view.plan else 'layout'}")
     marks.watch(stream_consumer.StreamPart, "assigned", "client: assigned")
-    marks.watch(channel.Channel, "attach", "client: SUBSCRIBE")
-    marks.watch(lane_runner.LaneRunner, "attach", "client: PRODUCER")
+    marks.watch(channel.SegmentConsumer, "attach", "client: SUBSCRIBE")
+    marks.watch(lane_runner.SegmentProducer, "attach", "client: PRODUCER")
     sealed = int(BaseCommand.SEGMENT_SEALED)
-    marks.watch(lane_runner.LaneRunner, "heard", lambda _, kind, *rest: "client: sealed" if kind == sealed else None)
+    marks.watch(
+        lane_runner.SegmentProducer, "heard", lambda _, kind, *rest: "client: sealed" if kind == sealed else None
+    )
     end = int(BaseCommand.REACHED_END_OF_TOPIC)
-    marks.watch(channel.Channel, "heard", lambda _, kind, *rest: "client: parent read" if kind == end else None)
+    marks.watch(channel.SegmentConsumer, "heard", lambda _, kind, *rest: "client: parent read" if kind == end else None)
 
 
 def after(splits: Sequence[sdk_stream.Split], rows: Sequence[Mark]) -> dict[str, list[float]]:

@@ -31,20 +31,22 @@ MARKS = "ANABRANCH_MARKS"
 
 
 def install(marks: Marks) -> None:
-    marks.watch(leader.Leader, "ask", lambda _, call: f"broker: {type(call).__name__}", end=False)
-    marks.watch(leader.Leader, "_save", lambda self, effect: f"broker: save {self._word(effect.record)}")
-    marks.watch(leader.Leader, "_asked", lambda _, request: f"broker: {type(request).__name__}")
-    marks.watch(leader.Leader, "_tell", lambda _, record: f"broker: tell {'plan' if record.operation else 'layout'}")
-    marks.watch(leader.Leader, "_reply", "broker: reply")
+    marks.watch(leader.TopicController, "ask", lambda _, call: f"broker: {type(call).__name__}", end=False)
+    marks.watch(leader.TopicController, "_save", lambda self, effect: f"broker: save {self._word(effect.record)}")
+    marks.watch(leader.TopicController, "_asked", lambda _, request: f"broker: {type(request).__name__}")
+    marks.watch(
+        leader.TopicController, "_tell", lambda _, record: f"broker: tell {'plan' if record.operation else 'layout'}"
+    )
+    marks.watch(leader.TopicController, "_reply", "broker: reply")
     marks.watch(records.Records, "save_group", "broker: save group")
-    marks.watch(members.Members, "heard", "broker: leader hears of drain")
-    marks.watch(members.Members, "_push", "broker: push assignment")
+    marks.watch(members.GroupCoordinator, "heard", "broker: leader hears of drain")
+    marks.watch(members.GroupCoordinator, "_push", "broker: push assignment")
     marks.watch(watches.Watches, "_tell", "broker: watchers told")
-    marks.watch(segment_owner.SegmentOwner, "_find", "broker: owner finds")
+    marks.watch(segment_owner.LocalSegments, "_find", "broker: owner finds")
     marks.watch(segment_topic.SegmentTopic, "add_cursors", "broker: cursors")
     marks.watch(segment_topic.SegmentTopic, "_tell", "broker: drain is written")
     marks.watch(segment_topic.SegmentTopic, "_tell_sealed", "broker: producer told of seal")
-    marks.watch(scalable_commands.Session, "layout_changed", "broker: layout pushed")
+    marks.watch(scalable_commands.LayoutSession, "layout_changed", "broker: layout pushed")
     marks.watch(ProducerCommands, "_open", "broker: PRODUCER")
     marks.watch(topic.Topic, "subscribe", "broker: subscribe")
     marks.watch(consumer_commands.ConsumerCommands, "_flow", "broker: FLOW")

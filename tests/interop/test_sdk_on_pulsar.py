@@ -53,7 +53,7 @@ from tests.services.pulsar_broker import DELAY_TICK_MS, PulsarNode
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pulsar")]
 
-PATIENCE = 60.0
+RETRY_DELAYS = 60.0
 IDLE = 0.3  # nothing comes for so long: nothing is there
 KEYS = 7
 SHAPES = pytest.mark.parametrize("partitions", [0, 3], ids=["plain", "partitioned"])
@@ -68,7 +68,7 @@ STOCK = {
 async def received(consumer: Consumer, count: int) -> list[Message]:
     found: list[Message] = []
     while len(found) < count:
-        message = await consumer.receive(timeout=PATIENCE)
+        message = await consumer.receive(timeout=RETRY_DELAYS)
         assert message is not None, f"only {len(found)} of {count} messages"
         found.append(message)
     return found
@@ -85,7 +85,7 @@ async def taken(consumer: Any, count: int) -> list[Any]:
     def take() -> list[Any]:
         found = []
         for _ in range(count):
-            message = consumer.receive(int(PATIENCE * 1000))
+            message = consumer.receive(int(RETRY_DELAYS * 1000))
             consumer.acknowledge(message)
             found.append(message)
         return found
@@ -117,13 +117,13 @@ async def test_what_is_sent_is_received(sdk: Client, made: Made, partitions: int
         sdk.queue_consumer(topic, subscription="s") as consumer,
         sdk.producer(topic, name="shop", properties={"team": "a"}) as producer,
     ):
-        sent = await producer.send(b"one", key="k", properties={"a": "1"}, event_time=1234, timeout=PATIENCE)
+        sent = await producer.send(b"one", key="k", properties={"a": "1"}, event_time=1234, timeout=RETRY_DELAYS)
         (message,) = await received(consumer, 1)
         assert (message.value, message.key, message.properties, message.event_time) == (b"one", "k", {"a": "1"}, 1234)
         assert (message.producer_name, message.sequence_id, message.redelivery_count) == ("shop", 0, 0)
         assert message.id == sent and message.topic == topic
         assert MessageId.from_bytes(sent.to_bytes()) == sent
-        second = await producer.send(b"two", key=b"\x00\xff", timeout=PATIENCE)
+        second = await producer.send(b"two", key=b"\x00\xff", timeout=RETRY_DELAYS)
         (message,) = await received(consumer, 1)
         assert (message.value, message.key, message.properties, message.id) == (b"two", b"\x00\xff", {}, second)
 
@@ -136,7 +136,7 @@ async def test_pipelined_batches_keep_every_key_in_order(sdk: Client, made: Made
         sdk.producer(topic, batching=Batching(max_messages=9)) as producer,
     ):
         futures = pipelined(producer, range(200))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         ids = [future.result() for future in futures]
         assert len(set(ids)) == 200
         messages = await received(consumer, 200)
@@ -163,11 +163,11 @@ async def test_columns_go_out_and_come_back(sdk: Client, made: Made, partitions:
         sdk.producer(topic, compression="lz4") as producer,
     ):
         values, keys = [b"%d" % n for n in range(500)], [f"k{n % KEYS}" for n in range(500)]
-        ids = await producer.send_batch(values, keys, timeout=PATIENCE)
+        ids = await producer.send_batch(values, keys, timeout=RETRY_DELAYS)
         assert len(ids) == 500
         found: list[Message] = []
         while len(found) < 500:
-            batch = await consumer.receive_batch(timeout=PATIENCE)
+            batch = await consumer.receive_batch(timeout=RETRY_DELAYS)
             assert len(batch)
             await consumer.ack_cumulative(batch)
             found += batch
@@ -201,7 +201,7 @@ async def test_messages_in_chunks_both_ways(sdk: Client, stock: pulsar.Client, m
     async with sdk.stream_consumer(topic, subscription="ours") as consumer:
         async with sdk.producer(topic, chunking=Chunking(), compression="zstd") as producer:
             sent = [producer.send_nowait(value, key="k") for value in values]
-            await producer.flush(timeout=PATIENCE)
+            await producer.flush(timeout=RETRY_DELAYS)
         mine = await received(consumer, 3)
         assert [message.value for message in mine] == values
         assert [message.id for message in mine] == [one.result() for one in sent]
@@ -220,7 +220,7 @@ async def test_chunks_come_again_after_a_nack(sdk: Client, made: Made) -> None:
     topic, value = await made(0), os.urandom(300_000)
     async with sdk.queue_consumer(topic, subscription="s") as consumer:
         async with sdk.producer(topic, chunking=Chunking(chunk_bytes=100_000)) as producer:
-            await producer.send(value, timeout=PATIENCE)
+            await producer.send(value, timeout=RETRY_DELAYS)
         (first,) = await received(consumer, 1)
         await consumer.nack(first, delay=0)
         (again,) = await received(consumer, 1)
@@ -233,8 +233,8 @@ async def test_chunks_come_again_after_a_nack(sdk: Client, made: Made) -> None:
 async def test_a_message_that_is_too_large_is_refused_and_the_producer_lives(sdk: Client, made: Made) -> None:
     async with sdk.producer(await made(0)) as producer:
         with pytest.raises(MessageTooLarge):
-            await producer.send(bytes(6 << 20), timeout=PATIENCE)
-        assert (await producer.send(b"small", timeout=PATIENCE)).ledger >= 0
+            await producer.send(bytes(6 << 20), timeout=RETRY_DELAYS)
+        assert (await producer.send(b"small", timeout=RETRY_DELAYS)).ledger >= 0
 
 
 async def test_delayed_messages_come_when_it_is_time(sdk: Client, made: Made) -> None:
@@ -245,9 +245,9 @@ async def test_delayed_messages_come_when_it_is_time(sdk: Client, made: Made) ->
         sdk.producer(topic) as producer,
     ):
         due = datetime.now(UTC) + timedelta(seconds=1.5)
-        await producer.send(b"later", deliver_at=due, timeout=PATIENCE)
-        await producer.send(b"soon", deliver_after=0.7, timeout=PATIENCE)
-        await producer.send(b"now", timeout=PATIENCE)
+        await producer.send(b"later", deliver_at=due, timeout=RETRY_DELAYS)
+        await producer.send(b"soon", deliver_after=0.7, timeout=RETRY_DELAYS)
+        await producer.send(b"now", timeout=RETRY_DELAYS)
         arrived = {message.value: datetime.now(UTC) async for message in _some(queue, 3)}
         assert set(arrived) == {b"later", b"soon", b"now"}
         assert arrived[b"later"] >= due - timedelta(milliseconds=DELAY_TICK_MS), "the broker may be a tick early"
@@ -277,11 +277,11 @@ async def test_a_sequence_id_is_stored_once_and_a_name_goes_on(sdk: Client, dedu
         async with sdk.producer(topic, name="till") as producer:
             assert producer.last_sequence_id == -1
             for n in (5, 6, 6, 5, 7):
-                await producer.send(b"%d" % n, key="k0", sequence_id=n, timeout=PATIENCE)
+                await producer.send(b"%d" % n, key="k0", sequence_id=n, timeout=RETRY_DELAYS)
         async with sdk.producer(topic, name="till") as producer:
             assert producer.last_sequence_id == 7
-            await producer.send(b"repeated", sequence_id=7, timeout=PATIENCE)
-            await producer.send(b"8", timeout=PATIENCE)
+            await producer.send(b"repeated", sequence_id=7, timeout=RETRY_DELAYS)
+            await producer.send(b"8", timeout=RETRY_DELAYS)
             assert producer.last_sequence_id == 8
         found = await received(consumer, 4)
         assert [(message.value, message.sequence_id) for message in found] == [(b"%d" % n, n) for n in (5, 6, 7, 8)]
@@ -291,16 +291,16 @@ async def test_a_sequence_id_is_stored_once_and_a_name_goes_on(sdk: Client, dedu
 async def test_one_exclusive_producer_at_a_time(sdk: Client, made: Made) -> None:
     topic = await made(0)
     first = await sdk.producer(topic, access=AccessMode.EXCLUSIVE)
-    await first.send(b"first", timeout=PATIENCE)
+    await first.send(b"first", timeout=RETRY_DELAYS)
     with pytest.raises(ProducerFenced):
         await sdk.producer(topic, access="exclusive")
     with pytest.raises((ProducerBusy, ProducerFenced)):
         await sdk.producer(topic)
-    waiting = asyncio.ensure_future(sdk.producer(topic, access="wait-for-exclusive", timeout=PATIENCE).__aenter__())
+    waiting = asyncio.ensure_future(sdk.producer(topic, access="wait-for-exclusive", timeout=RETRY_DELAYS).__aenter__())
     await asyncio.sleep(0)
     await first.close()
     second = await waiting
-    await second.send(b"second", timeout=PATIENCE)
+    await second.send(b"second", timeout=RETRY_DELAYS)
     await second.close()
 
 
@@ -309,10 +309,10 @@ async def test_whoever_is_fenced_hears_it(sdk: Client, made: Made) -> None:
     topic = await made(0)
     old = await sdk.producer(topic, access="exclusive")
     async with sdk.producer(topic, access="exclusive-with-fencing") as new:
-        await new.send(b"new", timeout=PATIENCE)
+        await new.send(b"new", timeout=RETRY_DELAYS)
         with pytest.raises(ProducerFenced):
-            await old.send(b"old", timeout=PATIENCE)
-        await new.send(b"newer", timeout=PATIENCE)
+            await old.send(b"old", timeout=RETRY_DELAYS)
+        await new.send(b"newer", timeout=RETRY_DELAYS)
 
 
 # -- schemas
@@ -359,7 +359,7 @@ async def test_values_with_a_schema_both_ways(
         await asyncio.to_thread(writer.send, stocks)
         mine: Any = "Bob" if is_text else Order("Bob", 2)
         async with sdk.producer(topic, schema=ours) as producer:
-            await producer.send(mine, key="k", timeout=PATIENCE)
+            await producer.send(mine, key="k", timeout=RETRY_DELAYS)
         wanted = ["Ann", "Bob"] if is_text else [Order("Ann", 1, ["a"]), Order("Bob", 2)]
         found = [message.value for message in await received(consumer, 2)]
         assert sorted(found, key=str) == wanted
@@ -381,7 +381,7 @@ async def test_every_message_is_read_by_the_version_it_was_written_with(sdk: Cli
         for count in (0, 2, 1):
             cls = version(count)
             async with sdk.producer(topic, schema=Avro(cls)) as producer:
-                await producer.send(cls(customer=f"c{count}"), timeout=PATIENCE)
+                await producer.send(cls(customer=f"c{count}"), timeout=RETRY_DELAYS)
         assert [len(message.value) for message in await received(auto, 3)] == [1, 3, 2]
     wanted = version(2)
     async with sdk.queue_consumer(topic, subscription="typed", start="earliest", schema=Avro(wanted)) as typed:
@@ -419,9 +419,9 @@ async def test_stream_consumers_share_partitions_and_take_over(sdk: Client, made
     second = await sdk.stream_consumer(topic, subscription="s", name="b", start="earliest")
     async with sdk.producer(topic) as producer:
         pipelined(producer, range(100))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         got: dict[int, tuple[Any, Message]] = {}
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             while len(got) < 100:
                 for consumer in (first, second):
                     for message in await consumer.receive_many(100, timeout=0.05):
@@ -442,7 +442,7 @@ async def test_queue_consumers_share_without_loss_or_double(sdk: Client, made: M
         pipelined(producer, range(300))
     found: list[int] = []
     busy = set()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(RETRY_DELAYS):
         while len(found) < 300:
             for consumer in consumers:
                 for message in await consumer.receive_many(20, timeout=0.02):
@@ -480,7 +480,7 @@ async def test_single_messages_of_a_batch_come_back_alone(sdk: Client, made: Mad
         sdk.producer(topic, batching=Batching(max_delay=60)) as producer,
     ):
         sent = pipelined(producer, range(10))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert {one.result().batch_size for one in sent} == {10}
         messages = await received(consumer, 10)
         await consumer.ack(messages[0])
@@ -499,7 +499,7 @@ async def test_nacks_come_back_as_the_backoff_says_and_end_as_dead_letters(sdk: 
         ) as consumer,
         sdk.producer(topic, batching=None) as producer,
     ):
-        await producer.send(b"bad", key="k", properties={"a": "b"}, timeout=PATIENCE)
+        await producer.send(b"bad", key="k", properties={"a": "b"}, timeout=RETRY_DELAYS)
         counts = []
         for _ in range(3):
             (message,) = await received(consumer, 1)
@@ -517,7 +517,7 @@ async def test_what_is_forgotten_comes_again(sdk: Client, made: Made) -> None:
     topic = await made(0)
     async with sdk.queue_consumer(topic, subscription="s", processing_timeout=0.3) as consumer:
         async with sdk.producer(topic) as producer:
-            await producer.send(b"x", timeout=PATIENCE)
+            await producer.send(b"x", timeout=RETRY_DELAYS)
         first, again = await received(consumer, 2)
         assert (first.id, again.redelivery_count) == (again.id, 1)
         await consumer.ack(again)
@@ -539,20 +539,20 @@ async def test_a_checkpoint_is_exact(sdk: Client, made: Made, partitions: int) -
     async with sdk.checkpoint_consumer(topic, start=start) as reader:
         await nothing_more(reader)
         async with sdk.producer(topic) as producer:
-            await producer.send(b"50", key="k1", timeout=PATIENCE)
+            await producer.send(b"50", key="k1", timeout=RETRY_DELAYS)
         assert [message.value for message in await received(reader, 1)] == [b"50"]
 
 
 async def test_a_checkpoint_at_the_end_and_at_a_time(sdk: Client, admin: Admin, made: Made) -> None:
     topic = await made(0)
     async with sdk.producer(topic, batching=None) as producer:
-        await producer.send(b"0", timeout=PATIENCE)
+        await producer.send(b"0", timeout=RETRY_DELAYS)
         async with sdk.checkpoint_consumer(topic, start=Checkpoint.latest()) as reader:
             mark = reader.checkpoint()
         await asyncio.sleep(0.002)  # publish times are milliseconds
         later = time.time_ns() // 1_000_000
         for n in (1, 2):
-            await producer.send(b"%d" % n, timeout=PATIENCE)
+            await producer.send(b"%d" % n, timeout=RETRY_DELAYS)
         for start in (mark, Checkpoint.at_time(later)):
             async with sdk.checkpoint_consumer(topic, start=start) as reader:
                 assert [message.value for message in await received(reader, 2)] == [b"1", b"2"]
@@ -585,12 +585,12 @@ async def test_where_a_subscription_begins_and_an_operator_who_rewinds_it(
 ) -> None:
     topic = await made(0)
     async with sdk.producer(topic, batching=None) as producer:
-        await producer.send(b"0", key="k0", timeout=PATIENCE)
+        await producer.send(b"0", key="k0", timeout=RETRY_DELAYS)
         async with (
             sdk.stream_consumer(topic, subscription="old", start="earliest") as old,
             sdk.stream_consumer(topic, subscription="new", start="latest") as new,
         ):
-            await producer.send(b"1", key="k1", timeout=PATIENCE)
+            await producer.send(b"1", key="k1", timeout=RETRY_DELAYS)
             first = await received(old, 2)
             in_order(first, range(2))
             assert [message.value for message in await received(new, 1)] == [b"1"]
@@ -599,13 +599,13 @@ async def test_where_a_subscription_begins_and_an_operator_who_rewinds_it(
             await admin.subscriptions.seek_time(topic, "old", 0)
             in_order(await received(old, 2), range(2))
             await admin.subscriptions.skip_all(topic, "old")
-            await producer.send(b"2", key="k2", timeout=PATIENCE)
+            await producer.send(b"2", key="k2", timeout=RETRY_DELAYS)
             assert [message.value for message in await received(old, 1)] == [b"2"]
 
 
 async def _settled(admin: Admin, topic: str, subscription: str, backlog: int) -> None:
     """Until the broker counts so many that are not acknowledged."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(RETRY_DELAYS):
         while True:
             stats = await admin.topics.stats(topic, precise_backlog=True)
             if stats["subscriptions"][subscription]["msgBacklog"] == backlog:
@@ -619,11 +619,11 @@ async def test_new_partitions_are_noticed(sdk: Client, admin: Admin, made: Made)
         sdk.queue_consumer(topic, subscription="s") as consumer,
         sdk.producer(topic, batching=None) as producer,
     ):
-        await producer.send(b"0", timeout=PATIENCE)
+        await producer.send(b"0", timeout=RETRY_DELAYS)
         await admin.topics.add_partitions(topic, 3)
         lanes: set[int] = set()
         n = 1
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             while len(lanes) < 3:
                 lanes.add((await producer.send(b"%d" % n)).lane)
                 n += 1
@@ -653,7 +653,7 @@ async def test_scenarios_98_99_keys_find_the_same_partition_on_both_sides(
             message_router=routed,
         )
         for n in range(0, 60, 2):
-            await producer.send(b"%d" % n, key=f"k{n % KEYS}", timeout=PATIENCE)
+            await producer.send(b"%d" % n, key=f"k{n % KEYS}", timeout=RETRY_DELAYS)
             await asyncio.to_thread(writer.send, b"%d" % (n + 1), partition_key=f"k{(n + 1) % KEYS}")
         in_order(await received(consumer, 60), range(60))
     for message in await taken(reader, 60):
@@ -711,7 +711,7 @@ async def test_closing_wakes_who_waits_and_leaves_nothing(apache: PulsarNode, ad
     with pytest.raises(Closed):
         producer.send_nowait(b"too late")
     assert asyncio.all_tasks() == {asyncio.current_task()}
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(RETRY_DELAYS):
         while True:
             stats = await admin.topics.partitioned_stats(topic)
             parts = stats["partitions"].values()
@@ -725,23 +725,23 @@ def test_the_blocking_face(apache: PulsarNode) -> None:
     topic = f"persistent://public/default/t-{uuid.uuid4().hex[:12]}"
     with anabranch.blocking.connect(apache.service_url) as client:
         with client.producer(topic, schema=String()) as producer:
-            producer.send("one", key="k", timeout=PATIENCE)
+            producer.send("one", key="k", timeout=RETRY_DELAYS)
             producer.send_nowait("two", key="k")
-            producer.flush(timeout=PATIENCE)
+            producer.flush(timeout=RETRY_DELAYS)
         with client.stream_consumer(topic, subscription="s", start="earliest", schema=String()) as stream:
-            found = [stream.receive(timeout=PATIENCE) for _ in range(2)]
+            found = [stream.receive(timeout=RETRY_DELAYS) for _ in range(2)]
             assert [one and one.value for one in found] == ["one", "two"]
             assert found[1] is not None
             stream.ack_cumulative(found[1])
         with client.queue_consumer(topic, subscription="q", start="earliest") as queue:
-            message = queue.receive(timeout=PATIENCE)
+            message = queue.receive(timeout=RETRY_DELAYS)
             assert message is not None and message.value == b"one"
             queue.nack(message, delay=0)
         with client.checkpoint_consumer(topic, start=Checkpoint.earliest()) as reader:
-            assert reader.receive(timeout=PATIENCE) is not None
+            assert reader.receive(timeout=RETRY_DELAYS) is not None
             saved = reader.checkpoint()
         with client.checkpoint_consumer(topic, start=saved) as reader:
-            message = reader.receive(timeout=PATIENCE)
+            message = reader.receive(timeout=RETRY_DELAYS)
             assert message is not None and message.value == b"two"
     with anabranch.admin.blocking.connect(apache.http_url) as admin:
         assert topic in admin.topics.list("public/default")
@@ -813,10 +813,10 @@ async def test_namespaces_tenants_and_brokers_are_administered(admin: Admin) -> 
 async def test_a_terminated_topic_is_told_and_read_to_its_end(sdk: Client, admin: Admin, made: Made) -> None:
     topic = await made(0)
     async with sdk.producer(topic) as producer, sdk.stream_consumer(topic, subscription="s") as consumer:
-        await producer.send(b"last", timeout=PATIENCE)
+        await producer.send(b"last", timeout=RETRY_DELAYS)
         await admin.topics.terminate(topic)
         with pytest.raises(TopicTerminated):
-            await producer.send(b"too late", timeout=PATIENCE)
+            await producer.send(b"too late", timeout=RETRY_DELAYS)
         (message,) = await received(consumer, 1)
         await consumer.ack_cumulative(message)
     with pytest.raises(TopicTerminated):
@@ -836,7 +836,7 @@ async def test_sends_go_on_through_unloads(sdk: Client, admin: Admin, deduplicat
         for turn in range(3):
             futures += pipelined(producer, range(turn * 200, turn * 200 + 200))
             await admin.topics.unload(topic)
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert [future.exception() for future in futures] == [None] * 600
         found = await received(consumer, 600)
         in_order(found, range(600))
@@ -881,12 +881,12 @@ async def test_sends_time_out_while_the_broker_says_nothing(apache: PulsarNode, 
         apache.pause()
         try:
             with pytest.raises(TimedOut):
-                await producer.send(b"stuck", timeout=PATIENCE)
+                await producer.send(b"stuck", timeout=RETRY_DELAYS)
             with pytest.raises(TimedOut):
                 await client.queue_consumer(topic, subscription="s", timeout=0.3)
         finally:
             apache.resume()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             while True:
                 try:
                     await producer.send(b"through")
@@ -905,7 +905,7 @@ async def test_everybody_goes_on_after_kill9_of_the_broker(sdk: Client, apache: 
         sdk.producer(topic, name="p", send_timeout=START_SECONDS, batching=Batching(max_messages=8)) as producer,
     ):
         futures = pipelined(producer, range(200))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         consumers: tuple[Consumer, ...] = (stream, queue, reader)
         held = {consumer: await received(consumer, 100) for consumer in consumers}
         await stream.ack_cumulative(held[stream][49])

@@ -27,7 +27,7 @@ from tests.services.pulsar_broker import PulsarNode
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pulsar")]
 
-PATIENCE = 60.0
+RETRY_DELAYS = 60.0
 STUCK = 6.0  # M1 looks for drained segments every two seconds; whoever waits longer waits for a fenced one
 KEYS = 20
 UNDER_WAY_MAX = 200
@@ -60,7 +60,7 @@ class Topic:
     async def arrived(self, consumer: Consumer, count: int, *, acked: bool = True) -> list[Message]:
         """So many messages, acknowledged as the kind does it."""
         found: list[Message] = []
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             while len(found) < count:
                 message = await consumer.receive(timeout=STUCK)
                 if message is None:
@@ -120,7 +120,7 @@ async def test_pipelined_sends_keep_every_key_in_order_through_splits_and_merges
             await changing
         count = len(futures) // KEYS * KEYS + KEYS
         futures += pipelined(producer, range(len(futures), count))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert [future.exception() for future in futures] == [None] * count
         await topic.unload()  # under so many writes M1 nearly always leaves a segment fenced
         async with sdk.checkpoint_consumer(topic.name, start=Checkpoint.earliest()) as reader:
@@ -141,7 +141,7 @@ async def test_a_reader_passes_over_a_segment_that_was_sealed_empty(sdk: Client,
     await topic.split()
     async with sdk.producer(topic.name) as producer:
         pipelined(producer, range(KEYS))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
     await topic.unload()
     async with sdk.checkpoint_consumer(topic.name, start=Checkpoint.earliest()) as reader:
         in_order(await topic.arrived(reader, KEYS), KEYS)
@@ -159,7 +159,7 @@ async def test_everybody_comes_in_while_segments_are_unloaded(sdk: Client, topic
         ):
             await unloading
             pipelined(producer, numbers)
-            await producer.flush(timeout=PATIENCE)
+            await producer.flush(timeout=RETRY_DELAYS)
             for consumer in (queue, reader):
                 assert {int(message.value) for message in await topic.arrived(consumer, KEYS)} == set(numbers)
 
@@ -175,11 +175,11 @@ async def test_consumers_of_all_kinds_follow_while_it_splits_and_merges(sdk: Cli
         sent = 0
         for change in (topic.split, topic.split, topic.merge):
             pipelined(producer, range(sent, sent + 100))
-            await producer.flush(timeout=PATIENCE)
+            await producer.flush(timeout=RETRY_DELAYS)
             sent += 100
             await change()
         pipelined(producer, range(sent, sent + 100))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         in_order(await topic.arrived(stream, 400), 400)
         in_order(await topic.arrived(reader, 400), 400)
         shared = await topic.arrived(queue, 400)
@@ -194,7 +194,7 @@ async def test_a_checkpoint_goes_on_across_a_split_and_a_merge(sdk: Client, topi
     async with sdk.producer(topic.name) as producer:
         for turn, change in enumerate((topic.split, topic.merge, None)):
             pipelined(producer, range(turn * 100, turn * 100 + 100))
-            await producer.flush(timeout=PATIENCE)
+            await producer.flush(timeout=RETRY_DELAYS)
             async with sdk.checkpoint_consumer(topic.name, start=start) as reader:
                 found += await topic.arrived(reader, 100 if change is None else 70)
                 start = Checkpoint.from_bytes(reader.checkpoint().to_bytes())
@@ -215,9 +215,9 @@ async def test_two_stream_consumers_share_the_segments(sdk: Client, admin: Admin
         sdk.producer(wide.name) as producer,
     ):
         pipelined(producer, range(200))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         shares: dict[str, list[Message]] = {"a": [], "b": []}
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             while sum(map(len, shares.values())) < 200:
                 for consumer in (first, second):
                     found = await consumer.receive_many(200, timeout=0.05)
@@ -242,7 +242,7 @@ async def test_pulsars_own_v5_client_and_the_sdk_agree_where_keys_go(
                     await asyncio.to_thread(java.send, "p", [(f"k{n % KEYS}", str(n)) for n in numbers])
                 else:
                     pipelined(producer, numbers)
-                    await producer.flush(timeout=PATIENCE)
+                    await producer.flush(timeout=RETRY_DELAYS)
                 if turn == 1:
                     await topic.split()
         async with sdk.checkpoint_consumer(topic.name, start=Checkpoint.earliest()) as reader:
@@ -268,10 +268,10 @@ async def test_producers_queues_and_checkpoints_live_through_a_migration(sdk: Cl
         sdk.checkpoint_consumer(regular) as reader,
     ):
         pipelined(producer, range(100))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         await admin.scalable_topics.migrate(regular)
         pipelined(producer, range(100, 200))
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         here = Topic(admin, "public/default")
         in_order(await here.arrived(reader, 200), 200)
         assert sorted(int(one.value) for one in await here.arrived(queue, 200)) == list(range(200))

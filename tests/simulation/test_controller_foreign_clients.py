@@ -17,7 +17,7 @@ from anabranch.controller.group import assignment as assigning
 from anabranch.controller.group.assignment import AwaitRelease
 from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered
 from anabranch.controller.group.group_events import CloseConsumer, Push
-from anabranch.controller.segment_host import Answer, Mandate, SegmentRef
+from anabranch.controller.segment_host import Answer, FencingToken, SegmentRef
 from tests.simulation.test_controller_groups import RELEASE_MS, Consumer, GroupLeader, GroupLife, run_life
 from tests.simulation.test_controller_operations import SEEDS
 from tests.support.simulation.controller import Leader, name_of
@@ -138,7 +138,9 @@ class PlainLeader(GroupLeader):
         ref = SegmentRef(name_of(record.segments[segment_id]), record.incarnation, segment_id)
         request = host.GrantReader("grant", ref, name, push.consumer, push.generation)
         again = partial(self.grant, name, push, segment_id, done)
-        life.ask_host(Mandate(self.term, next(self._numbers)), request, lambda _: done(), lambda _: life.at(50, again))
+        life.ask_host(
+            FencingToken(self.term, next(self._numbers)), request, lambda _: done(), lambda _: life.at(50, again)
+        )
 
     def hear_one(self, name: str, event: host.HostEvent) -> None:
         if not isinstance(event, host.ReaderLeft):
@@ -167,7 +169,7 @@ class MixedLife(GroupLife):
         super().__init__(seed)
         apply = self.shelf.apply
 
-        def told(mandate: Mandate, request: host.Request, now_ms: int) -> Answer:
+        def told(mandate: FencingToken, request: host.Request, now_ms: int) -> Answer:
             """Owners close those whose numbers are over when they are told who comes."""
             answer = apply(mandate, request, now_ms)
             if isinstance(request, host.GrantReader):

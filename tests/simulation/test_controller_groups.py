@@ -48,10 +48,10 @@ from anabranch.controller.group.group_events import (
     SaveGroup,
 )
 from anabranch.controller.group.group_record import GroupRecord
-from anabranch.controller.group.group_state import Group
+from anabranch.controller.group.group_state import GroupState
 from anabranch.controller.records.subscription_registry import SubscriptionState
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.controller.segment_host import Mandate, SegmentRef, Start, Status
+from anabranch.controller.segment_host import FencingToken, SegmentRef, Start, Status
 from anabranch.controller.topic import subscription_workflow as registering
 from anabranch.controller.topic.operation_events import TellLayout
 from anabranch.metadata.interface import ABSENT
@@ -235,7 +235,7 @@ class GroupLeader(Leader):
     def __init__(self, world: GroupLife, term: int) -> None:
         super().__init__(world, term)
         self.life = world
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, GroupState] = {}
         self.heard: list[host.HostEvent] = []  # from its election on
         self.layout: TopicRecord | None = None
 
@@ -250,7 +250,7 @@ class GroupLeader(Leader):
         for name, subscription in registry.subscriptions.items():
             ready = subscription.state is SubscriptionState.READY
             if name in ORDERED and ready and name not in self.groups and self.layout is not None:
-                group = self.groups[name] = Group(subscription.operation_id, self.term, grace_ms=GRACE_MS)
+                group = self.groups[name] = GroupState(subscription.operation_id, self.term, grace_ms=GRACE_MS)
                 self.perform(group, group.begin())
                 super().deliver(group, LayoutTold(self.layout.layout))
                 for one in self.heard:
@@ -354,7 +354,9 @@ class GroupLeader(Leader):
         ref = SegmentRef(name_of(record.segments[segment_id]), record.incarnation, segment_id)
         request = host.CloseReader("close", ref, name, close.consumer, close.generation)
         again = partial(self.close_at, name, close, segment_id, done)
-        life.ask_host(Mandate(self.term, next(self._numbers)), request, lambda _: done(), lambda _: life.at(50, again))
+        life.ask_host(
+            FencingToken(self.term, next(self._numbers)), request, lambda _: done(), lambda _: life.at(50, again)
+        )
 
     def ask_drained(self, name: str, segment_id: int) -> None:
         life, record = self.life, self.life.record
@@ -370,7 +372,7 @@ class GroupLeader(Leader):
         def failed(error: Error) -> None:
             life.at(50, lambda: self.ask_drained(name, segment_id))
 
-        life.ask_host(Mandate(self.term, next(self._numbers)), host.Fence("drained?", ref), answered, failed)
+        life.ask_host(FencingToken(self.term, next(self._numbers)), host.Fence("drained?", ref), answered, failed)
 
 
 class GroupLife(Life):
@@ -525,7 +527,7 @@ class GroupLife(Life):
     def groups_known(self) -> list[str]:
         return [name for name in ORDERED if name in self.from_then]
 
-    def leader_groups(self) -> dict[str, Group]:
+    def leader_groups(self) -> dict[str, GroupState]:
         leader = self.leader
         assert isinstance(leader, GroupLeader)
         return leader.groups

@@ -9,7 +9,7 @@ import pytest
 
 from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable
 from anabranch.metadata.recipes.cache import Cached, MetadataCache
-from tests.support.simulation.metadata_processes import PATIENCE, Process, World, run_seed, seeds
+from tests.support.simulation.metadata_processes import RETRY_DELAYS, Process, World, run_seed, seeds
 
 KEYS = ("/records/a", "/records/b")
 
@@ -112,7 +112,7 @@ async def live(process: Process, book: Book) -> None:
         chance=process.world.chance,
         keeper=process.keeper,
         entries_max=1 if process.world.chance.random() < 0.2 else 10,
-        patience=PATIENCE,
+        patience=RETRY_DELAYS,
     )
     reader = Reader(process)
     async with cache, asyncio.TaskGroup() as group:

@@ -10,7 +10,7 @@ import pytest
 from anabranch.metadata.interface import ANY, KeyMissing, OutcomeUnknown, StoreUnavailable
 from anabranch.metadata.recipes.counter import Counter, IdBlocks
 from anabranch.metadata.recipes.sequential_keys import put_sequential
-from tests.support.simulation.metadata_processes import PATIENCE, Process, World, run_seed, seeds
+from tests.support.simulation.metadata_processes import RETRY_DELAYS, Process, World, run_seed, seeds
 
 
 @dataclass
@@ -29,7 +29,7 @@ async def count(process: Process, book: Book) -> None:
         owner=process.keeper.ticket(),
         clock=process.clock,
         chance=chance,
-        patience=PATIENCE,
+        patience=RETRY_DELAYS,
     )
     while True:
         await process.clock.sleep(chance.random() * 0.4)
@@ -45,7 +45,7 @@ async def count(process: Process, book: Book) -> None:
 async def take(process: Process, book: Book) -> None:
     chance = process.world.chance
     ids = IdBlocks(
-        process.store, "/ids", clock=process.clock, chance=chance, block=chance.randrange(1, 5), patience=PATIENCE
+        process.store, "/ids", clock=process.clock, chance=chance, block=chance.randrange(1, 5), patience=RETRY_DELAYS
     )
     while True:
         await process.clock.sleep(chance.random() * 0.3)

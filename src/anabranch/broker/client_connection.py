@@ -7,7 +7,7 @@ from typing import Protocol
 from anabranch.runtime.net import Buffer
 
 
-class Peer(Protocol):
+class ClientConnection(Protocol):
     address: str
     client_version: str
     protocol_version: int

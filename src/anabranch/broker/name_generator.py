@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import count
 
 
-class NameGiver:
+class NameGenerator:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._numbers = count()

@@ -50,7 +50,7 @@ class BrokerFacts:
     is_leader: bool
 
 
-class Fleet(Protocol):
+class BrokerPeers(Protocol):
     @property
     def me(self) -> str:
         """This broker's id."""
@@ -80,7 +80,9 @@ class Fleet(Protocol):
         """Topics whose hash is in the span (as bundles are named) are served by that broker when this returns."""
 
 
-async def ask_others(fleet: Fleet, errand: str, arguments: Mapping[str, Any], *, absent_ok: bool = False) -> list[Any]:
+async def ask_others(
+    fleet: BrokerPeers, errand: str, arguments: Mapping[str, Any], *, absent_ok: bool = False
+) -> list[Any]:
     """Every other broker, all at once. `absent_ok`: one that cannot be reached or has been replaced serves nothing and
     has nothing to say."""
 

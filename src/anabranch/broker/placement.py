@@ -39,7 +39,7 @@ class Placement(Protocol):
     def is_here(self, topic: TopicName) -> bool:
         """May this broker serve the topic now?"""
 
-    def whereabouts(self, topic: TopicName) -> Address | None:
+    def owner_address(self, topic: TopicName) -> Address | None:
         """Who serves it (perhaps we ourselves); None when nobody does at the moment."""
 
     def tenure(self, topic: TopicName) -> int | None:
@@ -64,7 +64,7 @@ class EverythingHere:
     def is_here(self, topic: TopicName) -> bool:
         return True
 
-    def whereabouts(self, topic: TopicName) -> Address | None:
+    def owner_address(self, topic: TopicName) -> Address | None:
         return self._address
 
     def tenure(self, topic: TopicName) -> int | None:
@@ -79,4 +79,4 @@ class EverythingHere:
 
 def check_here(placement: Placement, topic: TopicName) -> None:
     if not placement.is_here(topic):
-        raise ServedElsewhere(topic, placement.whereabouts(topic))
+        raise ServedElsewhere(topic, placement.owner_address(topic))

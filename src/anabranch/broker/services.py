@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.broker.name_generator import NameGiver
-from anabranch.broker.peers import Fleet
+from anabranch.broker.name_generator import NameGenerator
+from anabranch.broker.peers import BrokerPeers
 from anabranch.broker.placement import Address, EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
-from anabranch.broker.segment_host.host import EmbeddedHost
+from anabranch.broker.segment_host.host import ClusterSegmentHost
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.topic_registry.registry import Topics
+from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.controller.interface import ScalableTopics
 from anabranch.runtime.clock import Clock
-from anabranch.security.access_control import Guard
+from anabranch.security.access_control import AccessControl
 
 __all__ = ["SERVER_VERSION", "Address", "Services"]
 
@@ -26,14 +26,14 @@ class Services:
     settings: BrokerSettings
     clock: Clock
     catalog: Catalog
-    topics: Topics
+    topics: TopicRegistry
     schemas: SchemaRegistry
-    names: NameGiver
+    names: NameGenerator
     address: Address
-    guard: Guard = field(default_factory=Guard)  # lets everybody through unless security is configured
+    guard: AccessControl = field(default_factory=AccessControl)  # lets everybody through unless security is configured
     cluster: Placement | None = None  # None: this broker is alone
-    fleet: Fleet | None = None  # the same
-    segments: EmbeddedHost | None = None  # None: there are no scalable topics here
+    fleet: BrokerPeers | None = None  # the same
+    segments: ClusterSegmentHost | None = None  # None: there are no scalable topics here
     scalable: ScalableTopics | None = None  # None: no scalable topics here
 
     @property

@@ -43,7 +43,7 @@ class Allowance:
 UNLIMITED = Allowance(None, None)
 
 
-class Bucket:
+class TokenBucket:
     """One dimension. Starts full."""
 
     __slots__ = ("_at", "_per_second", "_size", "tokens")
@@ -67,7 +67,7 @@ class Bucket:
         return 0.0 if self.tokens >= wanted else (wanted - self.tokens) / self._per_second
 
 
-class Throttle:
+class RateLimiter:
     """Messages and bytes together. `times` counts how often somebody had to wait."""
 
     __slots__ = ("_bytes", "_messages", "rate", "times")
@@ -76,10 +76,10 @@ class Throttle:
         self.rate = rate
         self.times = 0
         period = rate.period_seconds
-        self._messages = Bucket(rate.messages, period, now) if rate.messages > 0 else None
-        self._bytes = Bucket(rate.bytes, period, now) if rate.bytes > 0 else None
+        self._messages = TokenBucket(rate.messages, period, now) if rate.messages > 0 else None
+        self._bytes = TokenBucket(rate.bytes, period, now) if rate.bytes > 0 else None
 
-    def _buckets(self) -> Iterable[Bucket]:
+    def _buckets(self) -> Iterable[TokenBucket]:
         return (bucket for bucket in (self._messages, self._bytes) if bucket is not None)
 
     def wait_seconds(self, now: float) -> float:
@@ -107,7 +107,7 @@ class SubscribeRates:
 
     def __init__(self) -> None:
         self._rate = NO_LIMIT
-        self._known: dict[str, Throttle] = {}
+        self._known: dict[str, RateLimiter] = {}
 
     def change(self, rate: Rate) -> None:
         if rate != self._rate:
@@ -117,7 +117,7 @@ class SubscribeRates:
     def admits(self, label: str, now: float) -> bool:
         if not self._rate.is_limited:
             return True
-        throttle = self._known.pop(label, None) or Throttle(self._rate, now)
+        throttle = self._known.pop(label, None) or RateLimiter(self._rate, now)
         self._known[label] = throttle  # the latest is the last
         if len(self._known) > SUBSCRIBERS_MAX:
             del self._known[next(iter(self._known))]

@@ -31,7 +31,7 @@ def lines_of(error: BaseException) -> list[str] | None:
             return None
 
 
-def complain(error: Exception) -> int:
+def report_error(error: Exception) -> int:
     """Print an expected failure and return the exit code; raise an unexpected one again, traceback and all."""
     lines = lines_of(error)
     if lines is None:

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     import click
 
-    from anabranch.cli.errors import EXIT_INTERRUPTED, complain
+    from anabranch.cli.errors import EXIT_INTERRUPTED, report_error
     from anabranch.cli.lazy_group import LazyGroup
 
     group = LazyGroup(
@@ -67,5 +67,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except Exception as error:  # the outermost shell: known failures become one line, unknown ones travel on
-        return complain(error)
+        return report_error(error)
     return result if isinstance(result, int) else 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anabranch.cli.output.stderr_capture import hushed
+from anabranch.cli.output.stderr_capture import captured_stderr
 from anabranch.cli.output.tables import pairs, table
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _Job:
     def session(self, name: str) -> Iterator[SparkSession]:
         from anabranch.spark.jobs.session import job_session
 
-        with hushed(is_off=self.verbose), job_session(self.master, f"anabranch {name}") as session:
+        with captured_stderr(is_off=self.verbose), job_session(self.master, f"anabranch {name}") as session:
             yield session
 
 

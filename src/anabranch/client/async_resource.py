@@ -14,7 +14,7 @@ class Closable(Protocol):
 T = TypeVar("T", bound=Closable)
 
 
-class Opening(Generic[T]):
+class AsyncResource(Generic[T]):
     """Nothing happens before it is awaited or entered; leaving the `async with` closes what was opened."""
 
     def __init__(self, opener: Callable[[], Awaitable[T]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from anabranch.client.async_resource import Opening
+from anabranch.client.async_resource import AsyncResource
 from anabranch.client.config import (
     NO_BATCHING,
     AccessMode,
@@ -28,7 +28,7 @@ from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, Ch
 from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.consumer.dead_letters import DeadLetters
 from anabranch.client.consumer.queue_consumer import QueueConsumer, QueueOptions
-from anabranch.client.consumer.segment_consumer import Ground
+from anabranch.client.consumer.segment_consumer import ClientContext
 from anabranch.client.consumer.stream_consumer import StreamConsumer, StreamOptions
 from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
 from anabranch.client.messages.compression import Compression
@@ -56,7 +56,7 @@ def connect(
     connection: ConnectionPolicy | None = None,
     clock: Clock | None = None,
     chance: Chance | None = None,
-) -> Opening[Client]:
+) -> AsyncResource[Client]:
     """`async with connect("pulsar://localhost:6650") as client`, or `client = await connect(…)` and `close` later.
 
     `url` may name several brokers of a cluster: `pulsar://one:6650,two:6650`. `token` is a text, a file (as a Path) or
@@ -74,7 +74,7 @@ def connect(
         clock=clock or SystemClock(),
         chance=chance or SystemChance(),
     )
-    return Opening(client.open)
+    return AsyncResource(client.open)
 
 
 class Client:
@@ -99,7 +99,7 @@ class Client:
         self._chance = chance
         self._pool = Pool(services, policy, clock, auth=auth, tls=tls, answer_timeout_s=operation_timeout_s)
         self._watches = TopicWatches(self._pool, policy, clock, chance)
-        self._ground = Ground(self._pool, policy.backoff, clock, chance, self._watches)
+        self._ground = ClientContext(self._pool, policy.backoff, clock, chance, self._watches)
         self._opened: set[Producer | Consumer] = set()
         self._is_closed = False
 
@@ -130,7 +130,7 @@ class Client:
         initial_sequence_id: int | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
-    ) -> Opening[Producer]:
+    ) -> AsyncResource[Producer]:
         """`batching=None` sends each message in an entry of its own; `send_timeout=0` waits for receipts for ever.
 
         `compression` is "lz4", "zlib", "zstd" or "snappy"; bodies under 4 KiB stay as they are. With `chunking`,
@@ -167,7 +167,7 @@ class Client:
             await made.open()
             return await self._keep(made)
 
-        return Opening(opened)
+        return AsyncResource(opened)
 
     def queue_consumer(
         self,
@@ -187,7 +187,7 @@ class Client:
         schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
-    ) -> Opening[QueueConsumer]:
+    ) -> AsyncResource[QueueConsumer]:
         """`start` says where a subscription begins that does not exist yet.
 
         A nacked message comes again after `nack_delay`, or as `nack_backoff` says by how often it came already; one
@@ -214,7 +214,7 @@ class Client:
             await made.open()
             return await self._keep(made)
 
-        return Opening(opened)
+        return AsyncResource(opened)
 
     def stream_consumer(
         self,
@@ -229,7 +229,7 @@ class Client:
         release_timeout: Seconds = 10.0,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
-    ) -> Opening[StreamConsumer]:
+    ) -> AsyncResource[StreamConsumer]:
         """`start` says where a subscription begins that does not exist yet."""
         topics = _topics(topic)
         options = StreamOptions(
@@ -242,7 +242,7 @@ class Client:
             await made.open()
             return await self._keep(made)
 
-        return Opening(opened)
+        return AsyncResource(opened)
 
     def checkpoint_consumer(
         self,
@@ -258,7 +258,7 @@ class Client:
         schema: Schema | type | None = None,
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
-    ) -> Opening[CheckpointConsumer]:
+    ) -> AsyncResource[CheckpointConsumer]:
         """Reads from `start` on, and leaves nothing behind at the broker.
 
         In a `group` the members share the segments; `restore` then gives what the group has stored, and is asked
@@ -285,7 +285,7 @@ class Client:
             await made.open()
             return await self._keep(made)
 
-        return Opening(opened)
+        return AsyncResource(opened)
 
     async def close(self, timeout: Seconds | None = None) -> None:
         """Closes everything it opened, then its connections. Safe to repeat; never hangs."""

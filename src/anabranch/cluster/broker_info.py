@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from anabranch.cluster.load_report import Load
 from anabranch.cluster.slot_assignment import Member
-from anabranch.cluster.slot_table import Seat
+from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.model.errors import Error
 
 
@@ -18,7 +18,7 @@ class BadCard(Error):
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class BrokerInfo:
     broker: str
     incarnation: int
     service_url: str
@@ -34,27 +34,27 @@ class Card:
     load_slots: tuple[tuple[int, float], ...] = ()  # of the busiest and the idlest slots
 
     @property
-    def seat(self) -> Seat:
-        return Seat(self.broker, self.incarnation)
+    def seat(self) -> BrokerIncarnation:
+        return BrokerIncarnation(self.broker, self.incarnation)
 
     @property
     def member(self) -> Member:
         load = None if self.load_serial < 0 else Load(self.load_serial, self.load, self.load_slots)
         return Member(self.seat, self.is_draining, load)
 
-    def with_load(self, load: Load) -> Card:
+    def with_load(self, load: Load) -> BrokerInfo:
         return replace(self, load=load.total, load_serial=load.serial, load_slots=load.slots)
 
 
-def encode_card(card: Card) -> bytes:
+def encode_card(card: BrokerInfo) -> bytes:
     return json.dumps(asdict(card), separators=(",", ":")).encode()
 
 
-def decode_card(data: bytes) -> Card:
+def decode_card(data: bytes) -> BrokerInfo:
     """Fields of later releases are passed over."""
     try:
         record = json.loads(data)
-        card = Card(**{name: record[name] for name in Card.__dataclass_fields__ if name in record})
+        card = BrokerInfo(**{name: record[name] for name in BrokerInfo.__dataclass_fields__ if name in record})
         return replace(card, load_slots=tuple((int(slot), float(load)) for slot, load in card.load_slots))
     except (ValueError, TypeError, KeyError) as error:
         raise BadCard(f"a broker's registration cannot be read: {error}") from error

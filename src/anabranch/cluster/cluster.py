@@ -16,14 +16,14 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from anabranch.cluster import slot_holder as holder
-from anabranch.cluster.broker_info import BadCard, Card, decode_card, encode_card
+from anabranch.cluster.broker_info import BadCard, BrokerInfo, decode_card, encode_card
 from anabranch.cluster.cluster_view import ClusterView
 from anabranch.cluster.director import ReadTable, SaveTable, TableSaved, TableSeen
-from anabranch.cluster.director_runner import Office
+from anabranch.cluster.director_runner import DirectorRunner
 from anabranch.cluster.load_report import LOOK_SECONDS, LoadReporter
 from anabranch.cluster.planned_moves import plan_move
-from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, GiveUp, Holder, Serve
-from anabranch.cluster.slot_table import BadTable, Seat, Table
+from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, GiveUp, Serve, SlotHolder
+from anabranch.cluster.slot_table import BadTable, BrokerIncarnation, Table
 from anabranch.cluster.slot_table_store import TableStore, seen
 from anabranch.cluster.slots import slot_of
 from anabranch.metadata.interface import MetadataStore
@@ -55,7 +55,7 @@ class ForeignVolume(Error):
 class Serving(Protocol):
     """What a broker does with the slots it holds."""
 
-    async def close(self, heirs: Mapping[int, Card | None]) -> Callable[[], None]:
+    async def close(self, heirs: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
         """Close the topics of these slots; the answer tells their clients where to go, once the heirs hold them.
 
         An heir of whom nothing is known (any more) is None: their clients look for themselves. Raises when it is not
@@ -73,7 +73,7 @@ class Cluster:
     def __init__(
         self,
         store: MetadataStore,
-        card: Card,
+        card: BrokerInfo,
         *,
         serving: Serving,
         recover: Callable[[str, int], Awaitable[object]],
@@ -92,13 +92,13 @@ class Cluster:
         self._members = Members(store, BROKERS, clock=clock, chance=chance)
         self._mirror = Mirror(store, SLOTS_KEY, clock=clock, chance=chance)
         self._election = Election(self._keeper, DIRECTOR, card.broker.encode())
-        self._holder = Holder(card.seat)
+        self._holder = SlotHolder(card.seat)
         self._view = ClusterView()
         self._farewells: list[tuple[frozenset[int], Callable[[], None]]] = []
         self._changes = Changes()
         self._gave_up = False
         self._tasks = TaskOwner("cluster")
-        self._office = Office(
+        self._office = DirectorRunner(
             self._election, self._slots, self._members, self, recover=recover, clock=clock, tasks=self._tasks
         )
         self._stack = AsyncExitStack()
@@ -108,7 +108,7 @@ class Cluster:
     def is_here(self, topic: str) -> bool:
         return slot_of(topic) in self._holder.serving and self.is_valid
 
-    def card_of(self, topic: str) -> Card | None:
+    def card_of(self, topic: str) -> BrokerInfo | None:
         """Of the broker that serves a topic, as far as we know; None: nobody does at the moment."""
         return self._view.card_of(topic)
 
@@ -160,7 +160,7 @@ class Cluster:
         return self._view.table
 
     @property
-    def cards(self) -> Mapping[str, Card]:
+    def cards(self) -> Mapping[str, BrokerInfo]:
         """Everybody who is registered."""
         return dict(self._view.cards)
 
@@ -239,7 +239,7 @@ class Cluster:
             return False
         return wanted <= self.table.held_by(to)
 
-    async def _plan_move(self, slots: frozenset[int], to: Seat) -> bool:
+    async def _plan_move(self, slots: frozenset[int], to: BrokerIncarnation) -> bool:
         """False: somebody else wrote the table meanwhile."""
         found = await self._slots.read()
         planned = plan_move(found.table, slots, to)
@@ -309,8 +309,8 @@ class Cluster:
             self.see_members()
             await self._office.members_changed()
 
-    def see_members(self) -> Mapping[str, Card]:
-        cards: dict[str, Card] = {}
+    def see_members(self) -> Mapping[str, BrokerInfo]:
+        cards: dict[str, BrokerInfo] = {}
         for name, value in self._members.now.items():
             try:
                 cards[name] = decode_card(value)
@@ -344,7 +344,7 @@ class Cluster:
         self._say_farewells()
         self._changes.happened()
 
-    async def _close(self, heirs: dict[int, Seat]) -> None:
+    async def _close(self, heirs: dict[int, BrokerIncarnation]) -> None:
         slots = frozenset(heirs)
         try:
             say = await self._serving.close({number: self._view.card_at(seat) for number, seat in heirs.items()})

@@ -7,32 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from anabranch.cluster.broker_info import Card
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.broker_info import BrokerInfo
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 from anabranch.cluster.slots import slot_of
 
 
 class ClusterView:
     def __init__(self) -> None:
         self.table = Table()
-        self.cards: Mapping[str, Card] = {}
+        self.cards: Mapping[str, BrokerInfo] = {}
 
     def note_table(self, table: Table) -> None:
         """An earlier one than we know comes too late."""
         if table.serial >= self.table.serial:
             self.table = table
 
-    def card_at(self, seat: Seat) -> Card | None:
+    def card_at(self, seat: BrokerIncarnation) -> BrokerInfo | None:
         """None: that life of the broker is not registered (any more)."""
         card = self.cards.get(seat.broker)
         return card if card is not None and card.seat == seat else None
 
-    def card_of(self, topic: str) -> Card | None:
+    def card_of(self, topic: str) -> BrokerInfo | None:
         """Of the broker that serves a topic; None: nobody does at the moment."""
         seat = self.table.slots[slot_of(topic)].holder
         return None if seat is None or self.table.is_lost(seat) else self.card_at(seat)
 
-    def tenure_of(self, topic: str, seat: Seat) -> int | None:
+    def tenure_of(self, topic: str, seat: BrokerIncarnation) -> int | None:
         """The epoch in which this seat holds the topic's slot; None: it does not."""
         slot = self.table.slots[slot_of(topic)]
         return slot.epoch if slot.holder == seat else None
@@ -52,6 +52,6 @@ class ClusterView:
         """Is there anybody else who takes slots?"""
         return any(card.broker != broker and not card.is_draining for card in self.cards.values())
 
-    def stranger(self, volume_id: str) -> Card | None:
+    def stranger(self, volume_id: str) -> BrokerInfo | None:
         """One who works on another volume: brokers of one cluster share one."""
         return next((card for card in self.cards.values() if card.volume_id != volume_id), None)

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from anabranch.cluster.load_balancing import relieve
 from anabranch.cluster.slot_assignment import Member, balance, fill
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 
 Stamp = int | None
 """The version of a table that was read; None when there is none yet."""
@@ -52,14 +52,14 @@ class TableRaced:
 class Recovered:
     """The log of this seat is in the ledger files, and it can confirm nothing any more."""
 
-    seat: Seat
+    seat: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed:
     """Try again after a while."""
 
-    seat: Seat
+    seat: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class SaveTable:
 class Recover:
     """Fence the log of a seat and bring it into the ledger files; answered by Recovered or RecoveryFailed."""
 
-    seat: Seat
+    seat: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ class Director:
         self._saving: Table | None = None
         self._newest: TableSeen | None = None  # seen while our own write was under way
         self._floor = 0  # no table earlier than this one counts any more
-        self._recovering: set[Seat] = set()
-        self._recovered: set[Seat] = set()
+        self._recovering: set[BrokerIncarnation] = set()
+        self._recovered: set[BrokerIncarnation] = set()
         self._is_over = False
 
     def handle(self, event: Event) -> list[Effect]:
@@ -179,7 +179,7 @@ def newer(one: TableSeen | None, other: TableSeen | None) -> TableSeen:
 
 
 def plan(
-    table: Table, members: Mapping[str, Member], recovered: frozenset[Seat], is_patient: bool = False
+    table: Table, members: Mapping[str, Member], recovered: frozenset[BrokerIncarnation], is_patient: bool = False
 ) -> tuple[Table, str]:
     """The next table, and why. `recovered`: seats whose logs are known to be in the ledger files."""
     living = {member.seat for member in members.values() if not table.is_lost(member.seat)}

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from anabranch.cluster import director
-from anabranch.cluster.broker_info import Card
+from anabranch.cluster.broker_info import BrokerInfo
 from anabranch.cluster.director import (
     Director,
     MembersSeen,
@@ -25,7 +25,7 @@ from anabranch.cluster.director import (
     TableSeen,
     Waited,
 )
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 from anabranch.cluster.slot_table_store import TableStore
 from anabranch.metadata.recipes.election import Elected, Election
 from anabranch.metadata.recipes.membership import Members
@@ -42,7 +42,7 @@ PATIENT_SECONDS = 3.0  # for others to register again when the store was away fo
 class Surroundings(Protocol):
     """The broker around the office."""
 
-    def see_members(self) -> Mapping[str, Card]:
+    def see_members(self) -> Mapping[str, BrokerInfo]:
         """Everybody who is registered, as far as is known."""
 
     def note_table(self, table: Table) -> None:
@@ -57,7 +57,7 @@ class Surroundings(Protocol):
     async def read_table(self) -> None: ...
 
 
-class Office:
+class DirectorRunner:
     def __init__(
         self,
         election: Election,
@@ -165,7 +165,7 @@ class Office:
         if isinstance(outcome, TableSaved):
             self._around.holder_saw(TableSeen(effect.table, outcome.stamp))
 
-    async def _recover_seat(self, seat: Seat, by: Director | None) -> None:
+    async def _recover_seat(self, seat: BrokerIncarnation, by: Director | None) -> None:
         event: Recovered | RecoveryFailed = Recovered(seat)
         try:
             await self._recover(seat.broker, seat.incarnation)

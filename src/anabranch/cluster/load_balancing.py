@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anabranch.cluster.slot_assignment import Member
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 
 LOPSIDED = 1.25  # times the average: from here on something is done
 LEVEL = 1.1  # times the average: here it is enough
@@ -24,8 +24,8 @@ def relieve(table: Table, members: Mapping[str, Member]) -> Table:
     """Heirs for the slots to exchange; the table itself when it is not at rest, not measured, or level enough."""
     able = [member for member in members.values() if not member.is_draining]
     seats = {member.seat for member in able}
-    loads: dict[Seat, float] = {}
-    slots: dict[Seat, dict[int, float]] = {}
+    loads: dict[BrokerIncarnation, float] = {}
+    slots: dict[BrokerIncarnation, dict[int, float]] = {}
     for member in able:
         if member.load is None or member.load.serial != table.serial:
             return table
@@ -36,7 +36,7 @@ def relieve(table: Table, members: Mapping[str, Member]) -> Table:
     mean = sum(loads.values()) / len(loads)
     if max(loads.values()) <= mean * LOPSIDED + LOAD_MIN:
         return table
-    heirs: dict[int, Seat | None] = {}
+    heirs: dict[int, BrokerIncarnation | None] = {}
     while len(heirs) < 2 * EXCHANGES_MAX:
         most = max(loads, key=lambda seat: (loads[seat], seat))
         least = min(loads, key=lambda seat: (loads[seat], seat))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 
 
-def plan_move(table: Table, slots: Iterable[int], to: Seat) -> Table:
+def plan_move(table: Table, slots: Iterable[int], to: BrokerIncarnation) -> Table:
     """Heirs for the slots that another seat holds; slots without a living holder are the director's."""
     wanted = sorted(set(slots))
-    givers: list[Seat] = []
-    heirs: dict[int, Seat | None] = {}
+    givers: list[BrokerIncarnation] = []
+    heirs: dict[int, BrokerIncarnation | None] = {}
     for number in wanted:
         slot = table.slots[number]
         if slot.holder == to:

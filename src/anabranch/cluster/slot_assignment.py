@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.cluster.load_report import Load
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A broker that is there."""
 
-    seat: Seat
+    seat: BrokerIncarnation
     is_draining: bool = False  # gives everything away, gets nothing
     load: Load | None = None  # as it reported last
 
@@ -28,7 +28,7 @@ def fill(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> T
     if not counts:
         return table
     share = -(-len(table.slots) // len(counts))
-    holders: dict[int, Seat | None] = {}
+    holders: dict[int, BrokerIncarnation | None] = {}
     for number in sorted(free):
         before = table.slots[number].holder
         again = members.get(before.broker) if before is not None else None
@@ -45,7 +45,7 @@ def balance(table: Table, members: Mapping[str, Member]) -> Table:
     """Heirs for slots that should move; plans that make no sense any more are dropped."""
     able = {member.seat for member in members.values() if not member.is_draining}
     present = {member.seat for member in members.values()}
-    dropped: dict[int, Seat | None] = {
+    dropped: dict[int, BrokerIncarnation | None] = {
         number: None
         for number, slot in enumerate(table.slots)
         if slot.heir is not None and (slot.heir not in able or slot.holder not in present)
@@ -53,12 +53,12 @@ def balance(table: Table, members: Mapping[str, Member]) -> Table:
     table = table.with_heirs(dropped)
     if not able:
         return table
-    held: dict[Seat, list[int]] = {seat: [] for seat in present}
+    held: dict[BrokerIncarnation, list[int]] = {seat: [] for seat in present}
     for number, slot in enumerate(table.slots):
         seat = slot.heir or slot.holder
         if seat in held:
             held[seat].append(number)
-    heirs: dict[int, Seat | None] = {}
+    heirs: dict[int, BrokerIncarnation | None] = {}
     givers = [seat for seat in sorted(present - able) if held[seat]]
     for seat in givers:
         for number in list(held[seat]):
@@ -74,14 +74,19 @@ def balance(table: Table, members: Mapping[str, Member]) -> Table:
 
 
 def _give(
-    table: Table, held: dict[Seat, list[int]], heirs: dict[int, Seat | None], giver: Seat, number: int, taker: Seat
+    table: Table,
+    held: dict[BrokerIncarnation, list[int]],
+    heirs: dict[int, BrokerIncarnation | None],
+    giver: BrokerIncarnation,
+    number: int,
+    taker: BrokerIncarnation,
 ) -> None:
     held[giver].remove(number)
     held[taker].append(number)
     heirs[number] = None if table.slots[number].holder == taker else taker
 
 
-def _counts(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> dict[Seat, int]:
+def _counts(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> dict[BrokerIncarnation, int]:
     """How many slots each able member has, planned moves counted as done."""
     able = [member.seat for member in members.values() if not member.is_draining]
     if not able:  # better a draining broker than none

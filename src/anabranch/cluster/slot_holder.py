@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from anabranch.cluster.director import ReadTable, SaveTable, Stamp, TableRaced, TableSaved, TableSeen, newer
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 
 
 # events ---------------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ class Serve:
 class Close:
     """Close the topics of these slots and tell their clients who is next; answered by Closed or CloseFailed."""
 
-    heirs: tuple[tuple[int, Seat], ...]
+    heirs: tuple[tuple[int, BrokerIncarnation], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class GiveUp:
 Effect = ReadTable | SaveTable | Serve | Close | GiveUp
 
 
-class Holder:
-    def __init__(self, seat: Seat) -> None:
+class SlotHolder:
+    def __init__(self, seat: BrokerIncarnation) -> None:
         self.seat = seat
         self.serving: frozenset[int] = frozenset()
         self._table: Table | None = None

@@ -19,7 +19,7 @@ class BadTable(Error):
     code = "bad-slot-table"
 
 
-class Seat(NamedTuple):
+class BrokerIncarnation(NamedTuple):
     """One life of a broker."""
 
     broker: str
@@ -31,40 +31,42 @@ class Seat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    holder: Seat | None = None
+    holder: BrokerIncarnation | None = None
     epoch: int = 0  # grows whenever the holder changes
-    heir: Seat | None = None  # a planned move: the holder itself writes the heir in
+    heir: BrokerIncarnation | None = None  # a planned move: the holder itself writes the heir in
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     slots: tuple[Slot, ...] = (Slot(),) * SLOTS
-    dead: frozenset[Seat] = frozenset()  # may confirm nothing any more; their logs are not recovered yet
+    dead: frozenset[BrokerIncarnation] = frozenset()  # may confirm nothing any more; their logs are not recovered yet
     term: int = 0  # of the director that wrote last
     serial: int = 0  # grows with every write, whoever makes it: which of two tables is the later one
-    over: frozenset[Seat] = frozenset()  # one per broker: this life and all before it are fenced and recovered
+    over: frozenset[BrokerIncarnation] = (
+        frozenset()
+    )  # one per broker: this life and all before it are fenced and recovered
 
-    def is_lost(self, seat: Seat) -> bool:
+    def is_lost(self, seat: BrokerIncarnation) -> bool:
         """Declared dead, recovered or not: it never serves again. A later life of the broker may."""
         return seat in self.dead or self.is_over(seat)
 
-    def is_over(self, seat: Seat) -> bool:
+    def is_over(self, seat: BrokerIncarnation) -> bool:
         return any(seat.broker == last.broker and seat.incarnation <= last.incarnation for last in self.over)
 
-    def held_by(self, seat: Seat) -> frozenset[int]:
+    def held_by(self, seat: BrokerIncarnation) -> frozenset[int]:
         return frozenset(number for number, slot in enumerate(self.slots) if slot.holder == seat)
 
-    def moving_from(self, seat: Seat) -> dict[int, Seat]:
+    def moving_from(self, seat: BrokerIncarnation) -> dict[int, BrokerIncarnation]:
         """Slots this seat has to hand over, and to whom."""
         return {
             number: slot.heir for number, slot in enumerate(self.slots) if slot.holder == seat and slot.heir is not None
         }
 
     @property
-    def seats(self) -> frozenset[Seat]:
+    def seats(self) -> frozenset[BrokerIncarnation]:
         return frozenset(slot.holder for slot in self.slots if slot.holder is not None)
 
-    def with_holders(self, holders: Mapping[int, Seat | None]) -> Table:
+    def with_holders(self, holders: Mapping[int, BrokerIncarnation | None]) -> Table:
         """These slots change hands; a slot that keeps its holder only forgets its heir."""
         slots = list(self.slots)
         for number, holder in holders.items():
@@ -73,21 +75,21 @@ class Table:
             slots[number] = Slot(holder, epoch)
         return replace(self, slots=tuple(slots))
 
-    def with_heirs(self, heirs: Mapping[int, Seat | None]) -> Table:
+    def with_heirs(self, heirs: Mapping[int, BrokerIncarnation | None]) -> Table:
         slots = list(self.slots)
         for number, heir in heirs.items():
             slots[number] = replace(slots[number], heir=heir)
         return replace(self, slots=tuple(slots))
 
-    def with_dead(self, seats: Iterable[Seat]) -> Table:
+    def with_dead(self, seats: Iterable[BrokerIncarnation]) -> Table:
         return replace(self, dead=self.dead | frozenset(seats))
 
-    def settle(self, seats: Iterable[Seat]) -> Table:
+    def settle(self, seats: Iterable[BrokerIncarnation]) -> Table:
         """Their logs are in the ledger files: what they held is free, and they are over for good."""
         last = dict(self.over)
         for broker, incarnation in seats:
             last[broker] = max(incarnation, last.get(broker, incarnation))
-        over = frozenset(Seat(broker, incarnation) for broker, incarnation in last.items())
+        over = frozenset(BrokerIncarnation(broker, incarnation) for broker, incarnation in last.items())
         return replace(self, dead=self.dead - frozenset(seats), over=over)
 
 
@@ -117,7 +119,7 @@ def decode_table(data: bytes) -> Table:
         record: dict[str, Any] = json.loads(data)
         if record["format"] > FORMAT:
             raise BadTable(f"the slot table has format {record['format']}; this release reads up to {FORMAT}")
-        seats = [Seat(str(broker), int(incarnation)) for broker, incarnation in record["seats"]]
+        seats = [BrokerIncarnation(str(broker), int(incarnation)) for broker, incarnation in record["seats"]]
         rows = [tuple(row) for row in record["slots"]]
         known = {row: _slot(seats, *row) for row in set(rows)}  # most rows are alike
         slots = tuple(known[row] for row in rows)
@@ -126,7 +128,7 @@ def decode_table(data: bytes) -> Table:
             frozenset(seats[index] for index in record["dead"]),
             int(record["term"]),
             int(record["serial"]),
-            frozenset(Seat(str(broker), int(incarnation)) for broker, incarnation in record["over"]),
+            frozenset(BrokerIncarnation(str(broker), int(incarnation)) for broker, incarnation in record["over"]),
         )
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise BadTable(f"the slot table cannot be read: {error}") from error
@@ -135,5 +137,5 @@ def decode_table(data: bytes) -> Table:
     return table
 
 
-def _slot(seats: list[Seat], holder: int, epoch: int, heir: int | None = None) -> Slot:
+def _slot(seats: list[BrokerIncarnation], holder: int, epoch: int, heir: int | None = None) -> Slot:
     return Slot(seats[holder] if holder >= 0 else None, int(epoch), None if heir is None else seats[heir])

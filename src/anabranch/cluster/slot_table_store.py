@@ -10,7 +10,7 @@ from anabranch.metadata.interface import ABSENT, MetadataStore, Versioned, Versi
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.retry_delays import PATIENCE
+from anabranch.runtime.retry_delays import RETRY_DELAYS
 
 log = logging.getLogger(__name__)
 
@@ -53,4 +53,4 @@ class TableStore:
     async def _rest(self, error: Error, what: str) -> None:
         self._failures += 1
         log.warning(what, extra={"reason": error.reason})
-        await self._clock.sleep(PATIENCE.retry_after(self._failures, self._chance.random()))
+        await self._clock.sleep(RETRY_DELAYS.retry_after(self._failures, self._chance.random()))

@@ -1,6 +1,7 @@
 """What is asked of the scalable topics of one broker: calls of people and clients, and what segments tell.
 
-Implements most of `face.ScalableTopics`, on the leaders that `Leading` has; must not know connections or commands.
+Implements most of `face.ScalableTopics`, on the leaders that `TopicControllers` has; must not know connections or
+commands.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch.controller import segment_host as host
-from anabranch.controller.group.group_coordinator import Members, new_link
+from anabranch.controller.group.group_coordinator import GroupCoordinator, new_link
 from anabranch.controller.group.sitting import Sitting
 from anabranch.controller.interface import AssignedSegments, ConsumerLink, LedElsewhere, Registration
 from anabranch.controller.records.subscription_registry import SubscriptionKind
@@ -19,8 +20,8 @@ from anabranch.controller.segment_host import Start
 from anabranch.controller.topic import operation_events as steps
 from anabranch.controller.topic import subscription_workflow as registering
 from anabranch.controller.topic.operation_events import NotLeading, TopicGone
-from anabranch.controller.topic.topic_controller import Leader
-from anabranch.controller.topic_controllers import Leading
+from anabranch.controller.topic.topic_controller import TopicController
+from anabranch.controller.topic_controllers import TopicControllers
 from anabranch.controller.topic_status import state_of
 from anabranch.model.errors import BadRequest, Error, NotAllowed
 from anabranch.model.layout import Layout
@@ -29,7 +30,7 @@ from anabranch.model.names import Domain, TopicName, check_subscription_name
 log = logging.getLogger(__name__)
 
 
-class Controllers(Leading):
+class Controllers(TopicControllers):
     """`async with Controllers(…)`: leading inside."""
 
     # what segments tell -----------------------------------------------------------------------------------------------
@@ -70,7 +71,7 @@ class Controllers(Leading):
             raise NotAllowed(f"a topic begins with at least one segment, not {segments}")
         await self._place.wait_placed(topic)
         if not self._place.is_here(topic):
-            raise LedElsewhere(topic, self._place.whereabouts(topic))
+            raise LedElsewhere(topic, self._place.owner_address(topic))
         await self._rules.check_may_create(topic)
         policy = await self._rules.auto_scale_policy(topic.namespace_path)
         self.settings.limits(policy).check_active(segments)
@@ -89,8 +90,8 @@ class Controllers(Leading):
         await self.clear_name(topic)
 
     async def wake(self, topic: TopicName) -> None:
-        async def work(leader: Leader) -> None:
-            await leader.wait_in_office()
+        async def work(leader: TopicController) -> None:
+            await leader.wait_leading()
             await leader.look()
             if leader.is_over:
                 raise NotLeading(f"{topic} was led by others meanwhile")
@@ -102,7 +103,7 @@ class Controllers(Leading):
         operation_id = self.new_id()
         incarnation = (await self.record(topic)).incarnation
 
-        async def work(leader: Leader) -> None:
+        async def work(leader: TopicController) -> None:
             await leader.ask(steps.DeleteCall(operation_id, incarnation))
 
         try:
@@ -146,8 +147,8 @@ class Controllers(Leading):
     async def unsubscribe(self, topic: TopicName, name: str) -> None:
         call = registering.UnsubscribeCall(self.new_id(), name)
 
-        async def work(leader: Leader) -> None:
-            await leader.wait_in_office()
+        async def work(leader: TopicController) -> None:
+            await leader.wait_leading()
             registry = leader.registry
             if registry is not None and name not in registry.subscriptions:
                 raise registering.UnknownSubscription(f"no subscription {name} on {topic}")
@@ -170,15 +171,15 @@ class Controllers(Leading):
         """The consumer's assignment, and its seat."""
         number = new_link()
 
-        async def work(leader: Leader) -> tuple[AssignedSegments, Members]:
+        async def work(leader: TopicController) -> tuple[AssignedSegments, GroupCoordinator]:
             members = await self._members(leader, wish)
             return await members.register(wish.consumer, link, number, wish.held, wish.generation), members
 
         assigned, members = await self.at_leader(topic, work)
         return assigned, Sitting(members, wish.consumer, number)
 
-    async def _members(self, leader: Leader, wish: Registration) -> Members:
-        await leader.wait_in_office()
+    async def _members(self, leader: TopicController, wish: Registration) -> GroupCoordinator:
+        await leader.wait_leading()
         subscription = leader.groups.ordered(wish.subscription)
         if subscription is None or subscription.kind is not wish.kind:
             name = check_subscription_name(wish.subscription)
@@ -189,6 +190,6 @@ class Controllers(Leading):
         return leader.groups.of(subscription)
 
 
-async def _state(leader: Leader) -> dict[str, Any]:
-    await leader.wait_in_office()
+async def _state(leader: TopicController) -> dict[str, Any]:
+    await leader.wait_leading()
     return state_of(leader)

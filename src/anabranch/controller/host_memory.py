@@ -27,14 +27,13 @@ from anabranch.controller.segment_host import (
     Done,
     Drained,
     Fence,
+    FencingToken,
     GrantReader,
     Hold,
     HostCapabilities,
     HostEvent,
-    Mandate,
     Moved,
     OtherIncarnation,
-    Overtaken,
     Rates,
     Refilled,
     Request,
@@ -45,6 +44,7 @@ from anabranch.controller.segment_host import (
     SegmentRef,
     SegmentSealed,
     SegmentStats,
+    StaleRequest,
     StaleTerm,
     Start,
     Status,
@@ -55,7 +55,7 @@ from anabranch.model.position import EARLIEST, Position
 CAPABILITIES = HostCapabilities(
     "memory", has_drain_events=True, has_fencing=True, has_dedup_handover=True, tells_children=True
 )
-NEVER = Mandate(-1, 0)
+NEVER = FencingToken(-1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.segments: dict[TopicName, StoredSegment] = {}
-        self._mandates: dict[TopicName, Mandate] = {}  # kept when the segment is deleted: that is the fence
+        self._mandates: dict[TopicName, FencingToken] = {}  # kept when the segment is deleted: that is the fence
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._closers: list[Callable[[SegmentRef, str, str], None]] = []
 
@@ -108,13 +108,13 @@ class Shelf:
         return lambda: self._listeners.remove(callback)
 
     # requests ---------------------------------------------------------------------------------------------------------
-    def apply(self, mandate: Mandate, request: Request, now_ms: int) -> Answer:
+    def apply(self, mandate: FencingToken, request: Request, now_ms: int) -> Answer:
         ref = request.segment
         known = self._mandates.get(ref.name, NEVER)
         if mandate.term < known.term:
             raise StaleTerm(f"{ref}: term {mandate.term} is over, {known.term} has spoken")
         if mandate < known:
-            raise Overtaken(f"{ref}: request {mandate.number} comes after request {known.number}")
+            raise StaleRequest(f"{ref}: request {mandate.number} comes after request {known.number}")
         self._mandates[ref.name] = mandate
         found = self.segments.get(ref.name)
         if found is not None and found.ref.incarnation != ref.incarnation:
@@ -290,7 +290,7 @@ class MemoryHost:
     def capabilities(self) -> HostCapabilities:
         return CAPABILITIES
 
-    async def ask(self, mandate: Mandate, request: Request) -> Answer:
+    async def ask(self, mandate: FencingToken, request: Request) -> Answer:
         return self._shelf.apply(mandate, request, self._now_ms())
 
     async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:

@@ -35,7 +35,7 @@ __all__ = [
     "Registration",
     "Report",
     "ScalableTopics",
-    "Seat",
+    "ConsumerRegistration",
     "Start",
     "SubscriptionKind",
     "Totals",
@@ -134,7 +134,7 @@ class Registration:
     generation: int | None = None
 
 
-class Seat(Protocol):
+class ConsumerRegistration(Protocol):
     """A consumer that is registered."""
 
     def released(self, segment_ids: Iterable[int], generation: int) -> None: ...
@@ -188,7 +188,7 @@ class ScalableTopics(Protocol):
 
     async def register(
         self, topic: TopicName, wish: Registration, link: ConsumerLink
-    ) -> tuple[AssignedSegments, Seat]: ...
+    ) -> tuple[AssignedSegments, ConsumerRegistration]: ...
 
     def new_id(self) -> str:
         """For an operation: nobody else has it."""

@@ -27,13 +27,13 @@ from anabranch.model.layout import Layout
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.retry_delays import PATIENCE
+from anabranch.runtime.retry_delays import RETRY_DELAYS
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
 
-class Births(Protocol):
+class TopicActivation(Protocol):
     """How a topic comes to life from any broker; what needs the leader is sent to it."""
 
     async def create_by_use(self, topic: TopicName) -> None:
@@ -73,7 +73,9 @@ class Watched:
 class Watches:
     """`async with Watches(…)`: following inside."""
 
-    def __init__(self, store: MetadataStore, records: Records, place: Place, births: Births, clock: Clock) -> None:
+    def __init__(
+        self, store: MetadataStore, records: Records, place: Place, births: TopicActivation, clock: Clock
+    ) -> None:
         self._store, self._records, self._place, self._births, self._clock = store, records, place, births, clock
         self._topics: dict[TopicName, Watched] = {}
         self._watch: Watch | None = None
@@ -166,7 +168,7 @@ class Watches:
                     log.info("layout not read yet", extra={"topic": str(topic), "reason": error.reason})
                     self._fail_new(watched, error)
                     watched.is_dirty = True
-                    await self._clock.sleep(PATIENCE.retry_after(failures, 0.5))
+                    await self._clock.sleep(RETRY_DELAYS.retry_after(failures, 0.5))
                 except Error as error:
                     self._end(topic, watched, error)
         finally:
@@ -233,7 +235,7 @@ class Watches:
             record.incarnation,
             "" if running is None else running.operation_id,
             None if running is None else running.plan,
-            self._place.whereabouts(topic),
+            self._place.owner_address(topic),
             brokers,
         )
         key = (view.incarnation, record.epoch, view.operation_id, view.controller, tuple(brokers.items()))
@@ -243,7 +245,7 @@ class Watches:
                 watcher.listener.layout_changed(view)
 
     def _where(self, topic: TopicName, segment: Segment) -> Reachable | None:
-        return self._place.whereabouts(backing_topic(topic, segment))
+        return self._place.owner_address(backing_topic(topic, segment))
 
     def _end(self, topic: TopicName, watched: Watched, error: Error) -> None:
         self._fail(watched, list(watched.watchers), error)

@@ -25,7 +25,7 @@ class Place(Protocol):
     def is_here(self, topic: TopicName) -> bool:
         """May this broker serve the name (lead the topic) now?"""
 
-    def whereabouts(self, topic: TopicName) -> Reachable | None:
+    def owner_address(self, topic: TopicName) -> Reachable | None:
         """Who does; None when nobody does at the moment."""
 
     def tenure(self, topic: TopicName) -> int | None:

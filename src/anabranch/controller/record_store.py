@@ -31,11 +31,11 @@ from anabranch.controller.records.keys import (
     topic_at,
     wanted_key,
 )
-from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record, encode_record
-from anabranch.controller.topic.leader_terms import Offices
+from anabranch.controller.topic.leader_terms import LeaderTerms
 from anabranch.controller.topic.operation_events import (
     RecordDoubtful,
     RecordRemoved,
@@ -65,7 +65,7 @@ NOW = 0
 class Records:
     """All topics of one store."""
 
-    def __init__(self, store: MetadataStore, offices: Offices, memo: RecordMemo) -> None:
+    def __init__(self, store: MetadataStore, offices: LeaderTerms, memo: RecordCache) -> None:
         self._store, self._offices, self._memo = store, offices, memo
 
     # topics -----------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class StaleTerm(HostError):
     code = "stale-term"
 
 
-class Overtaken(HostError):
+class StaleRequest(HostError):
     """A later request of the same leader was here first. Sent again, with a new number, it will be served."""
 
     code, retryable = "overtaken", True
@@ -82,7 +82,7 @@ class HostOutcomeUnknown(HostUnavailable):
 
 # values ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, order=True)
-class Mandate:
+class FencingToken:
     """In whose name, and which request of theirs: the term of the leader, and a number that grows within it.
 
     A request that is sent again because no answer came gets a new number: so the first one, should it still be under
@@ -381,7 +381,7 @@ class SegmentHost(Protocol):
     @property
     def capabilities(self) -> HostCapabilities: ...
 
-    async def ask(self, mandate: Mandate, request: Request) -> Answer:
+    async def ask(self, mandate: FencingToken, request: Request) -> Answer:
         """Raises HostError, SegmentMissing or CursorMissing; never waits longer than the host's own deadline."""
 
     async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:

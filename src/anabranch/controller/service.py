@@ -10,11 +10,11 @@ from typing import Self
 
 from anabranch.controller.controllers import Controllers
 from anabranch.controller.interface import LayoutListener, LedTopic
-from anabranch.controller.layout_watches import Births, Watcher, Watches, check_watchable
+from anabranch.controller.layout_watches import TopicActivation, Watcher, Watches, check_watchable
 from anabranch.controller.namespace_rules import Rules
 from anabranch.controller.operation_metrics import OperationCounts, Totals
 from anabranch.controller.placement import Place
-from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import SegmentHost
 from anabranch.controller.settings import ScalableTopicsSettings
@@ -36,7 +36,7 @@ class ScalableService(Controllers):
         place: Place,
         segments: SegmentHost,
         rules: Rules,
-        births: Births,
+        births: TopicActivation,
         *,
         broker: str,
         settings: ScalableTopicsSettings,
@@ -44,7 +44,7 @@ class ScalableService(Controllers):
         chance: Chance,
         step: Step = no_step,
         gate: WriteGate | None = None,
-        memo: RecordMemo | None = None,
+        memo: RecordCache | None = None,
     ) -> None:
         super().__init__(
             store,

@@ -18,14 +18,14 @@ from anabranch.controller.interface import LedElsewhere
 from anabranch.controller.namespace_rules import Rules, retention_of
 from anabranch.controller.placement import Place
 from anabranch.controller.record_store import NOW, Records
-from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import HostEvent, SegmentHost, SegmentRef, SegmentStats
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic.gc_runner import collect
-from anabranch.controller.topic.leader_terms import Offices
+from anabranch.controller.topic.leader_terms import LeaderTerms
 from anabranch.controller.topic.operation_events import NotLeading, TopicGone
-from anabranch.controller.topic.topic_controller import Leader, Step, no_step
+from anabranch.controller.topic.topic_controller import Step, TopicController, no_step
 from anabranch.metadata.interface import MetadataStore, StoreUnavailable
 from anabranch.metadata.write_gate import WriteGate
 from anabranch.model.errors import AlreadyExists, BadRequest, Error, NotAllowed
@@ -33,7 +33,7 @@ from anabranch.model.names import Domain, TopicName
 from anabranch.model.segment import backing_topic
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.retry_delays import PATIENCE
+from anabranch.runtime.retry_delays import RETRY_DELAYS
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ LOOK_AGAIN = 10  # sweeps, before a topic whose segments are kept for somebody i
 T = TypeVar("T")
 
 
-class Leading:
+class TopicControllers:
     """`async with …`: leading inside. `told` hears of every plan and layout of what is led here."""
 
     def __init__(
@@ -60,16 +60,16 @@ class Leading:
         chance: Chance,
         step: Step = no_step,
         gate: WriteGate | None = None,
-        memo: RecordMemo | None = None,
+        memo: RecordCache | None = None,
     ) -> None:
         """`memo` may be shared with others on this broker who read the same records."""
         self.settings = settings
-        self.records = Records(store, offices := Offices(store, broker), memo or RecordMemo())
+        self.records = Records(store, offices := LeaderTerms(store, broker), memo or RecordCache())
         self.told: Callable[[TopicName, TopicRecord | None], None] = _nobody
         self._offices, self._place, self._host, self._rules = offices, place, segments, rules
         self._clock, self._chance, self._step, self._gate = clock, chance, step, gate
-        self._leaders: dict[TopicName, Leader] = {}
-        self._loading: dict[TopicName, asyncio.Task[Leader | Error]] = {}
+        self._leaders: dict[TopicName, TopicController] = {}
+        self._loading: dict[TopicName, asyncio.Task[TopicController | Error]] = {}
         self._due: dict[TopicName, int] = {}  # unloaded topics of ours that will be wanted, and when
         self._resuming = asyncio.Event()
         self._tasks = TaskOwner("controllers")
@@ -84,7 +84,7 @@ class Leading:
         return len(self._leaders)
 
     @property
-    def leaders(self) -> Mapping[TopicName, Leader]:
+    def leaders(self) -> Mapping[TopicName, TopicController]:
         """What is led here now."""
         return self._leaders
 
@@ -113,12 +113,12 @@ class Leading:
         return f"{self._clock.now_ms():x}-{int(self._chance.random() * (1 << 48)):012x}"
 
     # leading ----------------------------------------------------------------------------------------------------------
-    def leading(self, topic: TopicName) -> Leader | None:
+    def leading(self, topic: TopicName) -> TopicController | None:
         """The leader here, if there is one at the moment."""
         found = self._leaders.get(topic)
         return None if found is None or found.is_over else found
 
-    async def lead(self, topic: TopicName) -> Leader:
+    async def lead(self, topic: TopicName) -> TopicController:
         """This broker's leader of the topic. Raises LedElsewhere, TopicGone, StoreUnavailable."""
         if topic.domain is not Domain.TOPIC:
             raise BadRequest(f"{topic} is not a scalable topic")
@@ -129,7 +129,7 @@ class Leading:
             return found
         await self._place.wait_placed(topic)
         if not self._place.is_here(topic):
-            raise LedElsewhere(topic, self._place.whereabouts(topic))
+            raise LedElsewhere(topic, self._place.owner_address(topic))
         loading = self._loading.get(topic)
         if loading is None:
             loading = self._tasks.spawn(self._load_outcome(topic), f"load {topic}")
@@ -147,19 +147,19 @@ class Leading:
             raise outcome
         return outcome
 
-    def _loaded(self, topic: TopicName, task: asyncio.Task[Leader | Error]) -> None:
+    def _loaded(self, topic: TopicName, task: asyncio.Task[TopicController | Error]) -> None:
         self._loading.pop(topic, None)
         if not task.cancelled():
             task.exception()  # seen: whoever asked may be gone
 
-    async def _load_outcome(self, topic: TopicName) -> Leader | Error:
+    async def _load_outcome(self, topic: TopicName) -> TopicController | Error:
         """A refusal is an outcome like another: whoever asked is told, and it is no fault of the task's."""
         try:
             return await self._load(topic)
         except Error as error:
             return error
 
-    async def _load(self, topic: TopicName) -> Leader:
+    async def _load(self, topic: TopicName) -> TopicController:
         found = self.leading(topic)
         if found is not None:
             return found
@@ -175,7 +175,7 @@ class Leading:
             record.auto_scale_policy, await self._rules.auto_scale_policy(topic.namespace_path)
         )
         term = await self._offices.take(topic, record.leader_term)
-        leader = Leader(
+        leader = TopicController(
             topic,
             term,
             records=self.records,
@@ -222,7 +222,7 @@ class Leading:
         del self._leaders[topic]
 
         async def again() -> None:
-            await self._clock.sleep(PATIENCE.retry_after(AGAIN, self._chance.random()))
+            await self._clock.sleep(RETRY_DELAYS.retry_after(AGAIN, self._chance.random()))
             if self._place.is_here(topic):
                 await self._wake_quietly(topic)
 
@@ -231,7 +231,7 @@ class Leading:
     def _told(self, topic: TopicName, record: TopicRecord | None) -> None:
         self.told(topic, record)
 
-    async def at_leader(self, topic: TopicName, work: Callable[[Leader], Awaitable[T]]) -> T:
+    async def at_leader(self, topic: TopicName, work: Callable[[TopicController], Awaitable[T]]) -> T:
         """Again with the next leader, as long as that is here: what is asked for is not done twice."""
         until = self._clock.monotonic() + self.settings.call_seconds
         failures = 0
@@ -242,7 +242,7 @@ class Leading:
                 failures += 1
                 if self._clock.monotonic() > until or self._is_closed:
                     raise
-            await self._clock.sleep(PATIENCE.retry_after(failures, self._chance.random()))
+            await self._clock.sleep(RETRY_DELAYS.retry_after(failures, self._chance.random()))
 
     # changes of place -------------------------------------------------------------------------------------------------
     def placement_changed(self, *, has_gained: bool) -> None:
@@ -268,7 +268,7 @@ class Leading:
             except Error as error:
                 failures += 1
                 log.warning("wanted topics not read yet", extra={"reason": error.reason})
-                await self._clock.sleep(PATIENCE.retry_after(failures, self._chance.random()))
+                await self._clock.sleep(RETRY_DELAYS.retry_after(failures, self._chance.random()))
                 self._resuming.set()
                 continue
             failures, now_ms = 0, self._clock.now_ms()
@@ -317,7 +317,7 @@ class Leading:
             except Error as error:
                 log.info("topic not looked after", extra={"topic": str(topic), "reason": error.reason})
 
-    async def _look_after(self, topic: TopicName, leader: Leader) -> None:
+    async def _look_after(self, topic: TopicName, leader: TopicController) -> None:
         """Collect its garbage; unload it when there is nothing to lead."""
         again_ms = None
         record = leader.record
@@ -327,7 +327,7 @@ class Leading:
         if leader.is_idle and self._clock.now_ms() - leader.idle_since_ms >= idle_ms:
             await self._unload(topic, leader, again_ms)
 
-    async def _collect(self, topic: TopicName, leader: Leader) -> int:
+    async def _collect(self, topic: TopicName, leader: TopicController) -> int:
         """When to look again."""
         retention = retention_of(self.settings, await self._rules.retention(topic.namespace_path))
         sizes: dict[int, int] = {}
@@ -340,7 +340,7 @@ class Leading:
             return soon_ms
         return max(verdict.look_again_at_ms, self._clock.now_ms() + int(self.settings.sweep_seconds * 1000))
 
-    async def _unload(self, topic: TopicName, leader: Leader, again_ms: int | None) -> None:
+    async def _unload(self, topic: TopicName, leader: TopicController, again_ms: int | None) -> None:
         """It is a record and nothing else from now on; with sealed segments also a time to look at them again."""
         if again_ms is not None:
             await self.records.want(topic, again_ms)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.controller.group.group_coordinator import Members
+from anabranch.controller.group.group_coordinator import GroupCoordinator
 from anabranch.controller.interface import LedGroup, LedTopic
 from anabranch.controller.records.subscription_registry import SubscriptionKind
-from anabranch.controller.topic.topic_controller import Leader
+from anabranch.controller.topic.topic_controller import TopicController
 
 
-def state_of(leader: Leader) -> dict[str, Any]:
+def state_of(leader: TopicController) -> dict[str, Any]:
     """`operation` is None or what runs; `subscriptions` by name, ordered ones with their consumers."""
     record = leader.record
     assert record is not None
@@ -33,7 +33,7 @@ def state_of(leader: Leader) -> dict[str, Any]:
     }
 
 
-def subscriptions_of(leader: Leader) -> dict[str, Any]:
+def subscriptions_of(leader: TopicController) -> dict[str, Any]:
     registry = leader.registry
     found: dict[str, Any] = {}
     for name, one in sorted(() if registry is None else registry.subscriptions.items()):
@@ -49,7 +49,7 @@ def subscriptions_of(leader: Leader) -> dict[str, Any]:
     return found
 
 
-def _group_of(members: Members) -> dict[str, Any]:
+def _group_of(members: GroupCoordinator) -> dict[str, Any]:
     group = members.group
     stored, sessions = group.assignment.record(), group.sessions
     leaving = {str(one): it.holder for one, it in sorted(stored.leaving.items())}
@@ -72,7 +72,7 @@ def _group_of(members: Members) -> dict[str, Any]:
     }
 
 
-def led_topic(leader: Leader) -> LedTopic | None:
+def led_topic(leader: TopicController) -> LedTopic | None:
     """Its figures; None before it is in office."""
     record = leader.record
     if record is None:

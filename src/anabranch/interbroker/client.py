@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import h11
 
 from anabranch.broker.peers import ErrandRefused, NoAnswer
-from anabranch.cluster.slot_table import Seat
-from anabranch.interbroker.connections import Answer, Line, Lines, WasClosed
+from anabranch.cluster.slot_table import BrokerIncarnation
+from anabranch.interbroker.connections import Answer, Lines, PeerConnection, WasClosed
 from anabranch.interbroker.endpoint import ERRANDS
 from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, Secret, is_answer, sign
 from anabranch.runtime.clock import Clock
@@ -20,8 +20,10 @@ from anabranch.runtime.clock import Clock
 ANSWER_SECONDS = 50.0  # less than a request of an administrator may take
 
 
-class BrokersClient:
-    def __init__(self, secret: Secret, me: Seat, clock: Clock, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+class PeerClient:
+    def __init__(
+        self, secret: Secret, me: BrokerIncarnation, clock: Clock, *, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
         self._secret = secret
         self._me = me
         self._clock = clock
@@ -32,7 +34,7 @@ class BrokersClient:
     def close(self) -> None:
         self._lines.close()
 
-    async def ask(self, url: str, receiver: Seat, errand: str, arguments: Mapping[str, Any]) -> Any:
+    async def ask(self, url: str, receiver: BrokerIncarnation, errand: str, arguments: Mapping[str, Any]) -> Any:
         """Raises ErrandRefused, NotConnected or NoAnswer."""
         self._count += 1
         path, body = f"{ERRANDS}{errand}", json.dumps(dict(arguments)).encode()
@@ -72,7 +74,7 @@ class BrokersClient:
             raise NoAnswer(f"broker at {url} did not answer: {error}") from error
 
     async def _talk(
-        self, line: Line, host: str, port: int, path: str, headers: list[tuple[str, str]], body: bytes
+        self, line: PeerConnection, host: str, port: int, path: str, headers: list[tuple[str, str]], body: bytes
     ) -> Answer:
         """The line is kept when it is sound afterwards. Raises WasClosed or NoAnswer."""
         try:

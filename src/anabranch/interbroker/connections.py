@@ -30,7 +30,7 @@ class WasClosed(ConnectionError):
     """Nothing of an answer came: the line had been closed."""
 
 
-class Line:
+class PeerConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._http = h11.Connection(h11.CLIENT)
@@ -89,7 +89,7 @@ class Lines:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._idle: dict[tuple[str, int], list[Line]] = {}
+        self._idle: dict[tuple[str, int], list[PeerConnection]] = {}
         self._is_closed = False
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Lines:
                 line.drop()
         self._idle.clear()
 
-    def kept(self, host: str, port: int) -> Line | None:
+    def kept(self, host: str, port: int) -> PeerConnection | None:
         """The line that was used last, if one is good."""
         self._prune()
         lines = self._idle.get((host, port), [])
@@ -110,15 +110,15 @@ class Lines:
             line.drop()
         return None
 
-    async def fresh(self, host: str, port: int) -> Line:
+    async def fresh(self, host: str, port: int) -> PeerConnection:
         """Raises NotConnected."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return Line(*await asyncio.open_connection(host, port))
+                return PeerConnection(*await asyncio.open_connection(host, port))
         except (OSError, TimeoutError) as error:
             raise NotConnected(f"broker at {host}:{port} cannot be reached: {error or 'timed out'}") from error
 
-    def keep(self, host: str, port: int, line: Line) -> None:
+    def keep(self, host: str, port: int, line: PeerConnection) -> None:
         lines = self._idle.setdefault((host, port), [])
         if not line.is_sound or self._is_closed or len(lines) >= IDLE_MAX:
             line.drop()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from anabranch.broker.placement import ServedElsewhere
-from anabranch.cluster.slot_table import Seat
+from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.interbroker.signature import (
     ANSWER_HEADER,
     HEADER,
@@ -38,8 +38,8 @@ Work = Callable[[], Awaitable[Response]]
 Errand = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
 
 
-class BrokersDoor:
-    def __init__(self, secret: Secret, me: Seat, clock: Clock, errand: Errand) -> None:
+class PeerEndpoint:
+    def __init__(self, secret: Secret, me: BrokerIncarnation, clock: Clock, errand: Errand) -> None:
         """`errand` does what a broker asks for: a name, and arguments as plain values."""
         self._secret = secret
         self._me = me

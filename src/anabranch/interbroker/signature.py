@@ -12,7 +12,7 @@ import hmac
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from anabranch.cluster.slot_table import Seat
+from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.model.errors import Error
 
 HEADER = "x-anabranch-broker"
@@ -50,7 +50,7 @@ class Signature:
     """Who asked whom, when, under which number of its own."""
 
     sender: str
-    receiver: Seat
+    receiver: BrokerIncarnation
     sent_ms: int
     nonce: str
     mac: str
@@ -67,20 +67,30 @@ class Signature:
             broker, _, incarnation = receiver.rpartition("#")
             if version != "v1" or not text.isascii() or len(mac) != 2 * _MAC_BYTES or len(nonce) > 64:
                 raise ValueError
-            return cls(sender, Seat(broker, int(incarnation)), int(sent), nonce, mac)
+            return cls(sender, BrokerIncarnation(broker, int(incarnation)), int(sent), nonce, mac)
         except ValueError:
             raise NotABroker("the signature is not one of a broker") from None
 
 
 def sign(
-    secret: Secret, method: str, path: str, body: bytes, *, sender: str, receiver: Seat, sent_ms: int, nonce: str
+    secret: Secret,
+    method: str,
+    path: str,
+    body: bytes,
+    *,
+    sender: str,
+    receiver: BrokerIncarnation,
+    sent_ms: int,
+    nonce: str,
 ) -> Signature:
     return Signature(
         sender, receiver, sent_ms, nonce, _mac(secret, method, path, body, sender, receiver, sent_ms, nonce)
     )
 
 
-def verify(secret: Secret, method: str, path: str, body: bytes, given: Signature, *, me: Seat, now_ms: int) -> None:
+def verify(
+    secret: Secret, method: str, path: str, body: bytes, given: Signature, *, me: BrokerIncarnation, now_ms: int
+) -> None:
     """Raises NotABroker. The hash is compared first: who does not know the secret learns nothing else."""
     wanted = _mac(secret, method, path, body, given.sender, given.receiver, given.sent_ms, given.nonce)
     if not hmac.compare_digest(wanted, given.mac):
@@ -100,7 +110,14 @@ def is_answer(secret: Secret, asked: Signature, status: int, body: bytes, given:
 
 
 def _mac(
-    secret: Secret, method: str, path: str, body: bytes, sender: str, receiver: Seat, sent_ms: int, nonce: str
+    secret: Secret,
+    method: str,
+    path: str,
+    body: bytes,
+    sender: str,
+    receiver: BrokerIncarnation,
+    sent_ms: int,
+    nonce: str,
 ) -> str:
     texts = ("request", method, path, sender, str(receiver), str(sent_ms), nonce)
     return secret.mac(*(text.encode() for text in texts), hashlib.sha256(body).digest())

@@ -19,14 +19,14 @@ from anabranch.broker.admin.brokers import BrokersAdmin
 from anabranch.broker.admin.namespace_rules import ScalableRules
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.service import BrokerAdmin
-from anabranch.broker.name_generator import NameGiver
+from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.placement import EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
 from anabranch.broker.segment_host.host import GROUP
 from anabranch.broker.services import Services
-from anabranch.broker.topic_registry.registry import Topics
+from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.broker.wire.server import BrokerServer
-from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.segment_host import SegmentHost
 from anabranch.controller.service import ScalableService
 from anabranch.metadata.open import without_credentials
@@ -36,12 +36,12 @@ from anabranch.model.names import TopicName
 from anabranch.node.adapters.segment_logs import NodeSegmentLogs
 from anabranch.node.adapters.topic_layouts import StoredScalableRecords
 from anabranch.node.settings.node import NodeSettings, is_loopback
-from anabranch.node.wiring.listeners import Doors
+from anabranch.node.wiring.listeners import Listeners
 from anabranch.node.wiring.scalable_topics import step_of
 from anabranch.node.wiring.security import make_guard, make_tls
 from anabranch.node.wiring.segments import open_segments
 from anabranch.node.wiring.stores import Stores, open_stores
-from anabranch.rest.access import Door
+from anabranch.rest.access import AccessFilter
 from anabranch.rest.routes.table import make_router
 from anabranch.rest.server import HttpServer
 from anabranch.runtime.blocking import ThreadBlocking
@@ -49,11 +49,11 @@ from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import Clock, SystemClock
 from anabranch.runtime.net import SocketNetwork
 from anabranch.runtime.settings import shown
-from anabranch.security.access_control import Guard
+from anabranch.security.access_control import AccessControl
 
 if TYPE_CHECKING:
-    from anabranch.node.adapters.placement import ClusterPlace
-    from anabranch.node.wiring.cluster import Joining
+    from anabranch.node.adapters.placement import ClusterPlacement
+    from anabranch.node.wiring.cluster import ClusterWiring
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Node:
         self._clock = clock or SystemClock()
         self._stack = AsyncExitStack()
         self._services: Services | None = None
-        self._joining: Joining | None = None  # in a cluster
+        self._joining: ClusterWiring | None = None  # in a cluster
 
     @property
     def services(self) -> Services:
@@ -134,20 +134,20 @@ class Node:
         http = HttpServer(
             make_router(admin, __version__),
             settings.http,
-            Door(guard, clock, metrics_open=settings.security.open_metrics) if guard.authenticates else None,
+            AccessFilter(guard, clock, metrics_open=settings.security.open_metrics) if guard.authenticates else None,
             brokers_door,
         )
-        doors = Doors(settings, make_tls(settings.tls), stack)
+        doors = Listeners(settings, make_tls(settings.tls), stack)
         address = await doors.open(server, http)
         here = place or EverythingHere(address)
-        segments, record_memo = None, RecordMemo()
+        segments, record_memo = None, RecordCache()
         if settings.scalable_topics.enabled:
             scalable_records = StoredScalableRecords(metadata, record_memo)
             segments = await open_segments(stores, topics, segment_logs, scalable_records, here, fleet, stack)
             admin.more_errands[GROUP] = segments
         controllers = self._controllers(metadata, scalable_admin, here, segments, record_memo)
         # A name that no earlier start of any broker has used.
-        names = NameGiver(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")
+        names = NameGenerator(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")
         self._services = Services(
             settings=settings.broker,
             clock=clock,
@@ -171,21 +171,23 @@ class Node:
                 controllers.placement_changed(has_gained=True)
             else:
                 joining.follow(controllers)
-        topics.on_vanishing = self._forget_schema
+        topics.before_inactive_delete = self._forget_schema
         topics.start()
         doors.start()
         stack.push_async_callback(self._shut, server, topics)
         if joining is not None:
             await joining.wait_serving()
 
-    def _make_joining(self, stores: Stores, topics: Callable[[], Topics]) -> Joining:
-        from anabranch.node.wiring.cluster import Joining  # a tenth of the start, for nothing where a broker is alone
+    def _make_joining(self, stores: Stores, topics: Callable[[], TopicRegistry]) -> ClusterWiring:
+        from anabranch.node.wiring.cluster import (
+            ClusterWiring,  # a tenth of the start, for nothing where a broker is alone
+        )
 
-        return Joining(self.settings, stores, topics, self.fenced.set, self._clock, self._stack)
+        return ClusterWiring(self.settings, stores, topics, self.fenced.set, self._clock, self._stack)
 
-    def _topics(self, stores: Stores, place: ClusterPlace | None, segment_logs: NodeSegmentLogs) -> Topics:
+    def _topics(self, stores: Stores, place: ClusterPlacement | None, segment_logs: NodeSegmentLogs) -> TopicRegistry:
         ledgers = stores.ledgers
-        topics = Topics(
+        topics = TopicRegistry(
             stores.catalog,
             stores.topic_logs(_everywhere if place is None else place.tenure_of),
             settings=self.settings.broker,
@@ -201,7 +203,7 @@ class Node:
             ledgers.on_batches = self._on_batches
         return topics
 
-    def _guard(self, stores: Stores) -> Guard:
+    def _guard(self, stores: Stores) -> AccessControl:
         passwords = ThreadBlocking(PASSWORD_THREADS)
         self._stack.push_async_callback(passwords.close)
         self._warn()
@@ -223,7 +225,7 @@ class Node:
         admin: ScalableAdmin,
         placement: Placement,
         own: SegmentHost | None,
-        memo: RecordMemo,
+        memo: RecordCache,
     ) -> ScalableService | None:
         settings, segments = self.settings.scalable_topics, self._segments or own
         if segments is None:
@@ -258,7 +260,7 @@ class Node:
         if settings.security.methods and not settings.security.authorization:
             log.warning("authorization is off: every role that signs in may do everything")
 
-    async def _shut(self, server: BrokerServer, topics: Topics) -> None:
+    async def _shut(self, server: BrokerServer, topics: TopicRegistry) -> None:
         """First the topics (their clients are told on the open connections), then the connections."""
         if self._joining is not None:
             await self._joining.leave()

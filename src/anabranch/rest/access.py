@@ -15,7 +15,7 @@ from anabranch.rest.http_message import Request
 from anabranch.rest.router import Route
 from anabranch.rest.topic_path import topic_of
 from anabranch.runtime.clock import Clock
-from anabranch.security.access_control import Guard
+from anabranch.security.access_control import AccessControl
 from anabranch.security.authentication import Identity, http_credentials
 from anabranch.security.authorization import BROKER, Action, Resource, Unauthorized
 from anabranch.security.permissions import SIGNED_IN, SUPERVISE, Scope
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 METRICS = "/metrics"
 
 
-class Door:
-    def __init__(self, guard: Guard, clock: Clock, *, metrics_open: bool = True) -> None:
+class AccessFilter:
+    def __init__(self, guard: AccessControl, clock: Clock, *, metrics_open: bool = True) -> None:
         """`metrics_open`: may scrapers come without signing in, as with Pulsar?"""
         self._guard = guard
         self._clock = clock

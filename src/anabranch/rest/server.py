@@ -20,9 +20,9 @@ from urllib.parse import parse_qsl
 import h11
 
 from anabranch.broker.placement import ServedElsewhere
-from anabranch.interbroker.endpoint import PREFIX, BrokersDoor, Work
+from anabranch.interbroker.endpoint import PREFIX, PeerEndpoint, Work
 from anabranch.model.errors import BadRequest, Error
-from anabranch.rest.access import Door
+from anabranch.rest.access import AccessFilter
 from anabranch.rest.errors import (
     BodyTooLarge,
     CannotListen,
@@ -59,8 +59,8 @@ async def answer(
     router: Router,
     request: Request,
     seconds_max: float,
-    door: Door | None = None,
-    brokers_door: BrokersDoor | None = None,
+    door: AccessFilter | None = None,
+    brokers_door: PeerEndpoint | None = None,
 ) -> Response:
     """Route, let in, handle, translate errors. Whatever a handler does, there is an answer."""
     if brokers_door is not None and request.path.startswith(PREFIX):
@@ -83,7 +83,7 @@ async def _answered(work: Work, request: Request, seconds_max: float) -> Respons
         return internal_error()
 
 
-async def _handled(router: Router, request: Request, door: Door | None) -> Response:
+async def _handled(router: Router, request: Request, door: AccessFilter | None) -> Response:
     found = _found(router, request)
     if isinstance(found, Match):
         request = replace(request, params=found.params)
@@ -302,8 +302,8 @@ class HttpServer:
         self,
         router: Router,
         settings: HttpSettings,
-        door: Door | None = None,
-        brokers_door: BrokersDoor | None = None,
+        door: AccessFilter | None = None,
+        brokers_door: PeerEndpoint | None = None,
     ) -> None:
         """`brokers_door`: where other brokers of the cluster come in; None for a broker alone."""
         self._router = router

@@ -23,7 +23,7 @@ class WrongThread(ClientError):
     code = "wrong-thread"
 
 
-class Portal:
+class LoopThread:
     """One event loop on one daemon thread; started by the first call, kept for the life of the process."""
 
     def __init__(self) -> None:
@@ -60,5 +60,5 @@ class Portal:
             return self._loop
 
 
-PORTAL = Portal()
+PORTAL = LoopThread()
 """Of the blocking clients of this process."""

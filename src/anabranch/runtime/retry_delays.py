@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryDelays:
     """`answer_s` bounds every single request; `spread_s` is the window over which many waiters scatter their tries."""
 
     answer_s: float = 10.0
@@ -22,4 +22,4 @@ class Patience:
         return self.spread_s * chance
 
 
-PATIENCE = Patience()
+RETRY_DELAYS = RetryDelays()

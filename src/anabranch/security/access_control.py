@@ -22,7 +22,7 @@ class AccessRecords(Protocol):
     async def grants(self, namespace: str) -> Grants: ...
 
 
-class Guard:
+class AccessControl:
     def __init__(
         self,
         records: AccessRecords | None = None,

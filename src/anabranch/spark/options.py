@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from anabranch.model.names import TopicName
 from anabranch.spark.client.access import CLIENT_OPTIONS, Access, BadSparkOption
-from anabranch.spark.offsets.key_filter import Wanted, read_keys, read_spans
+from anabranch.spark.offsets.key_filter import KeyFilter, read_keys, read_spans
 from anabranch.spark.offsets.partitions import Packing
 
 T = TypeVar("T")
@@ -181,7 +181,7 @@ class SourceOptions:
     records_per_partition_max: int
     bytes_per_partition_max: int
     alignment: Alignment
-    wanted: Wanted
+    wanted: KeyFilter
     fails_on_loss: bool
     subscription: str | None
     reader_prefix: str
@@ -220,7 +220,7 @@ class SourceOptions:
             records_per_partition_max=given.number("maxRecordsPerPartition", 0),
             bytes_per_partition_max=given.number("maxBytesPerPartition", 0),
             alignment=given.choice("readAlignment", Alignment, Alignment.BACKLOG, ("backlog", "publishTime")),
-            wanted=Wanted(
+            wanted=KeyFilter(
                 given.parsed("keys", read_keys, None, "keys with commas between them, or a JSON list of texts"),
                 given.parsed("keyHashRange", read_spans, None, "hexadecimal like 0000-7fff, several with commas"),
             ),

@@ -24,7 +24,7 @@ from anabranch.storage.ledger.ledger_reader import LedgerReader
 from anabranch.storage.ledger.sparse_index import SparseIndex
 from anabranch.storage.ledger_reads import LedgerReads
 from anabranch.storage.log.append_gate import Gate, is_full, translated
-from anabranch.storage.log.checkpointer import Settler
+from anabranch.storage.log.checkpointer import Checkpointer
 from anabranch.storage.log.commit_log import CommitLog
 from anabranch.storage.log.committer import Committer
 from anabranch.storage.log.disk_full import Shortage
@@ -90,8 +90,8 @@ class StorageStats:
     ledgers_in_memory: int
 
 
-class EmbeddedLedgers(LedgerReads):
-    """`async with EmbeddedLedgers(…) as store`. Implements `port.LedgerStore`."""
+class EmbeddedLedgerStore(LedgerReads):
+    """`async with EmbeddedLedgerStore(…) as store`. Implements `port.LedgerStore`."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class EmbeddedLedgers(LedgerReads):
         )
         self._log_worker = self._blocking.worker("storage-log")
         self._settle_worker = self._shortage.worker = self._blocking.worker("storage-settle")
-        self._settler = Settler(
+        self._settler = Checkpointer(
             clock=self._clock,
             worker=self._settle_worker,
             behind=self._behind,

@@ -32,7 +32,7 @@ from tests.support.processes.scalable_nodes import admin_of, layout_client, plai
 pytestmark = pytest.mark.slow
 
 TOPIC = "topic://public/default/orders"
-PATIENCE = 30.0
+RETRY_DELAYS = 30.0
 COUNT = 10
 
 
@@ -60,7 +60,7 @@ async def child(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
-    return (await asyncio.wait_for(process.stdout.readline(), PATIENCE)).decode().strip()
+    return (await asyncio.wait_for(process.stdout.readline(), RETRY_DELAYS)).decode().strip()
 
 
 async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,13 +23,13 @@ from anabranch.controller.segment_host import (
     Delete,
     Done,
     Fence,
+    FencingToken,
     HostUnavailable,
-    Mandate,
-    Overtaken,
     Request,
     Seal,
     SealFacts,
     SegmentRef,
+    StaleRequest,
     StaleTerm,
     Start,
     Status,
@@ -78,7 +78,7 @@ class Pair:
             while True:
                 self.number += 1
                 try:
-                    return await self.node.services.segments.ask(Mandate(term, self.number), request)
+                    return await self.node.services.segments.ask(FencingToken(term, self.number), request)
                 except HostUnavailable:
                     await _CLOCK.sleep(0.05)
 
@@ -189,8 +189,8 @@ async def test_mandates_outlive_their_owner(world: Pair) -> None:
     await world.kill()
     assert await world.ask(Fence("op", world.parent), term=3) == Status(exists=False)
     assert world.node.services.segments is not None
-    with pytest.raises(Overtaken):
-        await world.node.services.segments.ask(Mandate(3, number - 1), Create("op", world.parent, ()))
+    with pytest.raises(StaleRequest):
+        await world.node.services.segments.ask(FencingToken(3, number - 1), Create("op", world.parent, ()))
     with pytest.raises(StaleTerm):
         await world.ask(Create("op", child, ()), term=2)
 

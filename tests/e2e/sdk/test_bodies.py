@@ -14,7 +14,7 @@ from anabranch import Batching, Chunking, Client, Compression, DeadLetter
 from anabranch.client.errors import MessageTooLarge
 from tests.support.processes.broker_process import BrokerProcess
 
-PATIENCE = 30.0
+RETRY_DELAYS = 30.0
 LARGE = 5 * 1024 * 1024 + 1
 STOCK = {
     Compression.LZ4: pulsar.CompressionType.LZ4,
@@ -44,9 +44,9 @@ async def test_every_codec_reaches_the_stock_client(
     async with sdk.producer(topic, compression=kind, batching=batching) as producer:
         for n in range(100):
             producer.send_nowait(text(n), key=f"k{n % 3}")
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
     for n in range(100):
-        message = await asyncio.to_thread(consumer.receive, int(PATIENCE * 1000))
+        message = await asyncio.to_thread(consumer.receive, int(RETRY_DELAYS * 1000))
         assert (message.data(), message.partition_key()) == (text(n), f"k{n % 3}")
 
 
@@ -63,7 +63,7 @@ async def test_every_codec_of_the_stock_client_is_read(
             producer.send_async(text(n), None)
         await asyncio.to_thread(producer.flush)
         for n in range(100):
-            message = await consumer.receive(timeout=PATIENCE)
+            message = await consumer.receive(timeout=RETRY_DELAYS)
             assert message is not None
             assert message.value == text(n)
             await consumer.ack(message)
@@ -76,7 +76,7 @@ async def test_messages_in_chunks_keep_their_place_among_others(sdk: Client, top
     async with sdk.stream_consumer(topic, subscription="s", start="earliest") as consumer:
         async with sdk.producer(topic, chunking=Chunking()) as producer:
             sent = [producer.send_nowait(value, key="k") for value in values]
-            found = [await consumer.receive(timeout=PATIENCE) for _ in values]
+            found = [await consumer.receive(timeout=RETRY_DELAYS) for _ in values]
             assert [message and message.value for message in found] == values
             assert [message and message.id for message in found] == await asyncio.gather(*sent)
         assert found[-1] is not None
@@ -89,11 +89,11 @@ async def test_chunks_come_again_after_a_nack_and_are_all_acknowledged(sdk: Clie
     value = os.urandom(LARGE)
     async with sdk.queue_consumer(topic, subscription="s") as consumer:
         async with sdk.producer(topic, chunking=Chunking(chunk_bytes=1 << 20), compression="zstd") as producer:
-            await producer.send(value, timeout=PATIENCE)
-        first = await consumer.receive(timeout=PATIENCE)
+            await producer.send(value, timeout=RETRY_DELAYS)
+        first = await consumer.receive(timeout=RETRY_DELAYS)
         assert first is not None and first.value == value
         await consumer.nack(first, delay=0)
-        again = await consumer.receive(timeout=PATIENCE)
+        again = await consumer.receive(timeout=RETRY_DELAYS)
         assert again is not None and again.value == value
         assert again.redelivery_count == 1
         await consumer.ack(again)
@@ -106,8 +106,8 @@ async def test_chunks_reach_the_stock_client(sdk: Client, client: pulsar.Client,
     value = os.urandom(LARGE * 2)
     consumer = await asyncio.to_thread(client.subscribe, topic, "s")
     async with sdk.producer(topic, chunking=Chunking(), compression=kind) as producer:
-        await producer.send(value, key="k", properties={"a": "b"}, timeout=PATIENCE)
-    message = await asyncio.to_thread(consumer.receive, int(PATIENCE * 1000))
+        await producer.send(value, key="k", properties={"a": "b"}, timeout=RETRY_DELAYS)
+    message = await asyncio.to_thread(consumer.receive, int(RETRY_DELAYS * 1000))
     assert message.data() == value
     assert (message.partition_key(), message.properties()) == ("k", {"a": "b"})
 
@@ -120,7 +120,7 @@ async def test_chunks_of_the_stock_client_are_read(
     async with sdk.stream_consumer(topic, subscription="s") as consumer:
         producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False, compression_type=kind)
         await asyncio.to_thread(producer.send, value, None, "k")
-        message = await consumer.receive(timeout=PATIENCE)
+        message = await consumer.receive(timeout=RETRY_DELAYS)
         assert message is not None
         assert (message.value, message.key) == (value, "k")
 
@@ -128,8 +128,8 @@ async def test_chunks_of_the_stock_client_are_read(
 async def test_without_chunking_a_large_message_is_refused_and_the_producer_lives(sdk: Client, topic: str) -> None:
     async with sdk.producer(topic) as producer:
         with pytest.raises(MessageTooLarge):
-            await producer.send(os.urandom(LARGE), timeout=PATIENCE)
-        await producer.send(b"small", timeout=PATIENCE)
+            await producer.send(os.urandom(LARGE), timeout=RETRY_DELAYS)
+        await producer.send(b"small", timeout=RETRY_DELAYS)
 
 
 async def test_many_consumers_of_a_queue_share_messages_in_chunks(sdk: Client, topic: str) -> None:
@@ -154,8 +154,8 @@ async def test_many_consumers_of_a_queue_share_messages_in_chunks(sdk: Client, t
                     done.set()
 
         workers = [asyncio.create_task(work(n, consumer)) for n, consumer in enumerate((one, two, three))]
-        await asyncio.gather(*(producer.send(value, timeout=PATIENCE) for value in values))
-        await asyncio.wait_for(done.wait(), PATIENCE)
+        await asyncio.gather(*(producer.send(value, timeout=RETRY_DELAYS) for value in values))
+        await asyncio.wait_for(done.wait(), RETRY_DELAYS)
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
@@ -172,12 +172,12 @@ async def test_a_message_in_chunks_can_become_a_dead_letter(sdk: Client, topic: 
         sdk.queue_consumer(topic, subscription="s", dead_letter=policy) as consumer,
         sdk.producer(topic, chunking=Chunking(chunk_bytes=1 << 20)) as producer,
     ):
-        await producer.send(value, key="k", timeout=PATIENCE)
+        await producer.send(value, key="k", timeout=RETRY_DELAYS)
         for tries in range(2):
-            message = await consumer.receive(timeout=PATIENCE)
+            message = await consumer.receive(timeout=RETRY_DELAYS)
             assert message is not None and message.redelivery_count == tries
             await consumer.nack(message, delay=0)
         async with sdk.queue_consumer(graves, subscription="mourners", start="earliest") as mourners:
-            message = await mourners.receive(timeout=PATIENCE)
+            message = await mourners.receive(timeout=RETRY_DELAYS)
             assert message is not None
             assert (message.value, message.key, message.properties["REAL_TOPIC"]) == (value, "k", topic)

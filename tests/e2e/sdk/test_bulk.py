@@ -16,7 +16,7 @@ from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.errors import Closed, MessageTooLarge, QueueFull, TimedOut
 from anabranch.protocol.codec import BadColumn
 from anabranch.schema import String
-from tests.e2e.sdk.test_sdk import PATIENCE, QUICK, create_partitioned, received
+from tests.e2e.sdk.test_sdk import QUICK, RETRY_DELAYS, create_partitioned, received
 from tests.support.processes.broker_process import BrokerProcess
 
 ROWS = 2_500
@@ -34,7 +34,7 @@ async def sdk(broker: BrokerProcess) -> AsyncIterator[Client]:
 async def batches(consumer: Consumer, count: int) -> list[MessageBatch]:
     found: list[MessageBatch] = []
     while sum(map(len, found)) < count:
-        batch = await consumer.receive_batch(timeout=PATIENCE)
+        batch = await consumer.receive_batch(timeout=RETRY_DELAYS)
         assert batch, f"only {sum(map(len, found))} of {count} messages"
         found.append(batch)
     return found
@@ -62,9 +62,9 @@ async def test_columns_go_out_and_come_back(
         sdk.producer(topic) as producer,
     ):
         before = producer.send_nowait(b"before", key="key-1")
-        sent = await producer.send_batch(values, keys, event_times=range(1, ROWS + 1), timeout=PATIENCE)
+        sent = await producer.send_batch(values, keys, event_times=range(1, ROWS + 1), timeout=RETRY_DELAYS)
         after = producer.send_nowait(b"after", key="key-1")
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert len(sent) == ROWS and len(set(sent)) == ROWS
         assert before.result() < sent[1] < after.result()
         found = await batches(consumer, ROWS + 2)
@@ -85,7 +85,7 @@ async def test_columns_go_out_and_come_back(
 async def test_a_batch_is_acknowledged_as_a_whole_and_the_rest_comes_again(sdk: Client, topic: str) -> None:
     async with sdk.producer(topic, batching=Batching(max_messages=10)) as producer:
         async with sdk.queue_consumer(topic, subscription="q", start="earliest") as consumer:
-            await producer.send_batch([b"%d" % row for row in range(35)], timeout=PATIENCE)
+            await producer.send_batch([b"%d" % row for row in range(35)], timeout=RETRY_DELAYS)
             first = await received(consumer, 3)
             for message in first:
                 await consumer.ack(message)
@@ -136,7 +136,7 @@ async def test_messages_that_need_chunks_travel_one_by_one(sdk: Client, topic: s
         sdk.queue_consumer(topic, subscription="q", start="earliest") as consumer,
         sdk.producer(topic, chunking=Chunking()) as producer,
     ):
-        sent = await producer.send_batch(values, ["k"] * 3, timeout=PATIENCE)
+        sent = await producer.send_batch(values, ["k"] * 3, timeout=RETRY_DELAYS)
         assert len(set(sent)) == 3
         found = await received(consumer, 3)
         assert [message.value for message in found] == values
@@ -148,7 +148,7 @@ async def test_schema_compression_and_properties(sdk: Client, topic: str) -> Non
         sdk.producer(topic, schema=schema, compression="zstd") as producer,
         sdk.queue_consumer(topic, subscription="q", start="earliest", schema=schema) as consumer,
     ):
-        await producer.send_batch(["é", "b"], [b"\xff", "k"], properties=[{"a": "b"}, None], timeout=PATIENCE)
+        await producer.send_batch(["é", "b"], [b"\xff", "k"], properties=[{"a": "b"}, None], timeout=RETRY_DELAYS)
         (batch,) = await batches(consumer, 2)
         assert batch.values() == ["é", "b"] and batch.keys() == [b"\xff", "k"]
         assert [dict(message.properties) for message in batch] == [{"a": "b"}, {}]
@@ -161,10 +161,10 @@ def test_the_blocking_face(broker: BrokerProcess, topic: str) -> None:
         client.producer(topic) as producer,
     ):
         assert len(producer.send_batch([b"a", b"b"], ["k", "k"])) == 2
-        producer.send_batch_nowait([b"c"]).result(PATIENCE)
+        producer.send_batch_nowait([b"c"]).result(RETRY_DELAYS)
         values: list[bytes] = []
         while len(values) < 3:
-            batch = consumer.receive_batch(timeout=PATIENCE)
+            batch = consumer.receive_batch(timeout=RETRY_DELAYS)
             values += batch.values()
             consumer.ack(batch)
         assert values == [b"a", b"b", b"c"]

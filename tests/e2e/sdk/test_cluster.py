@@ -14,7 +14,7 @@ from tests.support.processes.cluster import ClusterProcesses
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cluster")]
 
-PATIENCE = 30.0
+RETRY_DELAYS = 30.0
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.2))
 
 
@@ -34,16 +34,16 @@ async def test_topics_are_found_on_their_brokers_and_again_after_a_death(cluster
         for producer in producers:
             for n in range(5):
                 producer.send_nowait(b"%d" % n)
-            await producer.flush(timeout=PATIENCE)
+            await producer.flush(timeout=RETRY_DELAYS)
         cluster.alive[0].kill9()
         for producer in producers:
             for n in range(5, 10):
                 producer.send_nowait(b"%d" % n)
-        await asyncio.gather(*(producer.flush(timeout=PATIENCE) for producer in producers))
+        await asyncio.gather(*(producer.flush(timeout=RETRY_DELAYS) for producer in producers))
         for consumer in consumers:
             first_seen: dict[bytes, None] = {}
             while len(first_seen) < 10:
-                message = await consumer.receive(timeout=PATIENCE)
+                message = await consumer.receive(timeout=RETRY_DELAYS)
                 assert message is not None, f"{consumer.topic}: only {list(first_seen)}"
                 first_seen[message.value] = None
             assert list(first_seen) == [b"%d" % n for n in range(10)]

@@ -16,7 +16,7 @@ from anabranch.client.consumer.stream_consumer import StreamConsumer
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.cluster import ClusterProcesses
 
-PATIENCE = 40.0
+RETRY_DELAYS = 40.0
 TOPIC = "topic://public/default/orders"
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.2))
 KEYS = 10
@@ -48,7 +48,7 @@ class Watcher:
             await self.consumer.ack_cumulative(message)
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             while self.distinct < count:
                 self.news.clear()
                 await self.news.wait()
@@ -88,7 +88,7 @@ async def test_scenario_53_consumers_go_on_through_killed_brokers_and_a_new_lead
                     key = f"key-{sent % KEYS}"
                     futures.append(producer.send_nowait(f"{key} {sent // KEYS}".encode(), key=key))
                     sent += 1
-                await asyncio.wait_for(asyncio.gather(*futures), PATIENCE)
+                await asyncio.wait_for(asyncio.gather(*futures), RETRY_DELAYS)
 
             async def all_see() -> None:
                 for watcher in watchers.values():
@@ -134,21 +134,21 @@ def test_the_blocking_face_has_all_three_kinds(broker: BrokerProcess) -> None:
             for n in range(6):
                 producer.send(b"%d" % n, key="k")
         with client.stream_consumer(topic, subscription="s", start="earliest") as stream:
-            messages = [stream.receive(timeout=PATIENCE) for _ in range(6)]
+            messages = [stream.receive(timeout=RETRY_DELAYS) for _ in range(6)]
             assert [message.data for message in messages if message is not None] == [b"%d" % n for n in range(6)]
             assert messages[3] is not None and messages[5] is not None
             assert stream.position(messages[3]) == messages[3].id
             stream.ack_cumulative(messages[5])
         with client.checkpoint_consumer(topic, start=Checkpoint.earliest()) as reader:
             for _ in range(4):
-                assert reader.receive(timeout=PATIENCE) is not None
+                assert reader.receive(timeout=RETRY_DELAYS) is not None
             saved = reader.checkpoint()
         with client.checkpoint_consumer(topic, start=saved) as reader:
-            rest = [reader.receive(timeout=PATIENCE) for _ in range(2)]
+            rest = [reader.receive(timeout=RETRY_DELAYS) for _ in range(2)]
             assert [message.data for message in rest if message is not None] == [b"4", b"5"]
         with client.queue_consumer(topic, subscription="q", start="earliest", nack_delay=0) as queue:
-            first = queue.receive(timeout=PATIENCE)
+            first = queue.receive(timeout=RETRY_DELAYS)
             assert first is not None
             queue.nack(first)
-            again = [queue.receive(timeout=PATIENCE) for _ in range(6)]
+            again = [queue.receive(timeout=RETRY_DELAYS) for _ in range(6)]
             assert {message.data for message in again if message is not None} == {b"%d" % n for n in range(6)}

@@ -21,13 +21,13 @@ from anabranch import Backoff, Chunking, Client, ConnectionPolicy
 from anabranch.admin import Admin
 from anabranch.client.errors import ClientError
 from anabranch.client.messages.chunking import entries_of
-from anabranch.client.messages.outgoing import Record, Style
+from anabranch.client.messages.outgoing import EntryFormat, OutgoingMessage
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import Bytes
 from anabranch.schema import Auto, Avro
 from tests.support.processes.broker_process import BrokerProcess
 
-PATIENCE = 30.0
+RETRY_DELAYS = 30.0
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.2))
 LARGE = 5 * 1024 * 1024 + 1000
 
@@ -93,7 +93,7 @@ async def test_chunks_keep_their_place_through_splits(sdk: Client, admin: Admin,
             tasks.create_task(split())
             seen: dict[str, list[int]] = {}
             for _ in range(400):
-                message = await consumer.receive(timeout=PATIENCE)
+                message = await consumer.receive(timeout=RETRY_DELAYS)
                 assert message is not None
                 number, _, rest = message.data.partition(b" ")
                 assert rest == (large if int(number) % 40 == 7 else b"")
@@ -123,12 +123,12 @@ class Half:
         number = connection.new_id()
         connection.listen_producer(number, self)
         fields = {"topic": segment, "producer_id": number, "producer_name": "half", "user_provided_producer_name": True}
-        await connection.ask(BaseCommand.PRODUCER, PATIENCE, **fields)
-        chunks = entries_of(Record(0, os.urandom(5000), "k"), Style("half", chunk_bytes=1000), 2000)
+        await connection.ask(BaseCommand.PRODUCER, RETRY_DELAYS, **fields)
+        chunks = entries_of(OutgoingMessage(0, os.urandom(5000), "k"), EntryFormat("half", chunk_bytes=1000), 2000)
         for entry in chunks[: self._chunks]:
             connection.write(*entry.frame(number))
-            assert await asyncio.wait_for(self._stored.get(), PATIENCE) == BaseCommand.SEND_RECEIPT
-        await connection.ask(BaseCommand.CLOSE_PRODUCER, PATIENCE, producer_id=number)
+            assert await asyncio.wait_for(self._stored.get(), RETRY_DELAYS) == BaseCommand.SEND_RECEIPT
+        await connection.ask(BaseCommand.CLOSE_PRODUCER, RETRY_DELAYS, producer_id=number)
         connection.unlisten(number)
 
 
@@ -142,19 +142,19 @@ async def test_half_a_message_in_a_sealed_segment_stops_nobody(
         sdk.checkpoint_consumer(scalable, start=anabranch.Checkpoint.earliest()) as reader,
         sdk.producer(scalable) as producer,
     ):
-        await producer.send(b"before", key="k", timeout=PATIENCE)
+        await producer.send(b"before", key="k", timeout=RETRY_DELAYS)
         await Half(2).send(sdk, scalable)
         sent = [b"before"]
         if not is_last:
-            await producer.send(b"behind", key="k", timeout=PATIENCE)
+            await producer.send(b"behind", key="k", timeout=RETRY_DELAYS)
             sent.append(b"behind")
         await admin.scalable_topics.split(scalable, 0)
-        await producer.send(b"after", key="k", timeout=PATIENCE)
+        await producer.send(b"after", key="k", timeout=RETRY_DELAYS)
         for value in (*sent, b"after"):
-            message = await stream.receive(timeout=PATIENCE)
+            message = await stream.receive(timeout=RETRY_DELAYS)
             assert message is not None and message.value == value
             await stream.ack_cumulative(message)
-            message = await reader.receive(timeout=PATIENCE)
+            message = await reader.receive(timeout=RETRY_DELAYS)
             assert message is not None and message.value == value
 
 
@@ -175,12 +175,12 @@ async def test_a_checkpoint_between_the_chunks_of_a_message_tears_nothing(
         tasks.create_task(send_large())
         await small.wait()
         for n in range(20):
-            await other.send(b"%d" % n, key="small", timeout=PATIENCE)
+            await other.send(b"%d" % n, key="small", timeout=RETRY_DELAYS)
     wanted = {b"%d" % n for n in range(20)} | {value}
     start, seen = anabranch.Checkpoint.earliest(), list[bytes]()
     while len(seen) < 21:
         async with sdk.checkpoint_consumer(scalable, start=start) as reader:
-            message = await reader.receive(timeout=PATIENCE)
+            message = await reader.receive(timeout=RETRY_DELAYS)
             assert message is not None
             seen.append(message.value)
             start = anabranch.Checkpoint.from_bytes(reader.checkpoint().to_bytes())
@@ -192,10 +192,10 @@ async def test_one_schema_history_for_all_segments(sdk: Client, admin: Admin, sc
     """Scenario 93: children have the parent's versions; readers of every kind decode old and new."""
     async with sdk.producer(scalable, schema=Avro(Order), compression="zstd") as producer:
         for n in range(50):
-            await producer.send(Order(f"c{n % 7}", n), key=f"c{n % 7}", timeout=PATIENCE)
+            await producer.send(Order(f"c{n % 7}", n), key=f"c{n % 7}", timeout=RETRY_DELAYS)
         await admin.scalable_topics.split(scalable, 0)
         for n in range(50, 100):
-            await producer.send(Order(f"c{n % 7}", n), key=f"c{n % 7}", timeout=PATIENCE)
+            await producer.send(Order(f"c{n % 7}", n), key=f"c{n % 7}", timeout=RETRY_DELAYS)
     assert [one["version"] for one in await admin.schemas.versions(scalable)] == [0]
     async with (
         sdk.queue_consumer(scalable, subscription="q", start="earliest", schema=Avro(Order)) as queue,
@@ -203,14 +203,14 @@ async def test_one_schema_history_for_all_segments(sdk: Client, admin: Admin, sc
     ):
         numbers = set()
         for _ in range(100):
-            message = await queue.receive(timeout=PATIENCE)
+            message = await queue.receive(timeout=RETRY_DELAYS)
             assert message is not None
             numbers.add(message.value.number)
             await queue.ack(message)
         assert numbers == set(range(100))
         per_customer: dict[str, list[int]] = {}
         for _ in range(100):
-            message = await reader.receive(timeout=PATIENCE)
+            message = await reader.receive(timeout=RETRY_DELAYS)
             assert message is not None
             per_customer.setdefault(message.value["customer"], []).append(message.value["number"])
         assert all(numbers == sorted(numbers) for numbers in per_customer.values())
@@ -231,7 +231,7 @@ async def test_consume_tells_of_splits_and_merges(
     )
     assert consuming.stdout is not None and consuming.stderr is not None
     try:
-        async with asyncio.timeout(PATIENCE), sdk.producer(scalable) as producer:
+        async with asyncio.timeout(RETRY_DELAYS), sdk.producer(scalable) as producer:
             await producer.send(b"before", key="k")
             first = json.loads(await consuming.stdout.readline())
             await admin.scalable_topics.split(scalable, 0)
@@ -270,9 +270,9 @@ async def test_consume_goes_on_from_a_checkpoint(
 
     async with sdk.producer(scalable) as producer:
         for n in range(10):
-            await producer.send(b"%d" % n, key="k", timeout=PATIENCE)
+            await producer.send(b"%d" % n, key="k", timeout=RETRY_DELAYS)
         assert await consumed(7) == [str(n) for n in range(7)]
         await admin.scalable_topics.split(scalable, 0)
         for n in range(10, 15):
-            await producer.send(b"%d" % n, key="k", timeout=PATIENCE)
+            await producer.send(b"%d" % n, key="k", timeout=RETRY_DELAYS)
     assert await consumed(8) == [str(n) for n in range(7, 15)]

@@ -18,7 +18,7 @@ from anabranch.client.errors import IncompatibleSchema, SchemaMismatch
 from anabranch.schema import Auto, Avro, Boolean, Float32, Float64, Int8, Int16, Int32, Int64, Json, Schema, String
 from tests.support.processes.broker_process import BrokerProcess
 
-PATIENCE = 20.0
+RETRY_DELAYS = 20.0
 
 
 @dataclass
@@ -47,7 +47,7 @@ async def sdk(broker: BrokerProcess) -> AsyncIterator[Client]:
 async def values(consumer: Any, count: int) -> list[Any]:
     found = []
     for _ in range(count):
-        message = await consumer.receive(timeout=PATIENCE)
+        message = await consumer.receive(timeout=RETRY_DELAYS)
         assert message is not None
         found.append(message.value)
     return found
@@ -77,7 +77,7 @@ async def test_values_make_the_round_trip(sdk: Client, topic: str, schema: Schem
         sdk.queue_consumer(topic, subscription="bytes") as plain,
         sdk.producer(topic, schema=schema) as producer,
     ):
-        await producer.send(value, key="k", timeout=PATIENCE)
+        await producer.send(value, key="k", timeout=RETRY_DELAYS)
         assert await values(same, 1) == [value]
         (found,) = await values(auto, 1)
         assert found == (value.__dict__ if isinstance(value, Order) else value)
@@ -93,7 +93,7 @@ async def test_a_class_stands_for_its_json(sdk: Client, topic: str) -> None:
         sdk.queue_consumer(topic, subscription="s", schema=Customer) as consumer,
         sdk.producer(topic, schema=Customer) as producer,
     ):
-        await producer.send(Customer(name="Ann", age=7), timeout=PATIENCE)
+        await producer.send(Customer(name="Ann", age=7), timeout=RETRY_DELAYS)
         assert await values(consumer, 1) == [Customer(name="Ann", age=7)]
         with pytest.raises(SchemaMismatch, match="takes Customer, not dict"):
             producer.send_nowait({"name": "Ann"})
@@ -110,10 +110,10 @@ async def test_records_go_to_the_stock_client_and_back(
         producer = await asyncio.to_thread(client.create_producer, topic, schema=stock)
         await asyncio.to_thread(producer.send, StockOrder(customer="Ann", amount=1, tags=["a", "b"]))
         async with sdk.producer(topic, schema=ours) as mine:
-            await mine.send(Order("Bob", 2), timeout=PATIENCE)
+            await mine.send(Order("Bob", 2), timeout=RETRY_DELAYS)
         assert await values(consumer, 2) == [Order("Ann", 1, ["a", "b"]), Order("Bob", 2)]
     for expected in (("Ann", 1, ["a", "b"]), ("Bob", 2, None)):
-        message = await asyncio.to_thread(theirs.receive, int(PATIENCE * 1000))
+        message = await asyncio.to_thread(theirs.receive, int(RETRY_DELAYS * 1000))
         value = message.value()
         assert (value.customer, value.amount, value.tags) == expected
 
@@ -125,9 +125,9 @@ async def test_strings_go_to_the_stock_client_and_back(sdk: Client, client: puls
         producer = await asyncio.to_thread(client.create_producer, topic, schema=stock)
         await asyncio.to_thread(producer.send, "one")
         async with sdk.producer(topic, schema=String()) as mine:
-            await mine.send("two", timeout=PATIENCE)
+            await mine.send("two", timeout=RETRY_DELAYS)
         assert await values(consumer, 2) == ["one", "two"]
-    assert [theirs.receive(int(PATIENCE * 1000)).value() for _ in range(2)] == ["one", "two"]
+    assert [theirs.receive(int(RETRY_DELAYS * 1000)).value() for _ in range(2)] == ["one", "two"]
 
 
 async def test_old_versions_are_read_with_what_they_were_written_with(
@@ -145,7 +145,7 @@ async def test_old_versions_are_read_with_what_they_were_written_with(
             cls = version(count)
             async with sdk.producer(topic, schema=Avro(cls)) as producer:
                 for n in range(3):
-                    await producer.send(cls(customer=f"c{n}"), timeout=PATIENCE)
+                    await producer.send(cls(customer=f"c{n}"), timeout=RETRY_DELAYS)
         found = await values(auto, 9)
         assert [len(one) for one in found] == [1] * 3 + [3] * 3 + [2] * 3
         assert [one["customer"] for one in found] == ["c0", "c1", "c2"] * 3
@@ -169,10 +169,10 @@ async def test_a_message_that_cannot_be_read_fails_where_it_is_looked_at(sdk: Cl
     """Bytes in between: the consumer goes on, and the message can be acknowledged like any other."""
     async with sdk.queue_consumer(topic, subscription="s", schema=Json(Order)) as consumer:
         async with sdk.producer(topic) as producer:
-            await producer.send(b"not json", timeout=PATIENCE)
+            await producer.send(b"not json", timeout=RETRY_DELAYS)
         async with sdk.producer(topic, schema=Json(Order)) as producer:
-            await producer.send(Order("Ann", 1), timeout=PATIENCE)
-        first, second = [await consumer.receive(timeout=PATIENCE) for _ in range(2)]
+            await producer.send(Order("Ann", 1), timeout=RETRY_DELAYS)
+        first, second = [await consumer.receive(timeout=RETRY_DELAYS) for _ in range(2)]
         assert first is not None and second is not None
         with pytest.raises(SchemaMismatch):
             _ = first.value
@@ -188,10 +188,10 @@ async def test_bulk_calls_encode_and_decode_too(sdk: Client, topic: str, schema:
         sdk.stream_consumer(topic, subscription="s", schema=schema) as consumer,
         sdk.producer(topic, schema=schema, compression="lz4") as producer,
     ):
-        await producer.send_batch(orders, [one.customer for one in orders], timeout=PATIENCE)
+        await producer.send_batch(orders, [one.customer for one in orders], timeout=RETRY_DELAYS)
         found: list[Order] = []
         while len(found) < len(orders):
-            batch = await consumer.receive_batch(timeout=PATIENCE)
+            batch = await consumer.receive_batch(timeout=RETRY_DELAYS)
             assert len(batch)
             found += [message.value for message in batch]
         assert found == orders

@@ -29,7 +29,7 @@ from anabranch.client.errors import (
 from tests.e2e.conftest import StartBroker
 from tests.support.processes.broker_process import BrokerProcess
 
-PATIENCE = 20.0
+RETRY_DELAYS = 20.0
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.2))
 
 
@@ -43,7 +43,7 @@ async def sdk(broker: BrokerProcess) -> AsyncIterator[Client]:
 async def received(consumer: Consumer, count: int) -> list[Message]:
     found: list[Message] = []
     while len(found) < count:
-        message = await consumer.receive(timeout=PATIENCE)
+        message = await consumer.receive(timeout=RETRY_DELAYS)
         assert message is not None, f"only {len(found)} of {count} messages"
         found.append(message)
     return found
@@ -55,7 +55,7 @@ def create_partitioned(broker: BrokerProcess, topic: str, partitions: int) -> No
         f"{broker.http_url}/admin/v2/persistent/{path}/partitions", data=json.dumps(partitions).encode(), method="PUT"
     )
     request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=PATIENCE):
+    with urllib.request.urlopen(request, timeout=RETRY_DELAYS):
         pass
 
 
@@ -64,7 +64,7 @@ async def test_what_is_sent_is_received(sdk: Client, topic: str) -> None:
         sdk.queue_consumer(topic, subscription="s") as consumer,
         sdk.producer(topic, name="shop") as producer,
     ):
-        sent = await producer.send(b"one", key="k", properties={"a": "1"}, event_time=1234, timeout=PATIENCE)
+        sent = await producer.send(b"one", key="k", properties={"a": "1"}, event_time=1234, timeout=RETRY_DELAYS)
         (message,) = await received(consumer, 1)
         assert message.value == b"one"
         assert (message.key, message.properties, message.event_time) == ("k", {"a": "1"}, 1234)
@@ -82,7 +82,7 @@ async def test_pipelined_sends_keep_their_order_in_batches(sdk: Client, topic: s
         sdk.producer(topic, batching=Batching(max_messages=7)) as producer,
     ):
         futures = [producer.send_nowait(b"%d" % n, key=f"k{n % 3}") for n in range(100)]
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert all(future.done() for future in futures)
         ids = [future.result() for future in futures]
         assert ids == sorted(ids) and len(set(ids)) == 100
@@ -102,7 +102,7 @@ async def test_acks_of_single_messages_of_a_batch_survive_the_consumer(sdk: Clie
     async with sdk.queue_consumer(topic, subscription="s", start="earliest") as consumer:
         async with sdk.producer(topic, batching=Batching(max_delay=60)) as producer:
             futures = [producer.send_nowait(b"%d" % n) for n in range(10)]
-            await producer.flush(timeout=PATIENCE)
+            await producer.flush(timeout=RETRY_DELAYS)
         assert {future.result().batch_size for future in futures} == {10}
         for message in await received(consumer, 10):
             if int(message.value) % 2:
@@ -120,7 +120,7 @@ async def test_nack_brings_back_that_message_of_the_batch_only(sdk: Client, topi
     ):
         for n in range(4):
             producer.send_nowait(b"%d" % n)
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         messages = await received(consumer, 4)
         await consumer.ack(messages[0])
         await consumer.nack(messages[2], delay=0.01)
@@ -149,7 +149,7 @@ async def test_partitions_are_lanes(sdk: Client, broker: BrokerProcess, topic: s
     ):
         for n in range(90):
             producer.send_nowait(b"%d" % n, key=f"k{n % 9}")
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         messages = await received(consumer, 90)
         assert {message.id.lane for message in messages} == {0, 1, 2}
         assert {message.topic for message in messages} == {topic}
@@ -204,7 +204,7 @@ async def test_a_cancelled_receive_loses_nothing(sdk: Client, topic: str) -> Non
             try:
                 message = await waiting
             except asyncio.CancelledError:
-                message = await consumer.receive(timeout=PATIENCE)
+                message = await consumer.receive(timeout=RETRY_DELAYS)
             assert message is not None
             assert message.value == b"%d" % n
 
@@ -284,10 +284,10 @@ def test_the_blocking_face(broker: BrokerProcess, topic: str) -> None:
             client.queue_consumer(topic, subscription="q") as queue,
             client.producer(topic) as producer,
         ):
-            first = producer.send(b"0", key="k", timeout=PATIENCE)
+            first = producer.send(b"0", key="k", timeout=RETRY_DELAYS)
             futures = [producer.send_nowait(b"%d" % n, key="k") for n in range(1, 20)]
-            producer.flush(timeout=PATIENCE)
-            ids = [first, *(future.result(timeout=PATIENCE) for future in futures)]
+            producer.flush(timeout=RETRY_DELAYS)
+            ids = [first, *(future.result(timeout=RETRY_DELAYS) for future in futures)]
             messages = []
             for message in stream:
                 messages.append(message)
@@ -296,7 +296,7 @@ def test_the_blocking_face(broker: BrokerProcess, topic: str) -> None:
             assert [message.id for message in messages] == ids
             assert [int(message.value) for message in messages] == list(range(20))
             stream.ack_cumulative(messages[-1])
-            for message in queue.receive_many(20, timeout=PATIENCE):
+            for message in queue.receive_many(20, timeout=RETRY_DELAYS):
                 queue.ack(message)
         assert producer.is_closed
         with pytest.raises(Closed):
@@ -329,12 +329,12 @@ async def produce_through_kills(broker: BrokerProcess, topic: str, count: int, k
                     broker.kill9()
                     await asyncio.to_thread(broker.start)
                     await futures[n // 2]
-            await producer.flush(timeout=PATIENCE)
+            await producer.flush(timeout=RETRY_DELAYS)
             assert [future for future in futures if future.exception() is not None] == []
         async with client.stream_consumer(topic, subscription="audit", start="earliest") as consumer:
             seen: list[int] = []
             while set(seen) != set(range(count)):
-                message = await consumer.receive(timeout=PATIENCE)
+                message = await consumer.receive(timeout=RETRY_DELAYS)
                 assert message is not None, f"{count - len(set(seen))} messages were lost"
                 seen.append(int(message.value))
             return seen
@@ -386,7 +386,7 @@ async def test_cut_connections_neither_lose_nor_double_nor_reorder(start_broker:
         async def consume() -> list[int]:
             seen = []
             for n in range(count):
-                message = await consumer.receive(timeout=PATIENCE)
+                message = await consumer.receive(timeout=RETRY_DELAYS)
                 assert message is not None, f"only {n} of {count} messages"
                 seen.append(int(message.value))
                 if n % 100 == 99:
@@ -412,7 +412,7 @@ async def test_a_stream_goes_on_through_a_kill_without_doubles(private_broker: B
         ):
             for n in range(100):
                 producer.send_nowait(b"%d" % n)
-            await producer.flush(timeout=PATIENCE)
+            await producer.flush(timeout=RETRY_DELAYS)
             before = await received(consumer, 37)
             await consumer.ack_cumulative(before[20])
             private_broker.kill9()
@@ -430,7 +430,7 @@ async def test_held_messages_of_a_queue_are_acked_after_a_kill(private_broker: B
         async with client.producer(topic) as producer, client.queue_consumer(topic, subscription="s") as consumer:
             for n in range(20):
                 producer.send_nowait(b"%d" % n)
-            await producer.flush(timeout=PATIENCE)
+            await producer.flush(timeout=RETRY_DELAYS)
             held = await received(consumer, 10)
             private_broker.kill9()
             for message in held:
@@ -453,7 +453,7 @@ async def test_close_does_not_hang_without_a_broker(private_broker: BrokerProces
     private_broker.kill9()
     future = producer.send_nowait(b"x")
     waiting = asyncio.ensure_future(consumer.receive())
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(RETRY_DELAYS):
         await client.close(timeout=0.1)
     with pytest.raises(Closed):
         await future
@@ -472,7 +472,7 @@ async def test_sends_time_out_while_the_broker_is_away(private_broker: BrokerPro
         with pytest.raises(TimedOut):
             await producer.send(b"lost")
         await asyncio.to_thread(private_broker.start)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             while True:  # attached again when its turn comes, which may take longer than 0.2 s
                 try:
                     assert (await producer.send(b"found")).ledger >= 0

@@ -15,7 +15,7 @@ from anabranch.client.errors import BadOption, ProducerBusy, ProducerFenced, Tim
 from anabranch.testing import Broker
 from tests.support.processes.broker_process import BrokerProcess
 
-PATIENCE = 20.0
+RETRY_DELAYS = 20.0
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.2))
 
 
@@ -33,16 +33,16 @@ async def test_delayed_messages_come_when_it_is_time(sdk: Client, topic: str) ->
         sdk.producer(topic) as producer,
     ):
         at = datetime.now(UTC) + timedelta(seconds=1)
-        await producer.send(b"at", deliver_at=at, timeout=PATIENCE)
+        await producer.send(b"at", deliver_at=at, timeout=RETRY_DELAYS)
         after = datetime.now(UTC) + timedelta(seconds=0.5)
-        await producer.send(b"after", deliver_after=timedelta(seconds=0.5), timeout=PATIENCE)
-        await producer.send(b"now", timeout=PATIENCE)
+        await producer.send(b"after", deliver_after=timedelta(seconds=0.5), timeout=RETRY_DELAYS)
+        await producer.send(b"now", timeout=RETRY_DELAYS)
         not_before = {b"at": at, b"after": after, b"now": datetime(2026, 1, 1, tzinfo=UTC)}
         while not_before:
-            message = await queue.receive(timeout=PATIENCE)
+            message = await queue.receive(timeout=RETRY_DELAYS)
             assert message is not None
             assert datetime.now(UTC) >= not_before.pop(message.value)
-        ordered = [await stream.receive(timeout=PATIENCE) for _ in range(3)]
+        ordered = [await stream.receive(timeout=RETRY_DELAYS) for _ in range(3)]
         assert [one and one.value for one in ordered] == [b"at", b"after", b"now"], "streams keep the order"
 
 
@@ -51,14 +51,14 @@ async def test_times_keys_and_properties_arrive(sdk: Client, client: pulsar.Clie
     theirs = await asyncio.to_thread(client.subscribe, topic, "stock")
     moment = datetime(2026, 11, 17, 3, 0, 0, 123_000, UTC)
     async with sdk.queue_consumer(topic, subscription="s") as consumer, sdk.producer(topic) as producer:
-        await producer.send(b"x", key=b"\x00\xff", event_time=moment, properties={"a": "b"}, timeout=PATIENCE)
-        await producer.send(b"y", timeout=PATIENCE)
-        first, second = [await consumer.receive(timeout=PATIENCE) for _ in range(2)]
+        await producer.send(b"x", key=b"\x00\xff", event_time=moment, properties={"a": "b"}, timeout=RETRY_DELAYS)
+        await producer.send(b"y", timeout=RETRY_DELAYS)
+        first, second = [await consumer.receive(timeout=RETRY_DELAYS) for _ in range(2)]
         assert first is not None and second is not None
         millis = round(moment.timestamp() * 1000)
         assert (first.key, first.event_time, first.properties) == (b"\x00\xff", millis, {"a": "b"})
         assert (second.key, second.event_time, second.properties) == (None, None, {})
-        message = await asyncio.to_thread(theirs.receive, int(PATIENCE * 1000))
+        message = await asyncio.to_thread(theirs.receive, int(RETRY_DELAYS * 1000))
         assert (message.event_timestamp(), message.properties()) == (millis, {"a": "b"})
         for wrong in (
             {"deliver_after": 1, "deliver_at": 1},
@@ -74,18 +74,18 @@ async def test_times_keys_and_properties_arrive(sdk: Client, client: pulsar.Clie
 async def test_one_exclusive_producer_at_a_time(sdk: Client, topic: str) -> None:
     """Scenario 19: a second one is refused when it is opened; one that waits gets in when the first one closes."""
     first = await sdk.producer(topic, access=AccessMode.EXCLUSIVE)
-    await first.send(b"first", timeout=PATIENCE)
+    await first.send(b"first", timeout=RETRY_DELAYS)
     with pytest.raises(ProducerFenced):
         await sdk.producer(topic, access="exclusive")
     with pytest.raises(ProducerBusy):
         await sdk.producer(topic)
     with pytest.raises(TimedOut):
         await sdk.producer(topic, access="wait-for-exclusive", timeout=0.3)
-    waiting = asyncio.ensure_future(sdk.producer(topic, access="wait-for-exclusive", timeout=PATIENCE).__aenter__())
+    waiting = asyncio.ensure_future(sdk.producer(topic, access="wait-for-exclusive", timeout=RETRY_DELAYS).__aenter__())
     await asyncio.sleep(0)
     await first.close()
     second = await waiting
-    await second.send(b"second", timeout=PATIENCE)
+    await second.send(b"second", timeout=RETRY_DELAYS)
     with pytest.raises(BadOption, match="access is one of"):
         sdk.producer(topic, access="alone")
 
@@ -93,9 +93,9 @@ async def test_one_exclusive_producer_at_a_time(sdk: Client, topic: str) -> None
 async def test_whoever_is_fenced_hears_it(sdk: Client, topic: str) -> None:
     old = await sdk.producer(topic, access="exclusive")
     async with sdk.producer(topic, access="exclusive-with-fencing") as new:
-        await new.send(b"new", timeout=PATIENCE)
+        await new.send(b"new", timeout=RETRY_DELAYS)
         with pytest.raises(ProducerFenced):
-            await old.send(b"old", timeout=PATIENCE)
+            await old.send(b"old", timeout=RETRY_DELAYS)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,6 @@ async def test_a_producer_keeps_within_the_brokers_window(narrow: Broker) -> Non
         await asyncio.gather(*sent)
         assert 1 <= most <= 10
         for n in range(300):
-            message = await consumer.receive(timeout=PATIENCE)
+            message = await consumer.receive(timeout=RETRY_DELAYS)
             assert message is not None
             assert message.value.startswith(b"%d" % n)

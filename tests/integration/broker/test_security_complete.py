@@ -234,7 +234,7 @@ async def test_metrics_count_refusals_and_can_be_closed(tmp_path: Path) -> None:
 
 
 async def test_a_route_without_a_need_is_for_superusers(tmp_path: Path) -> None:
-    from anabranch.rest.access import Door
+    from anabranch.rest.access import AccessFilter
     from anabranch.rest.http_message import Request, Response
     from anabranch.rest.router import Router
     from anabranch.rest.server import answer
@@ -244,7 +244,7 @@ async def test_a_route_without_a_need_is_for_superusers(tmp_path: Path) -> None:
 
     async with guarded(tmp_path) as node:
         router = Router([Route("GET", "/forgotten", handler, "")])
-        door = Door(node.services.guard, node.services.clock)
+        door = AccessFilter(node.services.guard, node.services.clock)
         for role, expected in (("root", 200), ("nobody", 403)):
             request = Request("GET", "/forgotten", headers={"authorization": f"Bearer {token_of(role)}"})
             assert (await answer(router, request, 5, door)).status == expected

@@ -12,7 +12,7 @@ from anabranch.client.errors import TopicNotFound
 from anabranch.model.position import EARLIEST, Position
 from anabranch.protocol.commands import message_id
 from anabranch.spark.client.access import Access
-from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.client.cluster_client import ClusterClient
 from anabranch.testing import Broker
 
 
@@ -29,8 +29,8 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def cluster(broker: Broker) -> Iterator[Cluster]:
-    made = Cluster(Access.of(broker.service_url, {}, 20_000))
+def cluster(broker: Broker) -> Iterator[ClusterClient]:
+    made = ClusterClient(Access.of(broker.service_url, {}, 20_000))
     yield made
     made.close()
 
@@ -45,7 +45,7 @@ def publish(broker: Broker, topic: str, batches: list[int], size: int = 50) -> N
             producer.flush(30.0)
 
 
-def test_an_empty_topic(broker: Broker, cluster: Cluster) -> None:
+def test_an_empty_topic(broker: Broker, cluster: ClusterClient) -> None:
     topic = "persistent://public/default/empty"
     with blocking.connect(broker.service_url) as client, client.producer(topic):
         found = cluster.extents({topic: {"messages_max": 10, "publish_time": 1}})[topic]
@@ -54,7 +54,7 @@ def test_an_empty_topic(broker: Broker, cluster: Cluster) -> None:
     assert found.deduplicates
 
 
-def test_limits_fall_on_entries_over_ledgers(broker: Broker, cluster: Cluster) -> None:
+def test_limits_fall_on_entries_over_ledgers(broker: Broker, cluster: ClusterClient) -> None:
     topic = "persistent://public/default/limits"
     publish(broker, topic, [3, 1, 20])
     with admin.connect(broker.http_url) as rest:
@@ -75,7 +75,7 @@ def test_limits_fall_on_entries_over_ledgers(broker: Broker, cluster: Cluster) -
     assert 0 < behind.bytes < whole.bytes
 
 
-def test_a_topic_created_again_has_another_incarnation(broker: Broker, cluster: Cluster) -> None:
+def test_a_topic_created_again_has_another_incarnation(broker: Broker, cluster: ClusterClient) -> None:
     topic = "persistent://public/default/again"
     publish(broker, topic, [1])
     before = cluster.extents({topic: {}})[topic]

@@ -15,9 +15,9 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.broker.peers import ErrandRefused, NoAnswer, NotConnected
 from anabranch.cluster.cluster import Cluster
-from anabranch.cluster.slot_table import Seat
+from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.cluster.slots import slot_of, slots_of_bundle
-from anabranch.interbroker.client import BrokersClient
+from anabranch.interbroker.client import PeerClient
 from anabranch.interbroker.signature import HEADER, Secret
 from anabranch.model.names import TopicName
 from anabranch.node.adapters import placement as membership
@@ -151,7 +151,7 @@ async def test_a_bundle_is_unloaded_to_a_broker_of_choice(tmp_path: Path) -> Non
         path = f"{ADMIN}/namespaces/public/default/{bundle}/unload?destinationBroker="
         assert (await call(one, "PUT", f"{path}nobody:1"))[0] == 404
         await expect(two, "PUT", f"{path}{two.services.address.broker_id}")
-        await until(lambda: {place_of(node).whereabouts(name) for node in (one, two)} == {two.services.address})
+        await until(lambda: {place_of(node).owner_address(name) for node in (one, two)} == {two.services.address})
         assert set(slots_of_bundle(bundle)) <= place_of(two).cluster.table.held_by(place_of(two).cluster.card.seat)
         assert is_settled([one, two]), "as many slots went the other way"
         await expect(one, "GET", f"{ADMIN}/{str(name).replace('://', '/')}/stats")
@@ -200,13 +200,13 @@ async def test_only_brokers_come_through_the_brokers_door(tmp_path: Path) -> Non
             status, value, _ = await call(two, "POST", errand, {}, signature=forged)
             assert (status, value["reason"]) == (403, "only brokers of this cluster may")
         assert (await call(two, "GET", "/internal/"))[0] == 403
-        stranger = BrokersClient(Secret(b"s" * 32), seats[0], clock)
+        stranger = PeerClient(Secret(b"s" * 32), seats[0], clock)
         with pytest.raises(NoAnswer, match="403"):
             await stranger.ask(two.http_url, seats[1], "brokers.owned_here", {})
         secret = await _secret(one)
-        friend = BrokersClient(secret, Seat("b1", 99), clock)
+        friend = PeerClient(secret, BrokerIncarnation("b1", 99), clock)
         with pytest.raises(NoAnswer, match="403"):  # meant for an earlier life of it
-            await friend.ask(two.http_url, Seat("b2", seats[1].incarnation - 1), "brokers.owned_here", {})
+            await friend.ask(two.http_url, BrokerIncarnation("b2", seats[1].incarnation - 1), "brokers.owned_here", {})
         with pytest.raises(ErrandRefused) as refused:
             await friend.ask(two.http_url, seats[1], "brokers.configuration", {})
         assert refused.value.status == 404, "only what is offered as an errand can be asked for"
@@ -224,13 +224,13 @@ async def _secret(node: Node) -> Secret:
 async def test_an_overheard_request_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with nodes(tmp_path, "b1", "b2") as (one, two):
         heard: list[str] = []
-        plain = BrokersClient._exchange
+        plain = PeerClient._exchange
 
-        async def listen(self: BrokersClient, url: str, path: str, body: bytes, signature: str) -> Any:
+        async def listen(self: PeerClient, url: str, path: str, body: bytes, signature: str) -> Any:
             heard.append(signature)
             return await plain(self, url, path, body, signature)
 
-        monkeypatch.setattr(BrokersClient, "_exchange", listen)
+        monkeypatch.setattr(PeerClient, "_exchange", listen)
         fleet = one.services.fleet
         assert fleet is not None
         await fleet.ask("b2", "brokers.owned_here", {})
@@ -315,7 +315,7 @@ async def test_every_route_of_a_topic_finds_its_owner(tmp_path: Path) -> None:
                 answered.append(path)
         assert two.services.topics.loaded(topic) is not None, "nothing was done to it"
         assert one.services.topics.loaded(topic) is None
-        assert len(sent_on) == sum(route.at_owner for route in routes) >= 35, sorted(answered)
+        assert len(sent_on) == sum(route.call_owner for route in routes) >= 35, sorted(answered)
 
 
 async def test_a_parent_is_answered_alike_by_every_broker(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from anabranch.broker.peers import NoAnswer, NotConnected
-from anabranch.cluster.slot_table import Seat
+from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.interbroker import connections as brokers_lines
-from anabranch.interbroker.client import BrokersClient
+from anabranch.interbroker.client import PeerClient
 from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, SECRET_BYTES, Secret, Signature, sign_answer
 from anabranch.runtime.clock import SystemClock
 
-SECRET, ME, OTHER = Secret(b"k" * SECRET_BYTES), Seat("me", 1), Seat("other", 1)
+SECRET, ME, OTHER = Secret(b"k" * SECRET_BYTES), BrokerIncarnation("me", 1), BrokerIncarnation("other", 1)
 
 
 class Other:
@@ -62,13 +62,13 @@ async def other() -> AsyncIterator[Other]:
         made.hang_up()
 
 
-async def ask(client: BrokersClient, broker: Other) -> int:
+async def ask(client: PeerClient, broker: Other) -> int:
     return int(await client.ask(broker.url, OTHER, "a.b", {"x": 1}))
 
 
 async def test_a_line_is_used_again() -> None:
     async with other() as broker:
-        client = BrokersClient(SECRET, ME, SystemClock())
+        client = PeerClient(SECRET, ME, SystemClock())
         assert [await ask(client, broker) for _ in range(5)] == [7] * 5
         assert broker.connections == 1
         assert await asyncio.gather(*(ask(client, broker) for _ in range(3))) == [7] * 3
@@ -78,7 +78,7 @@ async def test_a_line_is_used_again() -> None:
 
 async def test_a_line_that_was_closed_meanwhile_is_replaced() -> None:
     async with other() as broker:
-        client = BrokersClient(SECRET, ME, SystemClock())
+        client = PeerClient(SECRET, ME, SystemClock())
         await ask(client, broker)
         broker.hang_up()
         assert await ask(client, broker) == 7
@@ -88,7 +88,7 @@ async def test_a_line_that_was_closed_meanwhile_is_replaced() -> None:
 async def test_a_line_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(brokers_lines, "IDLE_SECONDS", 0.0)
     async with other() as broker:
-        client = BrokersClient(SECRET, ME, SystemClock())
+        client = PeerClient(SECRET, ME, SystemClock())
         assert [await ask(client, broker) for _ in range(2)] == [7, 7]
         assert broker.connections == 2
         client.close()
@@ -96,7 +96,7 @@ async def test_a_line_that_was_idle_for_long_is_not_used(monkeypatch: pytest.Mon
 
 async def test_who_hangs_up_on_a_fresh_line_has_not_answered() -> None:
     async with other() as broker:
-        client = BrokersClient(SECRET, ME, SystemClock())
+        client = PeerClient(SECRET, ME, SystemClock())
         broker.hangs_up_before_answering = True
         with pytest.raises(NoAnswer) as refused:
             await ask(client, broker)

@@ -16,10 +16,10 @@ from anabranch.controller.interface import LayoutView, TopicExists
 from anabranch.controller.layout_watches import Watches
 from anabranch.controller.record_store import Records
 from anabranch.controller.records.keys import record_key
-from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
-from anabranch.controller.topic.leader_terms import Offices
+from anabranch.controller.topic.leader_terms import LeaderTerms
 from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.interface import ANY, Versioned
 from anabranch.metadata.memory.store import MemoryStore
@@ -91,7 +91,7 @@ class World:
         self.nursery = Nursery()
         placing = Placing()
         placing.owner = "a"
-        records = Records(self.store, Offices(self.store, "a"), RecordMemo())
+        records = Records(self.store, LeaderTerms(self.store, "a"), RecordCache())
         self.watches = Watches(self.store, records, placing.at("a"), self.nursery, self.clock)
 
     async def __aenter__(self) -> World:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from anabranch.controller.host_memory import StoredSegment
-from anabranch.controller.interface import AssignedSegments, Registration, Seat, Start, SubscriptionKind
+from anabranch.controller.interface import AssignedSegments, ConsumerRegistration, Registration, Start, SubscriptionKind
 from anabranch.model.errors import Error
 from anabranch.model.segment import backing_topic
 from tests.support.in_memory.controllers import TOPIC, Brokers, Link
@@ -28,7 +28,7 @@ class Reader:
     name: str
     link: Link = field(default_factory=Link)
     told: list[AssignedSegments] = field(default_factory=list)  # over all its connections
-    seat: Seat | None = None
+    seat: ConsumerRegistration | None = None
 
     @property
     def everything(self) -> list[AssignedSegments]:

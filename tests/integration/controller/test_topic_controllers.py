@@ -11,7 +11,7 @@ from anabranch.controller.namespace_rules import MINUTE_MS
 from anabranch.controller.records.keys import FLOOR, record_key, term_key, wanted_key
 from anabranch.controller.records.topic_record import Outcome
 from anabranch.controller.segment_host import HostUnavailable, StaleTerm
-from anabranch.controller.topic.leader_terms import Offices
+from anabranch.controller.topic.leader_terms import LeaderTerms
 from anabranch.controller.topic.operation_events import NotLeading, SplitCall, TopicGone
 from anabranch.model.errors import Error
 from anabranch.model.layout import Layout
@@ -67,9 +67,9 @@ def test_terms_grow_per_name_also_over_deletion() -> None:
 def test_two_who_take_the_office_at_once_have_different_terms() -> None:
     async def story() -> None:
         async with Brokers("a", seed=3, trouble=0.4) as brokers:
-            offices = [Offices(brokers.store, name) for name in "abcdefgh"]
+            offices = [LeaderTerms(brokers.store, name) for name in "abcdefgh"]
 
-            async def take(one: Offices) -> int | None:
+            async def take(one: LeaderTerms) -> int | None:
                 try:
                     return await one.take(TOPIC, 0)
                 except Error:

@@ -12,7 +12,7 @@ import pytest
 from anabranch.runtime.dial import dial
 from anabranch.runtime.net import Stream
 
-PATIENCE = 20.0
+RETRY_DELAYS = 20.0
 
 
 class Handler:
@@ -43,7 +43,7 @@ class Handler:
         self.news.set()
 
     async def wait(self, size: int) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             while len(self.heard) < size:
                 self.news.clear()
                 await self.news.wait()
@@ -84,7 +84,7 @@ async def test_pieces_arrive_in_order_whatever_the_kernel_takes(block_bytes: int
         await handler.wait(len(whole))
         assert bytes(handler.heard) == whole and handler.stream.unsent_bytes == 0
         handler.stream.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             await handler.over.wait()
         assert handler.ends == ["closed"]
 
@@ -107,7 +107,7 @@ async def test_the_other_side_hangs_up() -> None:
     async with server:
         handler = Handler()
         await dial("127.0.0.1", server.sockets[0].getsockname()[1], handler.attached)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             await handler.over.wait()
     assert bytes(handler.heard) == b"bye" and handler.ends == ["closed by peer"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.admin.namespace_rules import regular_twin
+from anabranch.broker.admin.namespace_rules import regular_name
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.settings import BrokerSettings
 from anabranch.controller.interface import TopicExists
@@ -22,7 +22,7 @@ from tests.support.in_memory.simulated_loop import run_simulated
 from tests.support.processes.in_process_cluster import nodes, place_of
 from tests.support.processes.scalable_nodes import admin_of
 
-TWIN = regular_twin(TOPIC)
+TWIN = regular_name(TOPIC)
 TAKEN = {AlreadyExists.code, TopicExists.code}  # an errand brings the code, not the class
 PARTITIONED = "/partitioned/persistent/public/default/orders"
 
@@ -102,7 +102,7 @@ async def test_two_brokers_on_sqlite(tmp_path: Path) -> None:
     async with nodes(tmp_path, "a", "b") as (a, b):
         for number in range(12):
             topic = TopicName.parse(f"topic://public/default/twin-{number}")
-            twin = regular_twin(topic)
+            twin = regular_name(topic)
             owner = a if place_of(a).is_here(twin) else b
             if number % 2:
                 regular = outcome(owner.services.catalog.create_partitioned(twin, 2))
@@ -125,6 +125,6 @@ async def plain(node: Node, twin: TopicName) -> None:
 
 
 async def check_one(node: Node, topic: TopicName, *, is_regular: bool) -> None:
-    catalog, twin = node.services.catalog, regular_twin(topic)
+    catalog, twin = node.services.catalog, regular_name(topic)
     assert await catalog.is_regular(twin) is is_regular
     assert await catalog.is_scalable(twin) is not is_regular

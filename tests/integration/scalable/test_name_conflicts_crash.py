@@ -12,7 +12,7 @@ import pytest
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.topic_registry.registry import Topics
+from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.controller.records.keys import record_key
 from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.interface import ABSENT, Expected, Session, Version
@@ -69,7 +69,7 @@ class Regular:
     def __init__(self, store: GatedStore, ledgers: MemoryLedgers) -> None:
         self.store, self.ledgers = store, ledgers
         self.catalog = Catalog(store, BrokerSettings())
-        self.topics = Topics(
+        self.topics = TopicRegistry(
             self.catalog, self._open, settings=BrokerSettings(), clock=LoopClock(), check_writable=lambda: None
         )
 

@@ -19,16 +19,16 @@ from anabranch.controller.segment_host import (
     Done,
     Drained,
     Fence,
+    FencingToken,
     GrantReader,
-    Mandate,
     OtherIncarnation,
-    Overtaken,
     Refilled,
     Seal,
     SealFacts,
     Seek,
     SegmentMissing,
     SegmentRef,
+    StaleRequest,
     StaleTerm,
     Start,
     Status,
@@ -40,7 +40,7 @@ from tests.support.in_memory.segment_hosts import SegmentWorld, ref_of, segment_
 @pytest.fixture(params=["memory", "one broker", "two brokers"])
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SegmentWorld]:
     async with segment_world(request.param, tmp_path) as world:
-        await world.host.ask(Mandate(1, 1), Create("op", parent(world), (CursorSpec("s", Start.EARLIEST),)))
+        await world.host.ask(FencingToken(1, 1), Create("op", parent(world), (CursorSpec("s", Start.EARLIEST),)))
         yield world
 
 
@@ -54,53 +54,53 @@ def children(world: SegmentWorld) -> tuple[SegmentRef, ...]:
 
 async def test_a_former_leader_can_do_nothing(world: SegmentWorld) -> None:
     ref = parent(world)
-    assert await world.host.ask(Mandate(2, 1), Fence("op", ref)) == Status(exists=True, cursors=frozenset({"s"}))
+    assert await world.host.ask(FencingToken(2, 1), Fence("op", ref)) == Status(exists=True, cursors=frozenset({"s"}))
     with pytest.raises(StaleTerm):
-        await world.host.ask(Mandate(1, 99), Seal("op", ref, ()))
+        await world.host.ask(FencingToken(1, 99), Seal("op", ref, ()))
     await world.publish(ref, 0)
 
 
 async def test_a_late_creation_does_not_undo_a_deletion(world: SegmentWorld) -> None:
     ref = parent(world)
-    assert await world.host.ask(Mandate(1, 5), Delete("op", ref)) == Done()
+    assert await world.host.ask(FencingToken(1, 5), Delete("op", ref)) == Done()
     assert not world.exists(ref)
-    with pytest.raises(Overtaken):
-        await world.host.ask(Mandate(1, 4), Create("op", ref, ()))
+    with pytest.raises(StaleRequest):
+        await world.host.ask(FencingToken(1, 4), Create("op", ref, ()))
     assert not world.exists(ref)
-    assert await world.host.ask(Mandate(1, 6), Delete("op", ref)) == Done()
-    assert await world.host.ask(Mandate(2, 1), Create("op", ref, ())) == Done()
-    assert await world.host.ask(Mandate(2, 2), Fence("op", ref)) == Status(exists=True)
+    assert await world.host.ask(FencingToken(1, 6), Delete("op", ref)) == Done()
+    assert await world.host.ask(FencingToken(2, 1), Create("op", ref, ())) == Done()
+    assert await world.host.ask(FencingToken(2, 2), Fence("op", ref)) == Status(exists=True)
 
 
 async def test_fencing_what_is_not_there(world: SegmentWorld) -> None:
     child = children(world)[0]
-    assert await world.host.ask(Mandate(3, 1), Fence("op", child)) == Status(exists=False)
+    assert await world.host.ask(FencingToken(3, 1), Fence("op", child)) == Status(exists=False)
     with pytest.raises(StaleTerm):
-        await world.host.ask(Mandate(2, 1), Create("op", child, ()))
+        await world.host.ask(FencingToken(2, 1), Create("op", child, ()))
     with pytest.raises(SegmentMissing):
-        await world.host.ask(Mandate(3, 2), CreateCursor("op", child, CursorSpec("s", Start.EARLIEST)))
-    assert await world.host.ask(Mandate(3, 3), DeleteCursor("op", child, "s")) == Done()
-    with pytest.raises(Overtaken):
-        await world.host.ask(Mandate(3, 2), Create("op", child, ()))
+        await world.host.ask(FencingToken(3, 2), CreateCursor("op", child, CursorSpec("s", Start.EARLIEST)))
+    assert await world.host.ask(FencingToken(3, 3), DeleteCursor("op", child, "s")) == Done()
+    with pytest.raises(StaleRequest):
+        await world.host.ask(FencingToken(3, 2), Create("op", child, ()))
 
 
 async def test_a_seal_is_final_and_answers_the_same_again(world: SegmentWorld) -> None:
     ref = parent(world)
     positions = await world.publish(ref, 0, 4)
     assert EARLIEST not in positions
-    facts = await world.host.ask(Mandate(1, 2), Seal("op", ref, children(world)))
+    facts = await world.host.ask(FencingToken(1, 2), Seal("op", ref, children(world)))
     assert isinstance(facts, SealFacts)
     assert (facts.last_position, facts.operation, facts.sequence_ids) == (positions[-1], "op", (("p", 4),))
-    assert await world.host.ask(Mandate(2, 1), Seal("another", ref, ())) == facts
-    status = await world.host.ask(Mandate(2, 2), Fence("op", ref))
+    assert await world.host.ask(FencingToken(2, 1), Seal("another", ref, ())) == facts
+    status = await world.host.ask(FencingToken(2, 2), Fence("op", ref))
     assert isinstance(status, Status)
     assert status.sealed == facts
     with pytest.raises(StaleTerm):
-        await world.host.ask(Mandate(1, 9), Seal("op", ref, ()))
+        await world.host.ask(FencingToken(1, 9), Seal("op", ref, ()))
 
 
 async def test_the_seal_of_an_empty_segment(world: SegmentWorld) -> None:
-    facts = await world.host.ask(Mandate(1, 2), Seal("op", parent(world), children(world)))
+    facts = await world.host.ask(FencingToken(1, 2), Seal("op", parent(world), children(world)))
     assert isinstance(facts, SealFacts)
     assert (facts.last_position, facts.sequence_ids) == (EARLIEST, ())
     await until(lambda: world.events == [Drained(parent(world), "s", 0)])
@@ -118,68 +118,68 @@ async def test_creation_keeps_cursors_where_they_are(world: SegmentWorld) -> Non
     await world.publish(ref, 0, 1)
     await world.acknowledge(ref, "s", 1)
     cursors = (CursorSpec("s", Start.EARLIEST), CursorSpec("t", Start.LATEST), CursorSpec("u", Start.EARLIEST))
-    await world.host.ask(Mandate(1, 2), Create("op", ref, cursors))
+    await world.host.ask(FencingToken(1, 2), Create("op", ref, cursors))
     assert [await world.unread(ref, one) for one in "stu"] == [[1], [], [0, 1]]
 
 
 async def test_another_incarnation(world: SegmentWorld) -> None:
     other = SegmentRef(parent(world).name, 2, 0)
     with pytest.raises(OtherIncarnation):
-        await world.host.ask(Mandate(2, 1), Create("op", other, ()))
-    assert await world.host.ask(Mandate(2, 2), Delete("op", other)) == Done()  # what it asks for is so
+        await world.host.ask(FencingToken(2, 1), Create("op", other, ()))
+    assert await world.host.ask(FencingToken(2, 2), Delete("op", other)) == Done()  # what it asks for is so
     assert world.exists(parent(world))
-    with pytest.raises(Overtaken):
-        await world.host.ask(Mandate(2, 1), Fence("op", parent(world)))
+    with pytest.raises(StaleRequest):
+        await world.host.ask(FencingToken(2, 1), Fence("op", parent(world)))
 
 
 async def test_a_seek_is_done_once_per_operation(world: SegmentWorld) -> None:
     ref = parent(world)
     await world.publish(ref, 10, 20, 30)
-    await world.host.ask(Mandate(1, 2), ClearBacklog("clear", ref, "s"))
+    await world.host.ask(FencingToken(1, 2), ClearBacklog("clear", ref, "s"))
     assert await world.unread(ref, "s") == []
-    await world.host.ask(Mandate(1, 3), Seek("seek", ref, "s", 0))
+    await world.host.ask(FencingToken(1, 3), Seek("seek", ref, "s", 0))
     assert await world.unread(ref, "s") == [10, 20, 30]
     await world.acknowledge(ref, "s", 2)
-    await world.host.ask(Mandate(2, 1), Seek("seek", ref, "s", 0))
+    await world.host.ask(FencingToken(2, 1), Seek("seek", ref, "s", 0))
     assert await world.unread(ref, "s") == [30]
-    await world.host.ask(Mandate(2, 2), ClearBacklog("clear", ref, "s"))
+    await world.host.ask(FencingToken(2, 2), ClearBacklog("clear", ref, "s"))
     assert await world.unread(ref, "s") == [30]
     with pytest.raises(CursorMissing):
-        await world.host.ask(Mandate(2, 3), Seek("op", ref, "nobody", 0))
+        await world.host.ask(FencingToken(2, 3), Seek("op", ref, "nobody", 0))
 
 
 async def test_drained_is_told_once_and_taken_back_by_a_seek(world: SegmentWorld) -> None:
     ref = parent(world)
     await world.publish(ref, 1)
-    await world.host.ask(Mandate(1, 2), Seal("op", ref, children(world)))
+    await world.host.ask(FencingToken(1, 2), Seal("op", ref, children(world)))
     assert world.events == []
     await world.acknowledge(ref, "s", 1)
     await until(lambda: world.events == [Drained(ref, "s", 0)])
-    await world.host.ask(Mandate(1, 3), Seek("seek", ref, "s", 0))
+    await world.host.ask(FencingToken(1, 3), Seek("seek", ref, "s", 0))
     await world.acknowledge(ref, "s", 1)
     await until(lambda: len(world.events) >= 3)
     assert world.events == [Drained(ref, "s", 0), Refilled(ref, "s", 1), Drained(ref, "s", 1)]
-    status = await world.host.ask(Mandate(1, 4), Fence("op", ref))
+    status = await world.host.ask(FencingToken(1, 4), Fence("op", ref))
     assert isinstance(status, Status)
     assert status.drained == {("s", 1)}
 
 
 async def test_readers_are_closed_also_where_there_are_none(world: SegmentWorld) -> None:
-    assert await world.host.ask(Mandate(1, 2), CloseReader("op", parent(world), "s", "nobody", 3)) == Done()
-    assert await world.host.ask(Mandate(1, 2), CloseReader("op", children(world)[0], "s", "nobody", 3)) == Done()
-    assert await world.host.ask(Mandate(1, 3), GrantReader("op", parent(world), "s", "somebody", 4)) == Done()
-    assert await world.host.ask(Mandate(1, 3), GrantReader("op", children(world)[0], "s", "somebody", 4)) == Done()
-    with pytest.raises(Overtaken):
-        await world.host.ask(Mandate(1, 1), Fence("op", parent(world)))
+    assert await world.host.ask(FencingToken(1, 2), CloseReader("op", parent(world), "s", "nobody", 3)) == Done()
+    assert await world.host.ask(FencingToken(1, 2), CloseReader("op", children(world)[0], "s", "nobody", 3)) == Done()
+    assert await world.host.ask(FencingToken(1, 3), GrantReader("op", parent(world), "s", "somebody", 4)) == Done()
+    assert await world.host.ask(FencingToken(1, 3), GrantReader("op", children(world)[0], "s", "somebody", 4)) == Done()
+    with pytest.raises(StaleRequest):
+        await world.host.ask(FencingToken(1, 1), Fence("op", parent(world)))
 
 
 async def test_a_deleted_cursor_is_forgotten(world: SegmentWorld) -> None:
     ref = parent(world)
-    await world.host.ask(Mandate(1, 2), Seal("op", ref, ()))
+    await world.host.ask(FencingToken(1, 2), Seal("op", ref, ()))
     await until(lambda: world.events == [Drained(ref, "s", 0)])
-    assert await world.host.ask(Mandate(1, 3), DeleteCursor("op", ref, "s")) == Done()
-    assert await world.host.ask(Mandate(1, 4), DeleteCursor("op", ref, "s")) == Done()
-    status = await world.host.ask(Mandate(1, 5), Fence("op", ref))
+    assert await world.host.ask(FencingToken(1, 3), DeleteCursor("op", ref, "s")) == Done()
+    assert await world.host.ask(FencingToken(1, 4), DeleteCursor("op", ref, "s")) == Done()
+    status = await world.host.ask(FencingToken(1, 5), Fence("op", ref))
     assert isinstance(status, Status)
     assert (status.cursors, status.drained) == (frozenset(), frozenset())
 
@@ -197,4 +197,4 @@ async def test_figures_of_segments(world: SegmentWorld) -> None:
     assert found is not None
     assert (found.messages, found.subscriptions["s"].backlog, found.subscriptions["s"].consumers) == (3, 2, 0)
     assert (nothing, other_life) == (None, None)
-    assert await world.host.ask(Mandate(1, 1), Fence("op", ref))  # a look raises no mandate
+    assert await world.host.ask(FencingToken(1, 1), Fence("op", ref))  # a look raises no mandate

@@ -13,7 +13,7 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.admin.errors import Refused
 from anabranch.broker.segment.segment_topic import SegmentTopic
-from anabranch.broker.segment_host.tombstone_sweeper import SegmentGraves
+from anabranch.broker.segment_host.tombstone_sweeper import TombstoneSweeper
 from anabranch.controller.segment_host import (
     CloseReader,
     Create,
@@ -23,9 +23,9 @@ from anabranch.controller.segment_host import (
     DeleteCursor,
     Drained,
     Fence,
+    FencingToken,
     GrantReader,
     HostEvent,
-    Mandate,
     Refilled,
     Seal,
     SealFacts,
@@ -60,7 +60,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
         await save_record(node, TOPIC, RECORD)
         host = host_of(node)
         for number, ref in enumerate((PARENT, LOW, HIGH)):
-            await host.ask(Mandate(1, number), Create("op", ref, (CursorSpec("s", Start.EARLIEST),)))
+            await host.ask(FencingToken(1, number), Create("op", ref, (CursorSpec("s", Start.EARLIEST),)))
         yield node
 
 
@@ -76,7 +76,7 @@ def loaded(node: Node, name: TopicName = PARENT.name) -> SegmentTopic:
 
 
 async def seal(node: Node, number: int = 9) -> SealFacts:
-    facts = await host_of(node).ask(Mandate(1, number), Seal("op", PARENT, (LOW, HIGH)))
+    facts = await host_of(node).ask(FencingToken(1, number), Seal("op", PARENT, (LOW, HIGH)))
     assert isinstance(facts, SealFacts)
     return facts
 
@@ -126,12 +126,12 @@ async def test_only_segments_of_the_layout_or_the_running_operation_can_be_attac
 
 async def test_a_planned_segment_is_waited_for(node: Node) -> None:
     host = host_of(node)
-    await host.ask(Mandate(1, 9), Delete("op", HIGH))
+    await host.ask(FencingToken(1, 9), Delete("op", HIGH))
     async with client_of(node) as client:
         opening = asyncio.ensure_future(client.producer(str(HIGH.name)))
         await client.barrier()
         assert not opening.done()
-        await host.ask(Mandate(1, 10), Create("op", HIGH, (CursorSpec("s", Start.EARLIEST),)))
+        await host.ask(FencingToken(1, 10), Create("op", HIGH, (CursorSpec("s", Start.EARLIEST),)))
         assert (await opening).kind == BaseCommand.PRODUCER_SUCCESS
 
 
@@ -143,7 +143,7 @@ async def test_an_unknown_subscription_waits_for_the_registry(node: Node) -> Non
         expected = SubscriptionSeen(PARENT, "new", True, Start.EARLIEST)
         await until(lambda: expected in seen)
         assert not subscribing.done()
-        await host.ask(Mandate(1, 9), CreateCursor("op", PARENT, CursorSpec("new", Start.EARLIEST)))
+        await host.ask(FencingToken(1, 9), CreateCursor("op", PARENT, CursorSpec("new", Start.EARLIEST)))
         assert (await subscribing).kind == BaseCommand.SUCCESS
         seen.clear()
         assert (await client.subscribe(str(PARENT.name), "s", 2)).kind == BaseCommand.SUCCESS
@@ -165,23 +165,23 @@ async def test_a_client_without_generations_that_was_closed_comes_back_when_it_i
     ask = host_of(node).ask
     async with client_of(node) as old, client_of(node) as new:
         assert (await attached(old, "old")).kind == BaseCommand.SUCCESS
-        await ask(Mandate(1, 9), CloseReader("op", PARENT, "s", "old", 5))
+        await ask(FencingToken(1, 9), CloseReader("op", PARENT, "s", "old", 5))
         await old.expect(BaseCommand.CLOSE_CONSUMER)
         for client, who in ((old, "old"), (new, "new")):
             assert (await attached(client, who)).body.error == ServerError.ConsumerBusy
-        await ask(Mandate(1, 10), GrantReader("op", PARENT, "s", "new", 6))
+        await ask(FencingToken(1, 10), GrantReader("op", PARENT, "s", "new", 6))
         assert (await attached(new, "new")).kind == BaseCommand.SUCCESS
         new.tell(BaseCommand.CLOSE_CONSUMER, consumer_id=1, request_id=77)
         await new.until(lambda one: getattr(one.body, "request_id", None) == 77)
         assert (await attached(old, "old")).body.error == ServerError.ConsumerBusy  # free, and not its own
-        await ask(Mandate(1, 11), GrantReader("op", PARENT, "s", "old", 8))
+        await ask(FencingToken(1, 11), GrantReader("op", PARENT, "s", "old", 8))
         assert (await attached(old, "old")).kind == BaseCommand.SUCCESS
 
 
 async def test_a_consumer_of_an_assignment_that_is_over_is_refused_for_good(node: Node) -> None:
     async with client_of(node, extensions=True) as old, client_of(node, extensions=True) as new:
         assert (await attached(old, "old", 4)).kind == BaseCommand.SUCCESS
-        await host_of(node).ask(Mandate(1, 9), CloseReader("op", PARENT, "s", "old", 5))
+        await host_of(node).ask(FencingToken(1, 9), CloseReader("op", PARENT, "s", "old", 5))
         await old.expect(BaseCommand.CLOSE_CONSUMER)
         assert (await attached(old, "old", 4)).body.error == ServerError.ConsumerAssignError
         assert (await attached(old, "old", 9, incarnation=2)).body.error == ServerError.ConsumerAssignError
@@ -219,9 +219,9 @@ async def test_fences_outlive_the_broker(tmp_path: Path) -> None:
         await save_record(node, TOPIC, split_record())
         ask = host_of(node).ask
         await ask(
-            Mandate(1, 1), Create("op", PARENT, (CursorSpec("s", Start.EARLIEST), CursorSpec("t", Start.EARLIEST)))
+            FencingToken(1, 1), Create("op", PARENT, (CursorSpec("s", Start.EARLIEST), CursorSpec("t", Start.EARLIEST)))
         )
-        await ask(Mandate(1, 2), CloseReader("op", PARENT, "s", "old", 5))
+        await ask(FencingToken(1, 2), CloseReader("op", PARENT, "s", "old", 5))
         async with client_of(node, extensions=True) as client:
             assert (
                 await client.subscribe(str(PARENT.name), "t", generation=8, incarnation=1)
@@ -235,9 +235,9 @@ async def test_fences_outlive_the_broker(tmp_path: Path) -> None:
 
 async def test_a_subscription_made_again_begins_without_a_fence(node: Node) -> None:
     ask = host_of(node).ask
-    await ask(Mandate(1, 9), CloseReader("op", PARENT, "s", "old", 5))
-    await ask(Mandate(1, 10), DeleteCursor("op", PARENT, "s"))
-    await ask(Mandate(1, 11), CreateCursor("op", PARENT, CursorSpec("s", Start.EARLIEST)))
+    await ask(FencingToken(1, 9), CloseReader("op", PARENT, "s", "old", 5))
+    await ask(FencingToken(1, 10), DeleteCursor("op", PARENT, "s"))
+    await ask(FencingToken(1, 11), CreateCursor("op", PARENT, CursorSpec("s", Start.EARLIEST)))
     async with client_of(node, extensions=True) as client:
         assert (await attached(client, "new", 1)).kind == BaseCommand.SUCCESS
 
@@ -248,7 +248,7 @@ async def test_who_registers_without_a_start_says_it_here_and_means_when_it_regi
         await client.producer(str(PARENT.name))
         client.send(1)
         before = position_of((await client.receipt()).message_id)
-        await host_of(node).ask(Mandate(1, 9), CreateCursor("op", PARENT, CursorSpec("new", Start.FIRST)))
+        await host_of(node).ask(FencingToken(1, 9), CreateCursor("op", PARENT, CursorSpec("new", Start.FIRST)))
         client.send(2)
         after = position_of((await client.receipt()).message_id)
         where = pb.CommandSubscribe.InitialPosition.Value(start)
@@ -295,7 +295,7 @@ async def test_a_subscription_is_not_deleted_on_one_segment(node: Node) -> None:
         reader = await client.subscribe(str(PARENT.name), "reader", 3, durable=False, subType=0)
         assert reader.kind == BaseCommand.SUCCESS
         assert (await client.ask(BaseCommand.UNSUBSCRIBE, consumer_id=3)).kind == BaseCommand.SUCCESS
-    status = await host_of(node).ask(Mandate(1, 9), Fence("op", PARENT))
+    status = await host_of(node).ask(FencingToken(1, 9), Fence("op", PARENT))
     assert isinstance(status, Status)
     assert "s" in status.cursors
 
@@ -408,7 +408,7 @@ async def test_delayed_messages_of_a_sealed_segment_are_delivered_before_it_is_d
         await client.receipt()
         await client.subscribe(str(PARENT.name), "s", permits=10)
         await seal(node)
-        status = await host.ask(Mandate(1, 10), Fence("op", PARENT))
+        status = await host.ask(FencingToken(1, 10), Fence("op", PARENT))
         assert isinstance(status, Status)
         assert (status.drained, events) == (frozenset(), [])
         at = position_of((await client.message()).message_id)
@@ -454,12 +454,12 @@ async def test_ancestors_of_other_brokers_are_asked_there(tmp_path: Path) -> Non
         parent = ref_of(topic, RECORD.layout[0])
         children = [ref_of(topic, one) for one in RECORD.planned_children]
         for ref in (parent, *children):
-            await host_of(a).ask(Mandate(1, 1), Create("op", ref, ()))
+            await host_of(a).ask(FencingToken(1, 1), Create("op", ref, ()))
         async with client_of(b) as producing:
             await producing.producer(str(parent.name), producer_name="p")
             producing.send(11)
             await producing.receipt()
-        assert isinstance(await host_of(a).ask(Mandate(1, 2), Seal("op", parent, tuple(children))), SealFacts)
+        assert isinstance(await host_of(a).ask(FencingToken(1, 2), Seal("op", parent, tuple(children))), SealFacts)
         child = next(one for one in children if place_of(a).is_here(one.name))
         async with client_of(a, extensions=True) as client:
             opened = await client.producer(str(child.name), producer_name="p")
@@ -534,13 +534,13 @@ async def test_no_regular_topic_is_made_beside_a_scalable_one(node: Node) -> Non
 
 async def test_graves_are_forgotten_after_a_while(node: Node) -> None:
     services, host = node.services, host_of(node)
-    await host.ask(Mandate(1, 20), Delete("op", HIGH))
-    await host.ask(Mandate(1, 20), Fence("op", replace(HIGH, name=TopicName.parse(f"{HIGH.name}9"))))
+    await host.ask(FencingToken(1, 20), Delete("op", HIGH))
+    await host.ask(FencingToken(1, 20), Fence("op", replace(HIGH, name=TopicName.parse(f"{HIGH.name}9"))))
     store = services.catalog._store
     logs = services.topics._maker.segments
     assert logs is not None
     owner = services.segments._owner  # type: ignore[union-attr]  # host_of has looked
-    graves = SegmentGraves(services.catalog, logs, owner, services.clock)
+    graves = TombstoneSweeper(services.catalog, logs, owner, services.clock)
     assert await graves.sweep(services.clock.now_ms() - 60_000) == 0
     assert await graves.sweep(services.clock.now_ms() + 60_000) == 2
     left = await logs.names(TOPIC.namespace_path)
@@ -566,7 +566,7 @@ async def test_a_seek_of_a_consumer_takes_a_drain_back(node: Node) -> None:
 
 async def test_a_namespaces_time_to_live_reaches_sleeping_segments(node: Node) -> None:
     services = node.services
-    await host_of(node).ask(Mandate(1, 20), Delete("op", HIGH))
+    await host_of(node).ask(FencingToken(1, 20), Delete("op", HIGH))
     for name in (PARENT.name, LOW.name):
         await services.topics.close(name)
     await services.topics._patrol.round()

@@ -14,7 +14,7 @@ from anabranch.client.errors import BadOption, BadServiceUrl, ClientError
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.codec import BadColumn
 from anabranch.protocol.commands import BaseCommand
-from tests.support.in_memory.fake_broker import PATIENCE, FakeBroker
+from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker
 
 TOPIC = "persistent://public/default/x"
 HALF = "\ud800"  # of a character
@@ -58,7 +58,7 @@ async def obliging(broker: FakeBroker) -> None:
 async def sdk() -> AsyncIterator[Client]:
     async with FakeBroker() as broker:
         playing = asyncio.ensure_future(obliging(broker))
-        async with anabranch.connect(broker.url, operation_timeout=PATIENCE) as client:
+        async with anabranch.connect(broker.url, operation_timeout=RETRY_DELAYS) as client:
             yield client
         playing.cancel()
         await asyncio.wait([playing])
@@ -77,7 +77,7 @@ async def test_a_message_that_cannot_be_written_harms_no_other(
         with pytest.raises(BadOption):
             await producer.send(b"bad", **bad)
         after = producer.send_nowait(b"after", properties={"ä/%": "ö/%"}, key="ü/%")
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert [one.exception() for one in (before, after)] == [None, None]
         assert producer.pending_bytes == 0
 
@@ -86,9 +86,9 @@ async def test_a_message_that_cannot_be_written_harms_no_other(
 async def test_a_bulk_that_cannot_be_written_takes_nothing(sdk: Client, keys: list[Any]) -> None:
     async with sdk.producer(TOPIC) as producer:
         with pytest.raises((BadColumn, ClientError)):
-            await producer.send_batch([b"a", b"b"], keys, timeout=PATIENCE)
+            await producer.send_batch([b"a", b"b"], keys, timeout=RETRY_DELAYS)
         assert producer.pending_bytes == 0
-        assert len(await producer.send_batch([b"a", b"b"], ["k", "ü"], timeout=PATIENCE)) == 2
+        assert len(await producer.send_batch([b"a", b"b"], ["k", "ü"], timeout=RETRY_DELAYS)) == 2
 
 
 @pytest.mark.parametrize(
@@ -114,4 +114,4 @@ async def test_flushes_that_time_out_leave_nothing_behind(sdk: Client) -> None:
             with pytest.raises(ClientError):
                 await producer.flush(timeout=0)
         assert producer._flushes == []
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)

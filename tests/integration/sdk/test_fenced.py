@@ -7,7 +7,7 @@ from typing import Any
 
 import anabranch
 from anabranch import Backoff, ConnectionPolicy, StreamConsumer
-from anabranch.client.async_resource import Opening
+from anabranch.client.async_resource import AsyncResource
 from anabranch.model.layout import Layout
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
@@ -29,7 +29,7 @@ def assignment(generation: int | None) -> pb.ScalableConsumerAssignment:
 
 async def seated(broker: FakeBroker, client: Any, generation: int | None) -> tuple[asyncio.Task[Any], Heard]:
     """A consumer that has registered and asks for its segment; its session, and its SUBSCRIBE."""
-    opening: Opening[StreamConsumer] = client.stream_consumer(TOPIC, subscription="s", name="me")
+    opening: AsyncResource[StreamConsumer] = client.stream_consumer(TOPIC, subscription="s", name="me")
 
     async def opened() -> StreamConsumer:
         return await opening

@@ -16,7 +16,7 @@ from anabranch.model.layout import Layout
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import split_batch
-from tests.support.in_memory.fake_broker import PATIENCE, FakeBroker, Heard, told
+from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker, Heard, told
 from tests.support.in_memory.segment_hosts import until
 from tests.support.models.layout_histories import split
 
@@ -115,7 +115,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 @pytest.fixture
 async def sdk(broker: FakeBroker) -> AsyncIterator[Client]:
-    async with anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client:
+    async with anabranch.connect(broker.url, connection=QUICK, operation_timeout=RETRY_DELAYS) as client:
         yield client
         broker.cut()
 
@@ -156,7 +156,7 @@ async def test_receipts_that_come_after_the_broker_closed_the_producer_count(
         stage.push()
     futures += send_all(producer, range(1, 2))
     await stage.serve_children(12)
-    await producer.flush(timeout=PATIENCE)
+    await producer.flush(timeout=RETRY_DELAYS)
     assert [future.exception() for future in futures] == [None] * 12
     stage.is_in_order(2)
 
@@ -194,7 +194,7 @@ async def test_receipts_count_until_it_is_sent_again_and_then_it_is_told(
     if not is_too_late:
         for heard in early:
             stage.receipt(heard)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             await asyncio.wait(futures[:3])
     stage.is_slow = False
     for heard in children:
@@ -209,7 +209,7 @@ async def test_receipts_count_until_it_is_sent_again_and_then_it_is_told(
     else:
         assert not caplog.records
         stage.is_in_order(1)
-    await producer.flush(timeout=PATIENCE)
+    await producer.flush(timeout=RETRY_DELAYS)
     assert [future.exception() for future in futures] == [None] * 6
 
 
@@ -232,7 +232,7 @@ async def test_receipts_that_come_while_a_topic_moves_count(broker: FakeBroker, 
         stage.receipt(heard)
     stage.open(attempt)
     await stage.serve_children(4)
-    await producer.flush(timeout=PATIENCE)
+    await producer.flush(timeout=RETRY_DELAYS)
     assert [future.exception() for future in futures] == [None] * 4
     assert list(stage.stored.values()) == [["0", "1", "2", "3"]]
 
@@ -265,7 +265,7 @@ async def test_scenarios_26_30_a_seal_without_our_additions(broker: FakeBroker, 
         farewell.answer(BaseCommand.SUCCESS)
     futures += send_all(producer, range(2, 3))
     await stage.serve_children(18)
-    await producer.flush(timeout=PATIENCE)
+    await producer.flush(timeout=RETRY_DELAYS)
     assert [future.exception() for future in futures] == [None] * 18
     assert len(stage.stored) == 3
     stage.is_in_order(3)
@@ -282,7 +282,7 @@ async def test_scenarios_37_38_children_that_cannot_be_opened_at_first(broker: F
     assert (await stage.next(BaseCommand.PRODUCER)).body.topic != PARENT
     futures = send_all(producer, range(2))
     await stage.serve_children(12)
-    await producer.flush(timeout=PATIENCE)
+    await producer.flush(timeout=RETRY_DELAYS)
     assert [future.exception() for future in futures] == [None] * 12
     assert not stage.troubles and PARENT not in stage.stored
 

@@ -21,7 +21,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import SystemClock
-from tests.support.in_memory.fake_broker import PATIENCE, FakeBroker, Heard, told
+from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker, Heard, told
 from tests.support.models.layout_histories import split
 
 TOPIC = "topic://public/default/x"
@@ -49,7 +49,7 @@ def epochs_of(watch: TopicWatch) -> asyncio.Queue[TopicView]:
 
 
 async def next_of(seen: asyncio.Queue[TopicView]) -> TopicView:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(RETRY_DELAYS):
         return await seen.get()
 
 
@@ -60,7 +60,7 @@ async def test_scenario_35_a_lost_session_is_opened_again_under_its_number() -> 
         asked = await broker.expect(LOOKUP)
         assert asked.body.topic == TOPIC and asked.body.create_if_missing
         told(asked, first, TOPIC)
-        assert (await watch.wait_first(PATIENCE)).layout == first
+        assert (await watch.wait_first(RETRY_DELAYS)).layout == first
         assert (await next_of(seen)).layout == first
         asked.line.cut()
         again = await broker.expect(LOOKUP)
@@ -98,7 +98,7 @@ async def test_a_refusal_of_the_first_question_is_final() -> None:
     async with ours as broker, watching(broker) as watch:
         deny(await broker.expect(LOOKUP))
         with pytest.raises(TopicNotFound):
-            await watch.wait_first(PATIENCE)
+            await watch.wait_first(RETRY_DELAYS)
 
 
 async def test_a_foreign_broker_that_knows_no_topic_is_asked_again() -> None:
@@ -108,7 +108,7 @@ async def test_a_foreign_broker_that_knows_no_topic_is_asked_again() -> None:
         deny(await broker.expect(LOOKUP))
         await broker.expect(CLOSE)
         told(await broker.expect(LOOKUP), first, TOPIC)
-        assert (await watch.wait_first(PATIENCE)).layout == first
+        assert (await watch.wait_first(RETRY_DELAYS)).layout == first
 
 
 async def test_a_foreign_broker_that_goes_on_denying_is_believed() -> None:
@@ -123,7 +123,7 @@ async def test_a_foreign_broker_that_goes_on_denying_is_believed() -> None:
         async with asyncio.TaskGroup() as group:
             denying = group.create_task(go_on())
             with pytest.raises(TopicNotFound):
-                await watch.wait_first(PATIENCE)
+                await watch.wait_first(RETRY_DELAYS)
             denying.cancel()
 
 
@@ -143,11 +143,11 @@ async def test_scenario_8_a_broker_without_scalable_topics() -> None:
     async with FakeBroker() as broker:
         async with watching(broker) as watch:
             with pytest.raises(NotSupported):
-                await watch.wait_first(PATIENCE)
+                await watch.wait_first(RETRY_DELAYS)
         broker.partitions = {REGULAR: 2}
         async with watching(broker, REGULAR) as watch:
             seen = epochs_of(watch)
-            assert len((await watch.wait_first(PATIENCE)).layout.active) == 2
+            assert len((await watch.wait_first(RETRY_DELAYS)).layout.active) == 2
             await next_of(seen)
             broker.partitions = {REGULAR: 5}
             assert len((await next_of(seen)).layout.active) == 5
@@ -159,7 +159,7 @@ async def test_a_regular_topic_where_scalable_ones_are_switched_off() -> None:
         asked.line.say(
             BaseCommand.SCALABLE_TOPIC_UPDATE, session_id=asked.body.session_id, error=pb.NotAllowedError, message="off"
         )
-        assert (await watch.wait_first(PATIENCE)).is_synthetic
+        assert (await watch.wait_first(RETRY_DELAYS)).is_synthetic
 
 
 async def test_a_connection_that_broke_before_it_was_used_is_not_waited_for() -> None:
@@ -171,7 +171,7 @@ async def test_a_connection_that_broke_before_it_was_used_is_not_waited_for() ->
         try:
             watch = watches.hold(TopicName.parse(TOPIC), "test")
             told(await broker.expect(LOOKUP), first, TOPIC)
-            assert (await watch.wait_first(PATIENCE)).layout == first
+            assert (await watch.wait_first(RETRY_DELAYS)).layout == first
             assert pool.broken == 1
         finally:
             await watches.close()

@@ -15,7 +15,7 @@ from anabranch.client.config import Chunking
 from anabranch.client.errors import BadOption, QueueFull, TimedOut
 from anabranch.node.node import Node
 from tests.support.processes.scalable_nodes import admin_of, plain_settings
-from tests.support.traffic.keyed_load import PATIENCE, KeyedLoad
+from tests.support.traffic.keyed_load import RETRY_DELAYS, KeyedLoad
 from tests.support.traffic.read_all_segments import stored
 
 TOPIC = "topic://public/default/orders"
@@ -56,7 +56,7 @@ def halves(first: int) -> Iterator[tuple[int, tuple[int, int], int]]:
 
 async def test_scenarios_1_3_4_the_first_message_makes_the_topic(node: Node, sdk: Client) -> None:
     async with sdk.producer("topic://public/default/orders", name="shop") as producer:
-        first = await producer.send(b"one", key="k", timeout=PATIENCE)
+        first = await producer.send(b"one", key="k", timeout=RETRY_DELAYS)
         assert (producer.topic, producer.name) == (TOPIC, "shop")
         assert (first.topic, first.lane) == (TOPIC, 0)
     assert await values(node) == [b"one"]
@@ -67,7 +67,7 @@ async def test_scenario_6_names(node: Node, admin: ScalableAdmin, sdk: Client) -
     for name in ("orders", "public/default/orders", "persistent://public/default/orders", TOPIC):
         async with sdk.producer(name) as producer:
             assert producer.topic == TOPIC
-            await producer.send(name.encode(), timeout=PATIENCE)
+            await producer.send(name.encode(), timeout=RETRY_DELAYS)
     assert len(await values(node)) == 4
     for name in ("non-persistent://public/default/x", "segment://public/default/orders/0000-ffff-0"):
         with pytest.raises(BadOption):
@@ -82,7 +82,7 @@ async def test_scenarios_11_12_16_keys_in_order_over_all_segments(
         load = KeyedLoad(producer)
         load.burst(1000)
         keyless = [producer.send_nowait(b"none|%d|" % n) for n in range(100)]
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         ids = [future.result() for future in (*load.futures, *keyless)]
     assert len(set(ids)) == 1100
     assert {one.lane for one in ids[:1000]} == {one.lane for one in ids[1000:]} == {0, 1, 2, 3}
@@ -101,9 +101,9 @@ async def test_scenario_20_21_bounds_hold_over_all_lanes(node: Node, admin: Scal
         waiting = asyncio.ensure_future(producer.send(b"x" * 100, key="late"))
         await asyncio.sleep(0)
         assert not waiting.done()
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         await asyncio.sleep(0)
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert (await waiting).lane in (0, 1)
         assert producer.pending_bytes == 0
 
@@ -111,7 +111,7 @@ async def test_scenario_20_21_bounds_hold_over_all_lanes(node: Node, admin: Scal
 async def test_scenario_15_flush_comes_after_every_future(sdk: Client) -> None:
     async with sdk.producer(TOPIC) as producer:
         futures = [producer.send_nowait(b"x", key=f"key-{n}") for n in range(300)]
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert all(future.done() for future in futures)
 
 
@@ -121,12 +121,12 @@ async def test_scenario_15_flush_comes_after_every_future(sdk: Client) -> None:
 async def test_scenario_17_sequence_ids(node: Node, sdk: Client) -> None:
     async with sdk.producer(TOPIC, name="shop") as producer:
         assert producer.last_sequence_id == -1
-        await producer.send(b"a", timeout=PATIENCE)
-        await producer.send(b"b", sequence_id=10, timeout=PATIENCE)
+        await producer.send(b"a", timeout=RETRY_DELAYS)
+        await producer.send(b"b", sequence_id=10, timeout=RETRY_DELAYS)
         assert producer.last_sequence_id == 10
     async with sdk.producer(TOPIC, name="shop", initial_sequence_id=99) as producer:
         assert producer.last_sequence_id == 99
-        await producer.send(b"c", timeout=PATIENCE)
+        await producer.send(b"c", timeout=RETRY_DELAYS)
         assert producer.last_sequence_id == 100
     assert [one.metadata.sequence_id for one in await stored(node.service_url, TOPIC)] == [0, 10, 100]
 
@@ -139,18 +139,18 @@ async def test_scenario_18_a_repeated_sequence_id_is_stored_once_also_after_a_sp
         for n in range(20):
             producer.send_nowait(b"%d" % n, key=f"key-{n}", sequence_id=n)
         again = producer.send_nowait(b"again", key="key-3", sequence_id=3)
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert again.result().entry == -1
         await admin.split(TOPIC, 0, 2, None, None)
         for n in range(25):
             producer.send_nowait(b"%d" % n, key=f"key-{n}", sequence_id=n)
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
     await admin.merge(TOPIC, [1, 2], None)
     async with sdk.producer(TOPIC, name="shop") as producer:  # another process: it begins anew and knows no ids
         assert producer.last_sequence_id == 24
         for n in range(30):
             producer.send_nowait(b"%d" % n, key=f"key-{n}", sequence_id=n)
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
     assert sorted(int(one) for one in await values(node)) == list(range(30))
 
 
@@ -164,7 +164,7 @@ async def test_scenario_26_sends_right_after_a_split(node: Node, admin: Scalable
         load.burst(100)
         await admin.split(TOPIC, 0, 3, None, None)
         load.burst(100)
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         verdict = load.verdict(await values(node))
     assert (verdict.read, verdict.holds, verdict.repeated) == (200, True, 0)
 
@@ -232,10 +232,10 @@ async def test_scenario_35_splits_are_noticed_after_the_watch_was_cut(
 ) -> None:
     await admin.create(TOPIC, 1, {})
     async with sdk.producer(TOPIC) as producer:
-        await producer.send(b"a", timeout=PATIENCE)
+        await producer.send(b"a", timeout=RETRY_DELAYS)
         cut_all(sdk)
         await admin.split(TOPIC, 0, 2, None, None)
-        lanes = {(await producer.send(b"b", key=f"key-{n}", timeout=PATIENCE)).lane for n in range(10)}
+        lanes = {(await producer.send(b"b", key=f"key-{n}", timeout=RETRY_DELAYS)).lane for n in range(10)}
     assert lanes == {1, 2}
 
 
@@ -244,10 +244,10 @@ async def test_scenario_34_a_topic_deleted_and_made_again_is_followed(
 ) -> None:
     await admin.create(TOPIC, 2, {})
     async with sdk.producer(TOPIC) as producer:
-        await producer.send(b"old", timeout=PATIENCE)
+        await producer.send(b"old", timeout=RETRY_DELAYS)
         await admin.delete(TOPIC, True)
         await admin.create(TOPIC, 1, {})
-        await producer.send(b"new", timeout=PATIENCE)
+        await producer.send(b"new", timeout=RETRY_DELAYS)
     assert await values(node) == [b"new"]
 
 
@@ -258,7 +258,7 @@ async def test_scenario_25_a_message_in_chunks_across_a_split(node: Node, admin:
         futures = [producer.send_nowait(large, key=f"key-{n}") for n in range(3)]
         await admin.split(TOPIC, 0, 2, None, None)
         futures += [producer.send_nowait(b"small", key=f"key-{n}") for n in range(3)]
-        await producer.flush(timeout=PATIENCE)
+        await producer.flush(timeout=RETRY_DELAYS)
         assert all(future.exception() is None for future in futures)
 
 
@@ -267,10 +267,10 @@ async def test_a_send_timeout_is_kept_while_nobody_knows_where_to_go(
 ) -> None:
     await admin.create(TOPIC, 1, {})
     async with sdk.producer(TOPIC, send_timeout=0.2) as producer:
-        await producer.send(b"a", timeout=PATIENCE)
+        await producer.send(b"a", timeout=RETRY_DELAYS)
         await admin.delete(TOPIC, True)
         with pytest.raises(TimedOut):
-            await producer.send(b"b", timeout=PATIENCE)
+            await producer.send(b"b", timeout=RETRY_DELAYS)
         await producer.close(timeout=0.1)
 
 

@@ -16,7 +16,7 @@ from anabranch.model.layout import Layout
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError
-from tests.support.in_memory.fake_broker import PATIENCE, FakeBroker, told
+from tests.support.in_memory.fake_broker import RETRY_DELAYS, FakeBroker, told
 from tests.support.models.layout_histories import split
 
 TOPIC = "persistent://public/default/x"
@@ -55,7 +55,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 @pytest.fixture
 async def sdk(broker: FakeBroker) -> AsyncIterator[Client]:
-    async with anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client:
+    async with anabranch.connect(broker.url, connection=QUICK, operation_timeout=RETRY_DELAYS) as client:
         yield client
         broker.cut()
 
@@ -145,7 +145,7 @@ async def test_a_sealed_segment_whose_beginning_cannot_be_found_is_asked_for_its
     layout = split(Layout.initial(1, now_ms=0), 0)
     async with (
         FakeBroker(supports_scalable_topics=True) as broker,
-        anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client,
+        anabranch.connect(broker.url, connection=QUICK, operation_timeout=RETRY_DELAYS) as client,
     ):
         opening = asyncio.ensure_future(_reader(client))
         told(await broker.expect(BaseCommand.SCALABLE_TOPIC_LOOKUP), layout, SCALABLE)
@@ -189,7 +189,7 @@ async def test_not_found_counts_at_once_only_where_it_means_that(is_ours: bool, 
     """Pulsar 5.0.0-M1 says it of every topic that is being unloaded."""
     async with (
         FakeBroker(supports_scalable_topics=True, anabranch_extensions=is_ours) as broker,
-        anabranch.connect(broker.url, connection=QUICK, operation_timeout=PATIENCE) as client,
+        anabranch.connect(broker.url, connection=QUICK, operation_timeout=RETRY_DELAYS) as client,
     ):
         refused = 0
 

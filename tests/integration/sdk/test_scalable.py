@@ -28,7 +28,7 @@ from anabranch import (
 )
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.segment.segment_topic import SegmentTopic
-from anabranch.client.async_resource import Opening
+from anabranch.client.async_resource import AsyncResource
 from anabranch.client.consumer.checkpoint import FromStart, Kind, TopicCut
 from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.consumer.segment_traversal import CheckpointMismatch, PositionGone
@@ -42,7 +42,7 @@ from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from tests.support.processes.in_process_cluster import until
 from tests.support.processes.scalable_nodes import admin_of, plain_settings, service_of
 
-PATIENCE = 60.0
+RETRY_DELAYS = 60.0
 QUIET = 0.3  # how long "nothing more comes" is watched
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.02, maximum=0.2))
 TOPIC = "topic://public/default/orders"
@@ -78,7 +78,7 @@ class World:
             self.sent[key] += 1
             self.all.append(text)
             futures.append(self._producer.send_nowait(text.encode(), key=key))
-        await asyncio.wait_for(asyncio.gather(*futures), PATIENCE)
+        await asyncio.wait_for(asyncio.gather(*futures), RETRY_DELAYS)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 async def received(consumer: Consumer, count: int) -> list[Message]:
     found: list[Message] = []
     while len(found) < count:
-        message = await consumer.receive(timeout=PATIENCE)
+        message = await consumer.receive(timeout=RETRY_DELAYS)
         assert message is not None, f"only {len(found)} of {count} messages"
         found.append(message)
     return found
@@ -124,7 +124,7 @@ def assert_ordered(messages: Sequence[Message], expected: Sequence[str]) -> None
 
 async def test_one_message_is_acked_and_gone(world: World) -> None:
     """Scenarios 1, 3, 5: a consumer may come first; names are canonical."""
-    async with world.client.queue_consumer(TOPIC, subscription="s", name="me", timeout=PATIENCE) as consumer:
+    async with world.client.queue_consumer(TOPIC, subscription="s", name="me", timeout=RETRY_DELAYS) as consumer:
         assert (consumer.topic, consumer.subscription, consumer.name) == (TOPIC, "s", "me")
         await world.publish(1)
         (message,) = await received(consumer, 1)
@@ -183,9 +183,9 @@ async def test_one_cumulative_ack_leaves_nothing_of_four_segments(world: World) 
     async with world.client.stream_consumer(TOPIC, subscription="s", start="earliest") as consumer:
         await world.publish(60)
         messages = await received(consumer, 50)
-        messages += await consumer.receive_many(100, timeout=PATIENCE)
+        messages += await consumer.receive_many(100, timeout=RETRY_DELAYS)
         while len(messages) < 60:
-            messages += await consumer.receive_many(100, timeout=PATIENCE)
+            messages += await consumer.receive_many(100, timeout=RETRY_DELAYS)
         assert_ordered(messages, world.all)
         assert len({message.id.lane for message in messages}) == 4
         await consumer.ack_cumulative(messages[-1])
@@ -642,7 +642,7 @@ async def test_a_group_shares_the_segments_and_finished_ones_open_their_children
     def stored() -> Checkpoint | None:
         return Checkpoint.merge(store) if store else None
 
-    def member(name: str) -> Opening[CheckpointConsumer]:
+    def member(name: str) -> AsyncResource[CheckpointConsumer]:
         return world.client.checkpoint_consumer(
             TOPIC, start=Checkpoint.earliest(), group="g", name=name, restore=stored
         )
@@ -680,7 +680,7 @@ async def test_a_group_goes_on_where_its_members_were_without_a_store_of_its_own
     await world.create(2)
     await world.publish(24)
 
-    def member(name: str) -> Opening[CheckpointConsumer]:
+    def member(name: str) -> AsyncResource[CheckpointConsumer]:
         return world.client.checkpoint_consumer(TOPIC, start=Checkpoint.earliest(), group="g", name=name)
 
     async with member("a") as first:

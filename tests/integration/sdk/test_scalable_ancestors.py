@@ -15,8 +15,8 @@ from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from tests.integration.sdk.test_scalable import (
-    PATIENCE,
     QUICK,
+    RETRY_DELAYS,
     TOPIC,
     World,
     assert_ordered,
@@ -93,8 +93,8 @@ async def test_a_merged_segment_comes_after_the_slower_of_its_parents(world: Wor
         assert await nothing(first), "the child waits for its other parent"
         assert await nothing(second)
         await second.ack_cumulative(slow[-1])
-        waiting = [asyncio.create_task(one.receive(timeout=PATIENCE)) for one in (first, second)]
-        done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE)
+        waiting = [asyncio.create_task(one.receive(timeout=RETRY_DELAYS)) for one in (first, second)]
+        done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=RETRY_DELAYS)
         for one in others:
             one.cancel()
         (winner,) = [(first, second)[waiting.index(one)] for one in done]
@@ -108,7 +108,7 @@ async def test_a_merged_segment_comes_after_the_slower_of_its_parents(world: Wor
 async def shares(one: StreamConsumer, other: StreamConsumer, count: int) -> tuple[list[Message], list[Message]]:
     """What each of them is given, until it is so many together."""
     found: tuple[list[Message], list[Message]] = [], []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(RETRY_DELAYS):
         while len(found[0]) + len(found[1]) < count:
             for mine, consumer in zip(found, (one, other), strict=True):
                 mine += await consumer.receive_many(count, timeout=0.02)

@@ -18,7 +18,7 @@ from anabranch.client.producer.bulk_send import Sent
 from anabranch.node.node import Node
 from tests.support.processes.scalable_nodes import admin_of, plain_settings
 
-PATIENCE = 30.0
+RETRY_DELAYS = 30.0
 TOPIC = "topic://public/default/bulk"
 KEYS = [f"key-{n}" for n in range(40)]
 CALLS, ROWS = 40, 120
@@ -61,9 +61,9 @@ async def publish_through_changes(sdk: Client, admin: ScalableAdmin) -> list[Sen
                 running.append(asyncio.ensure_future(change))
             await asyncio.sleep(0)
             if call % 4 == 3:
-                await asyncio.wait_for(futures[-4], PATIENCE)
+                await asyncio.wait_for(futures[-4], RETRY_DELAYS)
         await asyncio.gather(*running)
-        return await asyncio.wait_for(asyncio.gather(*futures), PATIENCE)
+        return await asyncio.wait_for(asyncio.gather(*futures), RETRY_DELAYS)
 
 
 def assert_all_in_order(values: list[bytes]) -> None:
@@ -82,7 +82,7 @@ def assert_all_in_order(values: list[bytes]) -> None:
 async def all_values(consumer: Consumer) -> list[bytes]:
     values: list[bytes] = []
     while len(values) < CALLS * ROWS:
-        batch = await consumer.receive_batch(timeout=PATIENCE)
+        batch = await consumer.receive_batch(timeout=RETRY_DELAYS)
         assert batch, f"only {len(values)} of {CALLS * ROWS}"
         values += batch.values()
         if isinstance(consumer, anabranch.StreamConsumer):

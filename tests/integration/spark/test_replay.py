@@ -11,11 +11,11 @@ import pytest
 
 from anabranch.client.errors import ProducerFenced
 from anabranch.spark.client.access import Access
-from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.client.cluster_client import ClusterClient
 from anabranch.spark.sink.replay_check import NonDeterministicReplay
 from anabranch.spark.sink.row_checksum import read_note
 from anabranch.spark.sink.segment_writer import Rows
-from anabranch.spark.sink.topic_writer import Outlet, OutletOptions
+from anabranch.spark.sink.topic_writer import OutletOptions, TopicWriter
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.cluster import ClusterProcesses
 from tests.support.spark.session import body
@@ -31,9 +31,9 @@ def rows(count: int, other: int | None = None) -> Rows:
     return Rows(FIRST, pa.array(values, pa.binary()), pa.array(["key"] * count))
 
 
-def attempt(cluster: Cluster, epoch: int, some: Rows) -> Outlet:
+def attempt(cluster: ClusterClient, epoch: int, some: Rows) -> TopicWriter:
     """Everything stored; still attached."""
-    made = Outlet(cluster, TOPIC, "task", epoch, OutletOptions(entry_rows=7))
+    made = TopicWriter(cluster, TOPIC, "task", epoch, OutletOptions(entry_rows=7))
     try:
         made.send(some)
         made.finish()
@@ -60,7 +60,7 @@ def stopped(broker: BrokerProcess) -> None:
 
 @pytest.mark.parametrize("again", [killed, stopped])
 def test_checksum_and_fence_outlive_the_broker(broker: BrokerProcess, again: Callable[[BrokerProcess], None]) -> None:
-    cluster = Cluster(Access.of(broker.service_url, {}, 30_000))
+    cluster = ClusterClient(Access.of(broker.service_url, {}, 30_000))
     attempt(cluster, 5, rows(40)).close()
     again(broker)
     with pytest.raises(ProducerFenced, match="a later attempt of 'task' has taken over"):
@@ -80,7 +80,7 @@ def test_checksum_and_fence_outlive_the_broker(broker: BrokerProcess, again: Cal
 def test_an_earlier_attempt_that_comes_back_after_a_crash_is_refused(broker: BrokerProcess) -> None:
     """Both were attached when the broker died; the earlier one must not write between what the later one knows and
     what it sends."""
-    cluster = Cluster(Access.of(broker.service_url, {}, 30_000))
+    cluster = ClusterClient(Access.of(broker.service_url, {}, 30_000))
     zombie = attempt(cluster, 1, rows(10))
     heir = attempt(cluster, 2, rows(20))
     killed(broker)
@@ -101,7 +101,7 @@ def test_an_earlier_attempt_that_comes_back_after_a_crash_is_refused(broker: Bro
 @pytest.mark.xdist_group("cluster")
 def test_checksum_and_fence_go_with_the_topic_to_another_broker(tmp_path: Path) -> None:
     with ClusterProcesses(tmp_path, 2, session_ms=2_000, environment=SETTINGS) as brokers:
-        cluster = Cluster(Access.of(brokers.service_url, {}, 30_000))
+        cluster = ClusterClient(Access.of(brokers.service_url, {}, 30_000))
         attempt(cluster, 5, rows(40)).close()
         brokers.owner(TOPIC).kill9()
         with pytest.raises(ProducerFenced):

@@ -14,13 +14,13 @@ import pytest
 
 from anabranch.client.errors import ProducerFenced
 from anabranch.spark.client.access import Access
-from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.client.cluster_client import ClusterClient
 from anabranch.spark.client.entry_fetcher import Fetch
 from anabranch.spark.offsets import advance as cuts
 from anabranch.spark.offsets import partitions as plan
 from anabranch.spark.sink.replay_check import NonDeterministicReplay
 from anabranch.spark.sink.segment_writer import Rows
-from anabranch.spark.sink.topic_writer import OnReplay, Outlet, OutletOptions
+from anabranch.spark.sink.topic_writer import OnReplay, OutletOptions, TopicWriter
 from anabranch.spark.source.arrow_rows import decode
 from tests.support.spark.scalable_topics import ScalableBroker
 from tests.support.spark.session import body, check_complete, check_key_order, wait_until
@@ -45,8 +45,8 @@ def rivers() -> Iterator[ScalableBroker]:
 
 
 @pytest.fixture
-def cluster(rivers: ScalableBroker) -> Iterator[Cluster]:
-    made = Cluster(Access.of(rivers.service_url, {}, 30_000))
+def cluster(rivers: ScalableBroker) -> Iterator[ClusterClient]:
+    made = ClusterClient(Access.of(rivers.service_url, {}, 30_000))
     yield made
     made.close()
 
@@ -62,12 +62,12 @@ def batches(rounds: int, *, keyed: bool = True, size: int = 50) -> list[Rows]:
     return made
 
 
-def outlet(cluster: Cluster, topic: str, attempt: int, name: str = "task", **options: object) -> Outlet:
+def outlet(cluster: ClusterClient, topic: str, attempt: int, name: str = "task", **options: object) -> TopicWriter:
     settings = OutletOptions(entry_rows=7, **options)  # type: ignore[arg-type]  # of the tests below
-    return Outlet(cluster, topic, name, attempt, settings)
+    return TopicWriter(cluster, topic, name, attempt, settings)
 
 
-def stored(cluster: Cluster, topic: str) -> list[Stored]:
+def stored(cluster: ClusterClient, topic: str) -> list[Stored]:
     view = cluster.view(topic)
     found = []
     for one in plan.whole(view, cuts.earliest(view), None):
@@ -92,7 +92,7 @@ def change(rivers: ScalableBroker, topic: str, chance: random.Random) -> None:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("keyed", [True, False])
 def test_attempts_that_stop_anywhere_store_every_row_once(
-    rivers: ScalableBroker, cluster: Cluster, seed: int, keyed: bool
+    rivers: ScalableBroker, cluster: ClusterClient, seed: int, keyed: bool
 ) -> None:
     topic = f"topic://public/default/outlet-{seed}-{keyed}"
     chance = random.Random(seed)
@@ -119,7 +119,7 @@ def _is_longer(changes: list[int], before: int) -> bool:
     return len(changes) > before
 
 
-def test_a_topic_that_changes_all_the_time(rivers: ScalableBroker, cluster: Cluster) -> None:
+def test_a_topic_that_changes_all_the_time(rivers: ScalableBroker, cluster: ClusterClient) -> None:
     topic = "topic://public/default/outlet-unrest"
     rivers.create(topic, 1)
     chance, is_over = random.Random(1), threading.Event()
@@ -150,7 +150,7 @@ def test_a_topic_that_changes_all_the_time(rivers: ScalableBroker, cluster: Clus
     assert len({row.segment for row in rows}) > 1
 
 
-def test_a_later_attempt_fences_an_earlier_one(rivers: ScalableBroker, cluster: Cluster) -> None:
+def test_a_later_attempt_fences_an_earlier_one(rivers: ScalableBroker, cluster: ClusterClient) -> None:
     topic = "topic://public/default/outlet-fenced"
     rivers.create(topic, 1)
     pieces = batches(10)
@@ -168,7 +168,7 @@ def test_a_later_attempt_fences_an_earlier_one(rivers: ScalableBroker, cluster: 
     check_complete(stored(cluster, topic), dict.fromkeys(KEYS, 10))
 
 
-def test_other_rows_under_the_same_numbers_are_noticed(rivers: ScalableBroker, cluster: Cluster) -> None:
+def test_other_rows_under_the_same_numbers_are_noticed(rivers: ScalableBroker, cluster: ClusterClient) -> None:
     topic = "topic://public/default/outlet-other"
     rivers.create(topic, 2)
     one = outlet(cluster, topic, 1)
@@ -197,7 +197,7 @@ def rewritten(pieces: list[Rows], at: int) -> list[Rows]:
 
 @pytest.mark.parametrize("at", [0, 7, 79])
 def test_one_other_value_is_noticed_through_splits_and_merges(
-    rivers: ScalableBroker, cluster: Cluster, at: int
+    rivers: ScalableBroker, cluster: ClusterClient, at: int
 ) -> None:
     """Whatever became of the segments that have the rows."""
     topic = f"topic://public/default/outlet-value-{at}"
@@ -229,7 +229,7 @@ def test_one_other_value_is_noticed_through_splits_and_merges(
     check_complete(stored(cluster, topic), dict.fromkeys(KEYS, 5))
 
 
-def test_fewer_rows_than_before_are_noticed(rivers: ScalableBroker, cluster: Cluster) -> None:
+def test_fewer_rows_than_before_are_noticed(rivers: ScalableBroker, cluster: ClusterClient) -> None:
     topic = "topic://public/default/outlet-fewer"
     rivers.create(topic, 1)
     for attempt, rounds in ((1, 5), (2, 4)):
@@ -245,7 +245,7 @@ def test_fewer_rows_than_before_are_noticed(rivers: ScalableBroker, cluster: Clu
 
 
 def test_without_a_checksum_the_rows_are_read_back(
-    rivers: ScalableBroker, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    rivers: ScalableBroker, cluster: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that keeps none: Apache Pulsar's, or an older one of ours."""
     topic = "topic://public/default/outlet-old"

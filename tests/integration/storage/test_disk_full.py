@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from anabranch.storage.interface import Payload, StorageError, StorageFull, StoredEntry
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 from tests.support.in_memory.simulated_disk import SimBlocking, SimClock, SimDisk
 
@@ -34,7 +34,7 @@ def publish_time_of(payload: Payload) -> int:
 class Owner:
     """Does what a topic does: goes on in a new ledger after a failure, and remembers what was acknowledged."""
 
-    def __init__(self, store: EmbeddedLedgers) -> None:
+    def __init__(self, store: EmbeddedLedgerStore) -> None:
         self.store = store
         self.acked: list[tuple[int, int, bytes]] = []
         self.errors: list[StorageError] = []
@@ -53,7 +53,7 @@ class Owner:
     def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
         self.errors.append(error)
 
-    async def check(self, store: EmbeddedLedgers) -> None:
+    async def check(self, store: EmbeddedLedgerStore) -> None:
         for ledger, entry, payload in self.acked:
             (found,) = await store.read(ledger, entry, entry + 1, 1, 1)
             assert bytes(found.payload) == payload
@@ -81,7 +81,7 @@ async def test_full_device_refuses_appends_until_there_is_room(seed: int, size_m
     random = Random(seed)
     disk, clock = SimDisk(), SimClock()
     disk.bytes_max = random.randint(200_000, 400_000)
-    store = EmbeddedLedgers(SETTINGS, disk, SimBlocking(), clock, publish_time_of)
+    store = EmbeddedLedgerStore(SETTINGS, disk, SimBlocking(), clock, publish_time_of)
     await store.__aenter__()
     owner = Owner(store)
     await fill_up(owner, random, size_max)
@@ -110,7 +110,7 @@ async def test_full_device_refuses_appends_until_there_is_room(seed: int, size_m
     assert len(owner.acked) == acked + 20
     await owner.check(store)
 
-    survivor = EmbeddedLedgers(SETTINGS, disk.after_power_cut(random), SimBlocking(), SimClock(), publish_time_of)
+    survivor = EmbeddedLedgerStore(SETTINGS, disk.after_power_cut(random), SimBlocking(), SimClock(), publish_time_of)
     async with survivor:
         await owner.check(survivor)
 
@@ -119,7 +119,7 @@ async def test_deleting_on_a_full_device_brings_the_service_back() -> None:
     random = Random(1)
     disk, clock = SimDisk(), SimClock()
     disk.bytes_max = 300_000
-    async with EmbeddedLedgers(SETTINGS, disk, SimBlocking(), clock, publish_time_of) as store:
+    async with EmbeddedLedgerStore(SETTINGS, disk, SimBlocking(), clock, publish_time_of) as store:
         owner = Owner(store)
         await fill_up(owner, random, 300)
         await turns()
@@ -137,19 +137,19 @@ async def test_deleting_on_a_full_device_brings_the_service_back() -> None:
 
 async def test_store_opens_on_a_full_device_for_reading() -> None:
     disk = SimDisk()
-    async with EmbeddedLedgers(SETTINGS, disk, SimBlocking(), SimClock(), publish_time_of) as store:
+    async with EmbeddedLedgerStore(SETTINGS, disk, SimBlocking(), SimClock(), publish_time_of) as store:
         owner = Owner(store)
         owner.writer.append(b"one", 1, owner, None)
         await turns()
     disk.bytes_max = 0
-    async with EmbeddedLedgers(SETTINGS, disk, SimBlocking(), SimClock(), publish_time_of) as store:
+    async with EmbeddedLedgerStore(SETTINGS, disk, SimBlocking(), SimClock(), publish_time_of) as store:
         assert store.stats().state == "storage-full"
         await owner.check(store)
 
 
 async def test_an_input_output_error_stops_confirming_for_good() -> None:
     disk, clock = SimDisk(), SimClock()
-    store = EmbeddedLedgers(SETTINGS, disk, SimBlocking(), clock, publish_time_of)
+    store = EmbeddedLedgerStore(SETTINGS, disk, SimBlocking(), clock, publish_time_of)
     await store.__aenter__()
     owner = Owner(store)
     owner.writer.append(b"one", 1, owner, None)
@@ -180,7 +180,7 @@ async def test_a_roll_that_failed_does_not_spoil_the_old_log_file(is_tight: bool
 
     if is_tight:
         leave(30_000)
-    store = EmbeddedLedgers(SETTINGS, disk, SimBlocking(), clock, publish_time_of)
+    store = EmbeddedLedgerStore(SETTINGS, disk, SimBlocking(), clock, publish_time_of)
     await store.__aenter__()
     owner = Owner(store)
     while store.stats().log_bytes < 55_000 or not (is_tight or store.stats().log_number > 1):
@@ -205,6 +205,8 @@ async def test_a_roll_that_failed_does_not_spoil_the_old_log_file(is_tight: bool
     await turns()
     assert owner.acked[-1] == (2, 0, b"small")
     assert store.stats().log_number == number, "this is the case that is meant here"
-    survivor = EmbeddedLedgers(SETTINGS, disk.after_power_cut(Random(3)), SimBlocking(), SimClock(), publish_time_of)
+    survivor = EmbeddedLedgerStore(
+        SETTINGS, disk.after_power_cut(Random(3)), SimBlocking(), SimClock(), publish_time_of
+    )
     async with survivor:
         await owner.check(survivor)

@@ -14,7 +14,7 @@ from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import File, RealDisk
 from anabranch.storage.interface import LedgerNotFound, LedgerWriter, Payload, StorageError, StoredEntry
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.volume import VolumeBusy
 
@@ -54,11 +54,11 @@ class Sink:
 
 
 @asynccontextmanager
-async def open_store(directory: Path, **changes: Any) -> AsyncIterator[EmbeddedLedgers]:
+async def open_store(directory: Path, **changes: Any) -> AsyncIterator[EmbeddedLedgerStore]:
     blocking = ThreadBlocking(2)
     try:
         settings = StorageSettings(dir=directory, **changes)
-        async with EmbeddedLedgers(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
+        async with EmbeddedLedgerStore(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
             yield store
     finally:
         await blocking.close()
@@ -71,7 +71,7 @@ async def fill(writer: LedgerWriter, sink: Sink, count: int, size: int = 100) ->
     await sink.wait(start + count)
 
 
-async def read_all(store: EmbeddedLedgers, ledger_id: int, entries: int) -> list[tuple[int, int, bytes]]:
+async def read_all(store: EmbeddedLedgerStore, ledger_id: int, entries: int) -> list[tuple[int, int, bytes]]:
     found: list[tuple[int, int, bytes]] = []
     while len(found) < entries:
         part = await store.read(ledger_id, len(found), entries, 1000, 1 << 20)
@@ -150,7 +150,7 @@ async def test_a_log_that_a_peer_recovers_is_waited_for(tmp_path: Path) -> None:
         with pytest.raises(VolumeBusy):
             async with open_store(tmp_path):
                 pass
-        patient = EmbeddedLedgers(
+        patient = EmbeddedLedgerStore(
             StorageSettings(dir=tmp_path),
             RealDisk(),
             ThreadBlocking(1),
@@ -207,7 +207,7 @@ async def test_a_successor_that_is_late_brings_nothing_back(tmp_path: Path) -> N
     settings = StorageSettings(dir=tmp_path, broker_id="two")
     async with open_store(tmp_path, broker_id="one", write_behind_ms=3_600_000) as one:
         await fill(one.create(1), Sink(), 50)
-        async with EmbeddedLedgers(settings, LateDisk(), blocking, SystemClock(), publish_time_of) as two:
+        async with EmbeddedLedgerStore(settings, LateDisk(), blocking, SystemClock(), publish_time_of) as two:
             assert (await two.take_over("one")).records == 50
         assert list((tmp_path / "ledgers").rglob("*.ledger")) == []
     await blocking.close()

@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.storage.interface import CorruptEntry, Fenced, LedgerWriter, Payload, StorageError, StoredEntry
 from anabranch.storage.ledger.record_format import LEDGER_MAGIC, LOG_MAGIC, NewerFormat, encode_file_head
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.volume import BadVolume
 from tests.support.in_memory.simulated_disk import SimBlocking, SimClock, SimDisk
@@ -44,7 +44,7 @@ class World:
         self.sink = Sink()
         values = {"log_bytes_max": 64 << 10, "reserve_bytes": 4096, "index_step_entries": 10, **changes}
         self.settings = StorageSettings(dir=Path("/data"), broker_id=broker, **values)
-        self.store = EmbeddedLedgers(self.settings, self.disk, SimBlocking(), self.clock, publish_time_of)
+        self.store = EmbeddedLedgerStore(self.settings, self.disk, SimBlocking(), self.clock, publish_time_of)
 
     def append(self, writer: LedgerWriter, count: int, size: int = 100) -> None:
         for _ in range(count):

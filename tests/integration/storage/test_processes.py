@@ -16,7 +16,7 @@ import pytest
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from tests.support.processes.storage_child import EXIT_FENCED, LEDGERS, payload_of, publish_time_of, small_settings
 
 ROOT = Path(__file__).parents[3]
@@ -67,15 +67,15 @@ def lines_of(word: str, lines: list[str]) -> list[str]:
 
 
 @asynccontextmanager
-async def store_of(directory: Path, broker: str) -> AsyncIterator[EmbeddedLedgers]:
+async def store_of(directory: Path, broker: str) -> AsyncIterator[EmbeddedLedgerStore]:
     blocking = ThreadBlocking(2)
     settings = small_settings(str(directory), broker)
-    async with EmbeddedLedgers(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
+    async with EmbeddedLedgerStore(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
         yield store
     await blocking.close()
 
 
-async def contents(store: EmbeddedLedgers, lengths: dict[int, int] | None = None) -> Contents:
+async def contents(store: EmbeddedLedgerStore, lengths: dict[int, int] | None = None) -> Contents:
     """All entries of the child's ledgers, up to their sealed lengths."""
     found: Contents = {}
     for ledger_id in LEDGER_IDS:

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.topic.compaction import Compactor, HashRange, Scan, Status, Survivors, messages_of
+from anabranch.broker.topic.compaction import Compactor, KeyHashPartition, Scan, Status, Survivors, messages_of
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.position import Position
 from anabranch.protocol.entry import build_batch, build_entry, split_batch
@@ -95,7 +95,7 @@ def test_compaction_equals_its_twin(history: list[tuple[list[Message], bool]], k
 
 @given(st.lists(ENTRY, max_size=20), st.integers(1, 3))
 def test_hash_ranges_find_the_same_survivors(entries: list[list[Message]], depth: int) -> None:
-    def marked(ranges: list[HashRange]) -> list[bool]:
+    def marked(ranges: list[KeyHashPartition]) -> list[bool]:
         survivors = Survivors()
         for keys in ranges:
             scan = Scan(keys, 1_000)
@@ -104,8 +104,8 @@ def test_hash_ranges_find_the_same_survivors(entries: list[list[Message]], depth
             scan.settle(survivors)
         return [survivors.has(7, ordinal) for ordinal in range(sum(map(len, entries)))]
 
-    ranges = [HashRange()]
+    ranges = [KeyHashPartition()]
     for _ in range(depth):
         ranges = [half for one in ranges for half in one.halves()]
     assert len({(one.index, one.count) for one in ranges}) == 2**depth
-    assert marked(ranges) == marked([HashRange()])
+    assert marked(ranges) == marked([KeyHashPartition()])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from anabranch.client.config import Batching
 from anabranch.client.errors import ClientError
 from anabranch.client.messages.message import MessageId
-from anabranch.client.messages.outgoing import Style
-from anabranch.client.producer.bulk_send import Bulk, Sent, Shipment
-from anabranch.client.producer.producer_effects import On, Track
+from anabranch.client.messages.outgoing import EntryFormat
+from anabranch.client.producer.bulk_send import Bulk, BulkEntry, Sent
+from anabranch.client.producer.producer_effects import On, SegmentLane
 from anabranch.client.producer.segment_producer_state import Effect, Stored
 from tests.property.client.test_producer_state import step
 from tests.support.models.producer_model import KEYS, LanesWorld
@@ -48,17 +48,17 @@ class BulkWorld(LanesWorld):
                 if track is not None:
                     self.perform([On(track, effects)])
             return
-        loads = bulk.loads(ring, Style("p"), Batching(max_messages=entry_rows), first, first, 0, FOREVER)
+        loads = bulk.loads(ring, EntryFormat("p"), Batching(max_messages=entry_rows), first, first, 0, FOREVER)
         assert loads is not None
         for load in loads:
             self.perform([On(load.track, load.track.lane.append_entries(load.entries))])
 
-    def _on(self, track: Track, effects: Sequence[Effect]) -> None:
+    def _on(self, track: SegmentLane, effects: Sequence[Effect]) -> None:
         super()._on(track, effects)
         for effect in effects:
             if not isinstance(effect, Stored):
                 continue
-            if isinstance(effect.records, Shipment):
+            if isinstance(effect.records, BulkEntry):
                 effect.records.stored(track.segment.segment_id, effect.ledger, effect.position)
                 continue
             for record in effect.records:

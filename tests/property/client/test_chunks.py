@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Redeliver, Reject
-from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.chunking import entries_of
 from anabranch.client.messages.message import Message
-from anabranch.client.messages.outgoing import Record, Style
+from anabranch.client.messages.outgoing import EntryFormat, OutgoingMessage
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_entry
 
@@ -61,8 +61,8 @@ def logs(draw: st.DrawFn) -> tuple[list[Entry], dict[str, bytes]]:
             if size == 5:
                 stream.append((name, build_entry(values[name], producer_name=str(producer))))
                 continue
-            record = Record(number, values[name])
-            chunks = [one.data for one in entries_of(record, Style(str(producer), chunk_bytes=800), 1000)]
+            record = OutgoingMessage(number, values[name])
+            chunks = [one.data for one in entries_of(record, EntryFormat(str(producer), chunk_bytes=800), 1000)]
             again = draw(st.integers(0, len(chunks)))  # sent, and sent again from an earlier one on
             since = draw(st.integers(1 if again == len(chunks) else 0, again))  # all of it would be another message
             stream += [(name, data) for data in (*chunks[:again], *chunks[since:])]
@@ -83,7 +83,7 @@ def test_a_stream_hands_out_every_message_whole_and_once(
     """`restart` is another consumer of the subscription: it sees what was not acknowledged, and that whole."""
     log, values = made
     topic = Topic(log)
-    intake = Intake("t", prefetch=1000)
+    intake = SegmentConsumerState("t", prefetch=1000)
     topic.take(intake.opened())
     buffer: list[Message] = []
     taken: list[Message] = []
@@ -122,7 +122,7 @@ def test_a_stream_hands_out_every_message_whole_and_once(
             buffer.clear()
             taken.clear()
             seen.clear()
-            intake = Intake("t", prefetch=1000)
+            intake = SegmentConsumerState("t", prefetch=1000)
             topic.reopened()
             # Acknowledged means done with; what lies before a message in chunks may come again to another consumer.
             acked.clear()

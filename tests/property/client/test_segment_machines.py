@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 from anabranch.client.config import Batching
 from anabranch.client.consumer import segment_consumer_effects as intakes
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Flow, Redeliver
-from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.message import Message, MessageId
-from anabranch.client.messages.outgoing import Entry, Record
-from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
+from anabranch.client.messages.outgoing import Entry, OutgoingMessage
+from anabranch.client.producer.segment_producer_state import (
+    Arm,
+    Effect,
+    Failed,
+    Reconnect,
+    SegmentProducerState,
+    Stored,
+    Transmit,
+)
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_batch, build_entry, split_batch
 
@@ -26,7 +34,7 @@ class LaneWorld:
     """A lane, a wire in both directions, and a broker that may lose either at any moment."""
 
     def __init__(self, batching: Batching, window: int, is_deduplicating: bool) -> None:
-        self.lane = Lane("p", batching, in_flight_bytes_max=window)
+        self.lane = SegmentProducerState("p", batching, in_flight_bytes_max=window)
         self.is_deduplicating = is_deduplicating
         self.is_connected = False
         self.wire: deque[Entry] = deque()
@@ -51,7 +59,7 @@ class LaneWorld:
                     raise AssertionError(f"nothing here gives a reason for {effect}")
 
     def append(self, size: int) -> None:
-        record = Record(self.appended, b"%d " % self.appended + b"x" * size, key="k")
+        record = OutgoingMessage(self.appended, b"%d " % self.appended + b"x" * size, key="k")
         self.appended += 1
         self.perform(self.lane.append(record))
 
@@ -131,7 +139,7 @@ class IntakeWorld:
     """An intake, an application, and a broker with a shared subscription of which it is the only consumer."""
 
     def __init__(self, sizes: list[int], prefetch: int) -> None:
-        self.intake = Intake("t", prefetch=prefetch)
+        self.intake = SegmentConsumerState("t", prefetch=prefetch)
         self.sizes = sizes
         self.unacked = {n: (1 << max(size, 1)) - 1 for n, size in enumerate(sizes)}
         self.ready = deque(range(len(sizes)))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.client.consumer.assignment_reconciler import Attach, Detach, Effect, Holdings, Release, Stop
+from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Effect, Release, Stop
 from anabranch.client.consumer.checkpoint import After, Checkpoint, Done, FromStart, FromTime, Kind, Mark
 from anabranch.client.consumer.segment_traversal import CheckpointMismatch, Close, Open, Traversal
 from anabranch.client.consumer.segment_traversal import Effect as TraversalEffect
@@ -199,7 +199,7 @@ class HoldingsWorld:
     """A consumer that attaches and detaches as told, with answers that come at any time."""
 
     def __init__(self) -> None:
-        self.holdings = Holdings()
+        self.holdings = AssignmentReconciler()
         self.attached: set[int] = set()
         self.stopped: set[int] = set()
         self.closing: set[int] = set()
@@ -263,7 +263,7 @@ def test_a_consumer_ends_up_with_what_it_was_assigned_last(seed: int, has_genera
 
 
 def test_what_comes_back_while_it_leaves_is_attached_afresh_and_not_released() -> None:
-    holdings = Holdings()
+    holdings = AssignmentReconciler()
     assert holdings.assigned([1, 2], generation=1, epoch=0) == [Attach(1), Attach(2)]
     assert holdings.assigned([1], generation=2, epoch=0) == [Stop(2)]
     assert holdings.assigned([1, 2], generation=3, epoch=0) == []

@@ -1,9 +1,9 @@
 """Stream consumers and the controller's own machine together, under random changes of structure and membership.
 
-The controller is the real `Group`, the consumers are the real `Holdings` and `DeliveryLog`; the segments are a model
-with one reader each and a durable position. Oracle: every message is handed out exactly once, every key in its order
-over all consumers – through splits, merges, joins, farewells, cut sessions and changes of the leader, with pushes that
-come as late as they like. Deadlines never pass here: it has to come to rest without them.
+The controller is the real `GroupState`, the consumers are the real `AssignmentReconciler` and `CumulativeAckLog`; the
+segments are a model with one reader each and a durable position. Oracle: every message is handed out exactly once,
+every key in its order over all consumers – through splits, merges, joins, farewells, cut sessions and changes of the
+leader, with pushes that come as late as they like. Deadlines never pass here: it has to come to rest without them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from anabranch.client.consumer.assignment_reconciler import Attach, Detach, Holdings, Release, Stop
+from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Release, Stop
 from anabranch.client.consumer.assignment_reconciler import Effect as HoldingsEffect
-from anabranch.client.consumer.cumulative_acks import DeliveryLog
+from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
 from anabranch.client.messages.message import MessageId
 from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group.assignment import Holding, Released
@@ -31,7 +31,7 @@ from anabranch.controller.group.group_events import (
     SaveGroup,
 )
 from anabranch.controller.group.group_record import GroupRecord
-from anabranch.controller.group.group_state import Group
+from anabranch.controller.group.group_state import GroupState
 from tests.support.models.keyed_topic_model import KEYS, KeyedTopic
 
 TOPIC = "topic://public/default/t"
@@ -50,8 +50,8 @@ class Reading:
 @dataclass
 class Member:
     name: str
-    holdings: Holdings = field(default_factory=Holdings)
-    log: DeliveryLog[int] = field(default_factory=DeliveryLog)
+    holdings: AssignmentReconciler = field(default_factory=AssignmentReconciler)
+    log: CumulativeAckLog[int] = field(default_factory=CumulativeAckLog)
     readings: dict[int, Reading] = field(default_factory=dict)
     wanted: set[int] = field(default_factory=set)  # to be attached as soon as the former reader is gone
     closing: set[int] = field(default_factory=set)
@@ -79,7 +79,7 @@ class StreamWorld:
     def lead(self) -> None:
         """A new leader: sessions are cut, and everybody comes back with what it holds."""
         self.term += 1
-        self.group = Group("life", self.term)
+        self.group = GroupState("life", self.term)
         self.group.begin()
         self.tell(GroupSeen(self.stored, self.stamp), LayoutTold(self.topic.layout))
         for member in self.members.values():

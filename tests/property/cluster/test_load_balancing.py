@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.cluster.broker_info import Card, decode_card, encode_card
+from anabranch.cluster.broker_info import BrokerInfo, decode_card, encode_card
 from anabranch.cluster.director import plan
 from anabranch.cluster.load_balancing import EXCHANGES_MAX, LEVEL, LOAD_MIN, LOPSIDED, relieve
 from anabranch.cluster.load_report import CHANGE_BYTES_MIN, REST_SECONDS, Load, LoadReporter, summarize
 from anabranch.cluster.slot_assignment import Member, balance, fill
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 from anabranch.cluster.slots import SLOTS
 
 MIB = 1024.0 * 1024.0
 ALL = frozenset(range(SLOTS))
 
 
-def seats(count: int) -> list[Seat]:
-    return [Seat(f"b{number}", 1) for number in range(count)]
+def seats(count: int) -> list[BrokerIncarnation]:
+    return [BrokerIncarnation(f"b{number}", 1) for number in range(count)]
 
 
 def dealt(count: int) -> Table:
@@ -149,7 +149,7 @@ def test_it_waits_until_all_is_at_rest_and_measured(why: str) -> None:
         case "moving":
             table = table.with_heirs({3: seats(2)[1]})
         case "somebody is dead":
-            table = table.with_holders({3: Seat("x", 1)})
+            table = table.with_holders({3: BrokerIncarnation("x", 1)})
         case _:
             del members["b1"]
     assert relieve(table, members) == table
@@ -183,7 +183,7 @@ def test_reports_come_when_a_table_has_stood_and_when_the_load_has_changed() -> 
 
 @given(st.dictionaries(st.integers(0, SLOTS - 1), st.floats(0, 1e10), max_size=40))
 def test_a_report_is_small_and_travels_with_the_card(loads: dict[int, float]) -> None:
-    card = Card("b1", 3, "pulsar://h:1", "http://h:2", "volume", "1.0", 5).with_load(summarize(4, ALL, loads))
+    card = BrokerInfo("b1", 3, "pulsar://h:1", "http://h:2", "volume", "1.0", 5).with_load(summarize(4, ALL, loads))
     assert decode_card(encode_card(card)) == card
     assert len(encode_card(card)) < 1200
     load = card.member.load

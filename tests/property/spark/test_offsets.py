@@ -16,7 +16,7 @@ from anabranch.spark.offsets import advance as cuts
 from anabranch.spark.offsets import offset as offsets
 from anabranch.spark.offsets import partitions as plan
 from anabranch.spark.offsets.advance import LostData, TopicRecreated
-from anabranch.spark.offsets.key_filter import EVERYTHING, Wanted
+from anabranch.spark.offsets.key_filter import EVERYTHING, KeyFilter
 from anabranch.spark.offsets.offset import Cut, Offset
 from anabranch.spark.offsets.partitions import Packing
 from anabranch.spark.offsets.topic_view import View
@@ -41,7 +41,7 @@ topics = st.integers(1, 4)
 class Query:
     """A streaming query on paper: it keeps what Spark keeps, the end of each batch as text."""
 
-    def __init__(self, topic: PaperTopic, wanted: Wanted = EVERYTHING) -> None:
+    def __init__(self, topic: PaperTopic, wanted: KeyFilter = EVERYTHING) -> None:
         self.topic = topic
         self.wanted = wanted
         self.bound: Callable[[View], View] = lambda view: view
@@ -195,7 +195,7 @@ def test_a_part_of_the_ring_is_read_whole_and_in_order(
 ) -> None:
     low, high = sorted(ends)
     topic = PaperTopic(segments)
-    query = Query(topic, Wanted(spans=((low, high),)))
+    query = Query(topic, KeyFilter(spans=((low, high),)))
     for what, how in history:
         if what in ("publish", "split", "merge", "roll"):
             getattr(topic, what)(how)

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.protocol import pulsar_pb2 as pb
-from anabranch.spark.sink.row_checksum import Tally, read_note
+from anabranch.spark.sink.row_checksum import RowChecksum, read_note
 
 texts = st.one_of(st.none(), st.binary(max_size=6))
 columns = st.lists(st.tuples(texts, texts, st.booleans()), max_size=30)
 """Value, key, and whether the row goes to this segment."""
 
 
-def tallied(rows: list[tuple[bytes | None, bytes | None, bool]], cuts: list[int], first: int = 100) -> Tally:
+def tallied(rows: list[tuple[bytes | None, bytes | None, bool]], cuts: list[int], first: int = 100) -> RowChecksum:
     """Handed over in pieces that end at `cuts`."""
-    made = Tally(first)
+    made = RowChecksum(first)
     borders = sorted({0, len(rows), *(cut for cut in cuts if cut <= len(rows))})
     for low, high in itertools.pairwise(borders):
         piece = rows[low:high]
@@ -52,13 +52,13 @@ def test_text_is_what_its_bytes_are(words: list[str]) -> None:
     rows = range(len(words))
     text, raw = pa.array(words, pa.string()), pa.array([word.encode() for word in words], pa.binary())
     large = pa.array(words, pa.large_string())
-    made = [Tally(0).with_rows(0, rows, one, one) for one in (text, raw, large)]
+    made = [RowChecksum(0).with_rows(0, rows, one, one) for one in (text, raw, large)]
     assert made[0] == made[1] == made[2]
-    assert Tally(0).with_rows(0, rows, raw, None).values == made[0].values
+    assert RowChecksum(0).with_rows(0, rows, raw, None).values == made[0].values
 
 
 def test_a_note_goes_with_an_entry_and_comes_back() -> None:
-    made = Tally(7 << 32).with_rows(7 << 32, [0, 1], pa.array([b"a", None]), pa.array(["k", "k"]))
+    made = RowChecksum(7 << 32).with_rows(7 << 32, [0, 1], pa.array([b"a", None]), pa.array(["k", "k"]))
     assert read_note(made.note()) == made
     found = pb.MessageMetadata()
     found.MergeFromString(pb.MessageMetadata(producer_name="p", sequence_id=1, publish_time=2).SerializeToString())

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anabranch.storage.interface import CorruptEntry, LedgerWriter, Payload, StorageError, StorageFull, StoredEntry
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 from tests.support.in_memory.simulated_disk import SimBlocking, SimClock, SimDisk
 
@@ -68,8 +68,8 @@ class Load:
     def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
         assert entry.position not in self.acked
 
-    def store(self) -> EmbeddedLedgers:
-        return EmbeddedLedgers(SETTINGS, self.disk, SimBlocking(), self.clock, publish_time_of)
+    def store(self) -> EmbeddedLedgerStore:
+        return EmbeddedLedgerStore(SETTINGS, self.disk, SimBlocking(), self.clock, publish_time_of)
 
     async def run(self, rounds: int, *, closes: bool) -> None:
         store = self.store()
@@ -83,7 +83,7 @@ class Load:
         except (StorageError, OSError):
             return  # the power cut, seen from inside
 
-    async def _round(self, store: EmbeddedLedgers, writers: list[LedgerWriter]) -> None:
+    async def _round(self, store: EmbeddedLedgerStore, writers: list[LedgerWriter]) -> None:
         random = self.random
         if not writers or (len(writers) < 4 and random.random() < 0.3):
             writers.append(store.create(self.next_ledger))
@@ -200,7 +200,7 @@ def test_a_flipped_byte_costs_at_most_the_entry_it_hits(seed: int, place: float,
     run(scenario())
 
 
-async def damages(load: Load, store: EmbeddedLedgers) -> list[tuple[int, int]]:
+async def damages(load: Load, store: EmbeddedLedgerStore) -> list[tuple[int, int]]:
     """Acknowledged entries that cannot be read; each must be refused with its file and place, the others be intact."""
     lost: list[tuple[int, int]] = []
     for ledger_id in sorted({ledger for ledger, _ in load.acked} - load.deleted):
@@ -224,7 +224,7 @@ async def damages(load: Load, store: EmbeddedLedgers) -> list[tuple[int, int]]:
 class TightLoad(Load):
     """The same load on a device that gets full and gets room again, again and again."""
 
-    async def _round(self, store: EmbeddedLedgers, writers: list[LedgerWriter]) -> None:
+    async def _round(self, store: EmbeddedLedgerStore, writers: list[LedgerWriter]) -> None:
         used = sum(len(node.data) for node in self.disk.names.values())
         self.disk.bytes_max = used + self.random.choice([0, 500, 5_000, 20_000, 80_000, 300_000, 1 << 30])
         try:

@@ -22,7 +22,7 @@ from anabranch.model.position import EARLIEST, Position
 from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.storage.interface import Payload, StorageError
 from anabranch.storage.ledger.ledger_ids import LedgerIds
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.topic.topic_log import StoredEntry, TopicLog, TopicLogSettings
 from tests.support.in_memory.simulated_disk import SimBlocking, SimClock, SimDisk
@@ -71,9 +71,9 @@ class Life:
     def persist_failed(self, error: StorageError, context: Any) -> None:
         assert context not in self.confirmed.values()
 
-    async def open(self) -> tuple[EmbeddedLedgers, TopicLog]:
+    async def open(self) -> tuple[EmbeddedLedgerStore, TopicLog]:
         await self.metadata.open()
-        store = EmbeddedLedgers(STORAGE, self.disk, SimBlocking(), self.clock, publish_time_of)
+        store = EmbeddedLedgerStore(STORAGE, self.disk, SimBlocking(), self.clock, publish_time_of)
         await store.__aenter__()
         records = MetadataRecords(self.metadata)
         topic = await TopicLog.open(

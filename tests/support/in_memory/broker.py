@@ -20,7 +20,7 @@ from anabranch.broker.subscription.consumer import (
 )
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
-from anabranch.broker.topic_registry.registry import Topics
+from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -69,8 +69,8 @@ class BrokerWorld:
         self.topics = self._topics()
         self._ids = 0
 
-    def _topics(self) -> Topics:
-        topics = Topics(
+    def _topics(self) -> TopicRegistry:
+        topics = TopicRegistry(
             self.catalog, self._open_log, settings=self.settings, clock=self.clock, check_writable=self._check_writable
         )
         self.ledgers.on_group_end = topics.group_ended

@@ -19,11 +19,11 @@ from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record
 from anabranch.controller.segment_host import (
     Answer,
+    FencingToken,
     HostCapabilities,
     HostEvent,
     HostOutcomeUnknown,
     HostUnavailable,
-    Mandate,
     Request,
     SegmentRef,
     SegmentStats,
@@ -91,7 +91,7 @@ class FaultyHost:
     def capabilities(self) -> HostCapabilities:
         return self._inner.capabilities
 
-    async def ask(self, mandate: Mandate, request: Request) -> Answer:
+    async def ask(self, mandate: FencingToken, request: Request) -> Answer:
         fate = await self._faults.strike(f"{type(request).__name__} {request.segment.segment_id}")
         if fate == "refused":
             raise HostUnavailable("not reached")
@@ -137,7 +137,7 @@ class PlaceOf:
     def is_here(self, topic: TopicName) -> bool:
         return self.believes or self.placing.owner == self.broker
 
-    def whereabouts(self, topic: TopicName) -> Url | None:
+    def owner_address(self, topic: TopicName) -> Url | None:
         return None if self.placing.owner is None else Url(f"pulsar://{self.placing.owner}")
 
     def tenure(self, topic: TopicName) -> int | None:

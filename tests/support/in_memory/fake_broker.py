@@ -15,7 +15,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, read_command
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX, FrameDecoder
 
-PATIENCE = 10.0
+RETRY_DELAYS = 10.0
 
 
 @dataclass
@@ -77,7 +77,7 @@ class FakeBroker:
 
     async def expect(self, *kinds: int) -> Heard:
         """The next command that is not housekeeping; it must be one of these."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             heard = await self._inbox.get()
         names = [BaseCommand.Type.Name(kind) for kind in kinds]
         assert heard.kind in kinds, f"{BaseCommand.Type.Name(heard.kind)} came instead of {names}: {heard.body}"

@@ -6,7 +6,7 @@ from itertools import count
 from typing import Any
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.broker.name_generator import NameGiver
+from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.schemas.registry import SchemaRegistry
 from anabranch.broker.schemas.settings import SchemaSettings
 from anabranch.metadata.interface import MetadataStore
@@ -17,5 +17,5 @@ _starts = count()
 
 
 def new_registry(store: MetadataStore, catalog: Catalog, clock: Clock, **settings: Any) -> SchemaRegistry:
-    names = NameGiver(f"test{next(_starts)}")
+    names = NameGenerator(f"test{next(_starts)}")
     return SchemaRegistry(store, catalog, SimBlocking(), clock, SchemaSettings(**settings), names.schema)

@@ -11,11 +11,28 @@ from dataclasses import dataclass, field
 
 from anabranch.client.config import Batching
 from anabranch.client.errors import ClientError
-from anabranch.client.messages.outgoing import Entry, Record
+from anabranch.client.messages.outgoing import Entry, OutgoingMessage
 from anabranch.client.producer.ancestry import Ancestor, Ancestry
-from anabranch.client.producer.producer_effects import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
-from anabranch.client.producer.producer_state import Lanes
-from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
+from anabranch.client.producer.producer_effects import (
+    AskLayout,
+    CloseRequest,
+    Drop,
+    LanesEffect,
+    On,
+    Open,
+    Reopen,
+    SegmentLane,
+)
+from anabranch.client.producer.producer_state import ProducerState
+from anabranch.client.producer.segment_producer_state import (
+    Arm,
+    Effect,
+    Failed,
+    Reconnect,
+    SegmentProducerState,
+    Stored,
+    Transmit,
+)
 from anabranch.client.topic.topic_view import Plan, TopicView
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
@@ -63,8 +80,8 @@ class LanesWorld:
         self.epochs: list[Layout] = [self.layout]
         self.store = {one.segment_id: SegmentStore(one) for one in self.layout.active}
         self.plan: Replacement | None = None
-        self.lanes = Lanes(lambda: Lane("p", Batching(max_messages=batch, max_delay=60)))
-        self.lines: dict[Track, Line] = {}
+        self.lanes = ProducerState(lambda: SegmentProducerState("p", Batching(max_messages=batch, max_delay=60)))
+        self.lines: dict[SegmentLane, Line] = {}
         self.sent: list[str] = []
         self.stored: list[str] = []
         self.failures: list[ClientError] = []
@@ -81,7 +98,9 @@ class LanesWorld:
         text = f"{key or '-'} {order}"
         self.sent.append(text)
         hashed = -1 if key is None else HASHES[key]
-        record = Record(order if sequence_id is None else sequence_id, text.encode(), key, hash=hashed, order=order)
+        record = OutgoingMessage(
+            order if sequence_id is None else sequence_id, text.encode(), key, hash=hashed, order=order
+        )
         track, effects = self.lanes.append(record)
         if track is not None:
             self.perform([On(track, effects)])
@@ -143,7 +162,7 @@ class LanesWorld:
 
     # -- connections
 
-    def ask(self, track: Track) -> None:
+    def ask(self, track: SegmentLane) -> None:
         """PRODUCER reaches the broker, which says what it knows at this moment."""
         if track not in self.lines or self.lines[track].is_producer or self.lines[track].to_client:
             return
@@ -166,12 +185,12 @@ class LanesWorld:
             Ancestor(one.segment.segment_id, one.segment.hash_range, one.last_sequence, RingHash.LOW16) for one in older
         )
 
-    def cut(self, track: Track) -> None:
+    def cut(self, track: SegmentLane) -> None:
         if track in self.lines:
             self.lines[track] = Line()
             self.perform(self.lanes.lost(track))
 
-    def serve(self, track: Track, count: int = 1) -> None:
+    def serve(self, track: SegmentLane, count: int = 1) -> None:
         """The broker reads what was sent to it."""
         line = self.lines.get(track)
         while line is not None and line.to_broker and count > 0:
@@ -187,7 +206,7 @@ class LanesWorld:
             elif not self.is_ours:
                 line.to_client.append(("refused",))
 
-    def hear(self, track: Track, count: int = 1) -> None:
+    def hear(self, track: SegmentLane, count: int = 1) -> None:
         """The client reads what the broker said."""
         while (line := self.lines.get(track)) is not None and line.to_client and count > 0:
             count -= 1
@@ -223,7 +242,7 @@ class LanesWorld:
                     self.lines[track] = Line()
                 case Reopen(track):
                     self.lines[track] = Line()
-                case Farewell(track):
+                case CloseRequest(track):
                     if (line := self.lines.get(track)) is not None and not line.is_closed:
                         line.is_closed = True
                         line.to_broker.append("close")
@@ -232,7 +251,7 @@ class LanesWorld:
                 case AskLayout():
                     self.wants_layout = True
 
-    def _on(self, track: Track, effects: Sequence[Effect]) -> None:
+    def _on(self, track: SegmentLane, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Transmit(entry):
@@ -249,7 +268,7 @@ class LanesWorld:
                 case Reconnect(reason):
                     raise AssertionError(reason)
 
-    def check_barrier(self, track: Track, entry: Entry) -> None:
+    def check_barrier(self, track: SegmentLane, entry: Entry) -> None:
         """Nothing of a key goes out while an older send of it waits elsewhere."""
         for other in self.lanes.tracks:
             if other is not track:

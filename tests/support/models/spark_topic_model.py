@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from anabranch.model.position import EARLIEST, Position
 from anabranch.spark.offsets.partitions import Range
-from anabranch.spark.offsets.topic_view import Stretch, View
+from anabranch.spark.offsets.topic_view import SegmentExtent, View
 
 RING = 65_536
 Message = tuple[int, int]
@@ -26,10 +26,10 @@ class PaperSegment:
     last: Position = EARLIEST
     trimmed_to: Position = EARLIEST
 
-    def stretch(self, known: set[int], topic: str | None) -> Stretch:
+    def stretch(self, known: set[int], topic: str | None) -> SegmentExtent:
         end = Position(self.last.ledger, self.last.entry + 1) if self.last != EARLIEST else Position(0, 0)
         first = min(self.entries, default=max(Position(self.ledger, 0), end))
-        return Stretch(
+        return SegmentExtent(
             self.one,
             self.span,
             first,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from anabranch.cluster.slots import SLOTS
 from anabranch.model.names import TopicName
-from anabranch.node.adapters.placement import ClusterPlace
+from anabranch.node.adapters.placement import ClusterPlacement
 from anabranch.node.node import Node
 from anabranch.node.settings.node import NodeSettings
 from anabranch.runtime.clock import SystemClock
@@ -41,9 +41,9 @@ async def nodes(directory: Path, *names: str, **more: object) -> AsyncIterator[l
         yield found
 
 
-def place_of(node: Node) -> ClusterPlace:
+def place_of(node: Node) -> ClusterPlacement:
     place = node.services.cluster
-    assert isinstance(place, ClusterPlace)
+    assert isinstance(place, ClusterPlacement)
     return place
 
 

@@ -25,7 +25,7 @@ from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
 from anabranch.storage.interface import Payload, StorageError, StoredEntry
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 
 LEDGERS = 3
@@ -77,7 +77,7 @@ def say(line: str) -> None:
 class Talker:
     """Reports every outcome and keeps the pipeline full."""
 
-    def __init__(self, store: EmbeddedLedgers, first_ledger: int) -> None:
+    def __init__(self, store: EmbeddedLedgerStore, first_ledger: int) -> None:
         self._writers = [store.create(first_ledger + number) for number in range(LEDGERS)]
         self._lines: list[str] = []
         self.ended = asyncio.Event()
@@ -109,7 +109,7 @@ class Talker:
 async def append(directory: str, broker: str, pause_at: Callable[[str], None]) -> int:
     blocking = ThreadBlocking(2)
     settings = small_settings(directory, broker)
-    store = EmbeddedLedgers(settings, RealDisk(), blocking, SystemClock(), publish_time_of, pause_at=pause_at)
+    store = EmbeddedLedgerStore(settings, RealDisk(), blocking, SystemClock(), publish_time_of, pause_at=pause_at)
     async with store:
         say("ready")
         talker = Talker(store, 1)
@@ -124,7 +124,7 @@ async def append(directory: str, broker: str, pause_at: Callable[[str], None]) -
 class Filler:
     """Appends one entry at a time to ledger after ledger; a full device ends a ledger."""
 
-    def __init__(self, store: EmbeddedLedgers) -> None:
+    def __init__(self, store: EmbeddedLedgerStore) -> None:
         self._store = store
         self._outcome: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
         self._ledger = 0
@@ -164,7 +164,7 @@ async def fill(directory: str, broker: str, file_bytes_max: int) -> int:
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes_max, resource.RLIM_INFINITY))
     blocking = ThreadBlocking(2)
     settings = small_settings(directory, broker)
-    async with EmbeddedLedgers(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
+    async with EmbeddedLedgerStore(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
         filler = Filler(store)
         resumed = asyncio.Event()
         store.on_resumed = resumed.set
@@ -185,7 +185,7 @@ async def take_over(directory: str, broker: str, victim: str, pause_at: Callable
             pause_at(name)
 
     settings = small_settings(directory, broker)
-    store = EmbeddedLedgers(settings, RealDisk(), blocking, SystemClock(), publish_time_of, pause_at=only_later)
+    store = EmbeddedLedgerStore(settings, RealDisk(), blocking, SystemClock(), publish_time_of, pause_at=only_later)
     async with store:
         is_armed = True
         recovery = await store.take_over(victim)

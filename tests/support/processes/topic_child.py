@@ -21,7 +21,7 @@ from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
 from anabranch.storage.interface import Payload, StorageError
 from anabranch.storage.ledger.ledger_ids import LedgerIds
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
 
@@ -36,7 +36,7 @@ def publish_time_of(payload: Payload) -> int:
 class RealTopics:
     """Topic logs on the embedded store and SQLite, in one directory."""
 
-    def __init__(self, ledgers: EmbeddedLedgers, records: MetadataRecords) -> None:
+    def __init__(self, ledgers: EmbeddedLedgerStore, records: MetadataRecords) -> None:
         self.ledgers, self.records, self.ids = ledgers, records, LedgerIds(records)
 
     async def open(self, name: str = "topic", settings: TopicLogSettings = KEEP) -> TopicLog:
@@ -57,7 +57,7 @@ async def real_topics(directory: Path, **storage: Any) -> AsyncIterator[RealTopi
     try:
         async with (
             open_store(f"sqlite:///{directory / 'metadata'}", clock) as store,
-            EmbeddedLedgers(
+            EmbeddedLedgerStore(
                 StorageSettings(dir=directory / "data", **storage), RealDisk(), blocking, clock, publish_time_of
             ) as ledgers,
         ):

@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from anabranch.cluster.broker_info import Card
+from anabranch.cluster.broker_info import BrokerInfo
 from anabranch.cluster.cluster import SLOTS_KEY, Cluster
-from anabranch.cluster.slot_table import Seat, Table, decode_table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table, decode_table
 from anabranch.cluster.slots import SLOTS
 from anabranch.metadata.interface import Change
 from anabranch.metadata.memory.data import MemoryData
@@ -77,8 +77,8 @@ class Broker:
         self.world.say(f"{self.name}#{self.generation}: {what}")
 
     @property
-    def seat(self) -> Seat:
-        return Seat(self.name, self.generation)
+    def seat(self) -> BrokerIncarnation:
+        return BrokerIncarnation(self.name, self.generation)
 
     @property
     def is_fence_held(self) -> bool:
@@ -120,7 +120,7 @@ class Broker:
         self.say("ends")
 
     def _make_cluster(self) -> Cluster:
-        card = Card(self.name, self.generation, f"pulsar://{self.name}", f"http://{self.name}", "v", "0", 0)
+        card = BrokerInfo(self.name, self.generation, f"pulsar://{self.name}", f"http://{self.name}", "v", "0", 0)
         return Cluster(
             self.store,
             card,
@@ -236,7 +236,7 @@ class Broker:
 
     # -- the cluster's Serving
 
-    async def close(self, heirs: Mapping[int, Card | None]) -> Callable[[], None]:
+    async def close(self, heirs: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
         await self.pause()
         fails_at = (
             self.world.chance.choice(sorted(heirs)) if self.world.chance.random() < self.faults.trouble / 4 else -1

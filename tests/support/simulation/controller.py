@@ -22,10 +22,10 @@ from anabranch.controller.records.subscription_registry import Registry, Subscri
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record, encode_record
 from anabranch.controller.segment_host import (
+    FencingToken,
     HostError,
     HostOutcomeUnknown,
     HostUnavailable,
-    Mandate,
     Request,
     SegmentRef,
 )
@@ -53,7 +53,7 @@ from anabranch.controller.topic.operation_events import (
     TellLayout,
     TellPlan,
 )
-from anabranch.controller.topic.operation_workflow import Operations
+from anabranch.controller.topic.operation_workflow import OperationWorkflow
 from anabranch.controller.topic.subscription_workflow import (
     CursorRest,
     CursorRested,
@@ -204,7 +204,7 @@ class World:
                 self.at(there + (150 if fate == "slow" else 0), arrive)
 
     def ask_host(
-        self, mandate: Mandate, request: Request, answered: Callable[[Any], None], failed: Callable[[Error], None]
+        self, mandate: FencingToken, request: Request, answered: Callable[[Any], None], failed: Callable[[Error], None]
     ) -> None:
         owner = request.segment.segment_id % 3
 
@@ -412,7 +412,7 @@ class Leader:
 
     def __init__(self, world: World, term: int) -> None:
         self.world, self.term = world, term
-        self.ops = Operations(TOPIC, term, limits=LIMITS, create_ms_max=1_500)
+        self.ops = OperationWorkflow(TOPIC, term, limits=LIMITS, create_ms_max=1_500)
         self.subs = Subscriptions(TOPIC, term)
         self.is_dead = False
         self.is_frozen = False
@@ -495,7 +495,7 @@ class Leader:
                 self._remove(machine, incarnation, expected)
             case Ask(request):
                 world.ask_host(
-                    Mandate(self.term, next(self._numbers)),
+                    FencingToken(self.term, next(self._numbers)),
                     request,
                     lambda answer: deliver(machine, Answered(request, answer)),
                     lambda error: deliver(machine, Failed(request, error)),

@@ -22,11 +22,11 @@ from anabranch.metadata.memory.faults import Fate, Kind, Loss, Operation
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.recipes.session_keeper import Lease, SessionKeeper
 from anabranch.runtime.clock import Timer
-from anabranch.runtime.retry_delays import Patience
+from anabranch.runtime.retry_delays import RetryDelays
 from tests.support.in_memory.simulated_loop import LoopClock, run_simulated
 
 TTL_MS = 2_000
-PATIENCE = Patience(answer_s=1.0, spread_s=0.05, retry_s=0.05, retry_s_max=0.5)
+RETRY_DELAYS = RetryDelays(answer_s=1.0, spread_s=0.05, retry_s=0.05, retry_s_max=0.5)
 LINES_SHOWN = 80
 
 
@@ -123,7 +123,7 @@ class Process:
         self.faults = SeededFaults(world.chance, world.trouble, world.latency_s)
         self.store = MemoryStore(self.clock, world.data, self.faults, name)
         self.keeper = SessionKeeper(
-            self.store, name=name, ttl_ms=TTL_MS, clock=self.clock, chance=world.chance, patience=PATIENCE
+            self.store, name=name, ttl_ms=TTL_MS, clock=self.clock, chance=world.chance, patience=RETRY_DELAYS
         )
         self.is_dead = False
         self.is_cut = False

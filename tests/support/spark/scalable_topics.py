@@ -12,7 +12,7 @@ from anabranch.admin.blocking.scalable import ScalableTopics
 from anabranch.testing.broker import Broker
 from tests.support.spark.session import Traffic
 
-PATIENCE = 60.0
+RETRY_DELAYS = 60.0
 
 
 class ScalableBroker(Broker):
@@ -52,7 +52,7 @@ class ScalableBroker(Broker):
 
     @contextmanager
     def _topics(self) -> Iterator[ScalableTopics]:
-        with blocking.connect(self.http_url, timeout=PATIENCE) as admin:
+        with blocking.connect(self.http_url, timeout=RETRY_DELAYS) as admin:
             yield admin.scalable_topics
 
 
@@ -78,6 +78,6 @@ class Unrest:
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
-        self._thread.join(PATIENCE)
+        self._thread.join(RETRY_DELAYS)
         if self._failure is not None:
             raise self._failure

@@ -22,7 +22,7 @@ import pytest
 from anabranch import blocking
 from tests.services.available import REQUIRE, is_required
 
-PATIENCE = 300.0
+RETRY_DELAYS = 300.0
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -137,14 +137,14 @@ def check_key_order(rows: Iterable[Any]) -> None:
         last[one["k"]] = one["n"]
 
 
-def wait_until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE) -> None:
+def wait_until(holds: Callable[[], bool], what: str, within_s: float = RETRY_DELAYS) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.05)  # a poll of the outside world, bounded by the deadline
 
 
-def finish(query: Any, within_s: float = PATIENCE) -> None:
+def finish(query: Any, within_s: float = RETRY_DELAYS) -> None:
     """An AvailableNow query to its end; raises why it failed."""
     assert query.awaitTermination(within_s), "the query did not end in time"
     assert query.exception() is None

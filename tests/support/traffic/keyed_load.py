@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from anabranch import MessageId, Producer
 from tests.support.traffic.delivery_audit import Numbered, Verdict, by_stream, decode, encode, judge
 
-PATIENCE = 60.0
+RETRY_DELAYS = 60.0
 PENDING_BYTES_MAX = 1 << 20
 PAUSE_SECONDS = 0.002
 
@@ -48,12 +48,12 @@ class KeyedLoad:
         finally:
             self._is_over = True
             await task
-            await self._producer.flush(timeout=PATIENCE)
+            await self._producer.flush(timeout=RETRY_DELAYS)
 
     async def progress(self, count: int = 100) -> None:
         """Until so many that are not sent yet are confirmed."""
         first = len(self.futures)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(RETRY_DELAYS):
             while len(self.futures) < first + count:
                 self._news.clear()
                 await self._news.wait()

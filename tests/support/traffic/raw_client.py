@@ -15,7 +15,7 @@ from anabranch.protocol.entry import build_entry
 from anabranch.protocol.frames import FrameDecoder
 from anabranch.protocol.replies import PONG_FRAME
 
-PATIENCE = 30.0
+RETRY_DELAYS = 30.0
 
 
 class Received:
@@ -93,7 +93,7 @@ class RawClient:
 
     # -- receiving
 
-    async def until(self, fits: Any, patience: float = PATIENCE) -> Received:
+    async def until(self, fits: Any, patience: float = RETRY_DELAYS) -> Received:
         """The first frame that fits, taken out of the inbox."""
         async with asyncio.timeout(patience):
             while True:
@@ -105,10 +105,10 @@ class RawClient:
                 self._news.clear()
                 await self._news.wait()
 
-    async def expect(self, kind: int, patience: float = PATIENCE) -> Received:
+    async def expect(self, kind: int, patience: float = RETRY_DELAYS) -> Received:
         return await self.until(lambda one: one.kind == kind, patience)
 
-    async def wait_closed(self, patience: float = PATIENCE) -> None:
+    async def wait_closed(self, patience: float = RETRY_DELAYS) -> None:
         async with asyncio.timeout(patience):
             while not self.is_closed:
                 self._news.clear()
@@ -154,7 +154,7 @@ class RawClient:
         entry = build_entry(data, sequence_id=sequence)
         self.write(frame_with_payload(BaseCommand(type=BaseCommand.SEND, send=body), entry))
 
-    async def receipt(self, patience: float = PATIENCE) -> Any:
+    async def receipt(self, patience: float = RETRY_DELAYS) -> Any:
         return (await self.expect(BaseCommand.SEND_RECEIPT, patience)).body
 
     async def subscribe(
@@ -172,7 +172,7 @@ class RawClient:
     def flow(self, permits: int, consumer_id: int = 1) -> None:
         self.tell(BaseCommand.FLOW, consumer_id=consumer_id, messagePermits=permits)
 
-    async def message(self, patience: float = PATIENCE) -> Any:
+    async def message(self, patience: float = RETRY_DELAYS) -> Any:
         return (await self.expect(BaseCommand.MESSAGE, patience)).body
 
     async def messages(self, count: int) -> list[Position]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.name_generator import NameGiver
+from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.publish.window import Window
 from anabranch.broker.stats.topic_stats import merged
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
@@ -55,7 +55,7 @@ def test_delayed_entries_come_due_in_position_order() -> None:
 
 
 def test_given_names_are_all_different() -> None:
-    giver = NameGiver("x")
+    giver = NameGenerator("x")
     assert len({giver.producer(), giver.producer(), giver.consumer(), giver.consumer()}) == 4
 
 

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.broker.publish.producer import Producer, Publish
-from anabranch.broker.publish.publish_rate_limiter import PublishGate
-from anabranch.broker.subscription.dispatch_rate_limiter import Brake
-from anabranch.broker.token_bucket import NO_LIMIT, SUBSCRIBERS_MAX, Allowance, Rate, SubscribeRates, Throttle
+from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
+from anabranch.broker.subscription.dispatch_rate_limiter import DispatchRateLimiter
+from anabranch.broker.token_bucket import NO_LIMIT, SUBSCRIBERS_MAX, Allowance, Rate, RateLimiter, SubscribeRates
 from tests.support.in_memory.publisher import make_producer, send
 from tests.support.in_memory.topic_log import ManualClock
 
 
 def test_a_full_bucket_grants_one_period_at_once_and_then_makes_wait() -> None:
-    throttle = Throttle(Rate(10, 0, 2.0), 100.0)
+    throttle = RateLimiter(Rate(10, 0, 2.0), 100.0)
     for _ in range(10):
         assert throttle.wait_seconds(100.0) == 0
         throttle.take(1, 1_000_000)
@@ -23,7 +23,7 @@ def test_a_full_bucket_grants_one_period_at_once_and_then_makes_wait() -> None:
 
 
 def test_debt_is_paid_off_by_waiting() -> None:
-    throttle = Throttle(Rate(0, 100), 0.0)
+    throttle = RateLimiter(Rate(0, 100), 0.0)
     throttle.take(1, 1_000)
     assert throttle.wait_seconds(0.0) > 9
     assert throttle.wait_seconds(5.0) > 4
@@ -31,7 +31,7 @@ def test_debt_is_paid_off_by_waiting() -> None:
 
 
 def test_both_dimensions_count() -> None:
-    throttle = Throttle(Rate(5, 100), 0.0)
+    throttle = RateLimiter(Rate(5, 100), 0.0)
     throttle.take(1, 150)
     assert throttle.wait_seconds(0.0) > 0
     assert throttle.allowance() == Allowance(4, 1)
@@ -45,7 +45,7 @@ def test_both_dimensions_count() -> None:
 def test_never_more_than_the_rate_a_period_and_one_step(
     amount: int, period: float, steps: list[tuple[float, int]]
 ) -> None:
-    throttle, now, granted, largest = Throttle(Rate(amount, 0, period), 0.0), 0.0, 0, 0
+    throttle, now, granted, largest = RateLimiter(Rate(amount, 0, period), 0.0), 0.0, 0, 0
     for pause, wanted in steps:
         now += pause
         if throttle.wait_seconds(now) == 0:
@@ -56,7 +56,7 @@ def test_never_more_than_the_rate_a_period_and_one_step(
 
 
 def test_time_that_runs_backwards_gives_nothing() -> None:
-    throttle = Throttle(Rate(1, 0), 10.0)
+    throttle = RateLimiter(Rate(1, 0), 10.0)
     throttle.take(1, 0)
     assert throttle.wait_seconds(5.0) > 0
     assert throttle.wait_seconds(11.0) == 0
@@ -90,7 +90,7 @@ class Line:
     def __init__(self, rate: Rate) -> None:
         self.clock = ManualClock()
         self.gone: list[Publish] = []
-        self.gate: PublishGate | None = PublishGate(rate, self.clock, self.release)
+        self.gate: PublishRateLimiter | None = PublishRateLimiter(rate, self.clock, self.release)
 
     def publish(self, producer: Producer, sequence: int) -> None:
         producer.held.append(send(producer, sequence))
@@ -150,8 +150,8 @@ def test_a_stopped_gate_lets_nobody_through() -> None:
 
 def test_a_brake_charges_what_was_delivered_and_resumes() -> None:
     clock, resumed = ManualClock(), []
-    own, shared = Throttle(Rate(10, 0), clock.monotonic()), Throttle(Rate(0, 500), clock.monotonic())
-    brake = Brake((own, shared), clock, lambda: resumed.append(clock.monotonic()))
+    own, shared = RateLimiter(Rate(10, 0), clock.monotonic()), RateLimiter(Rate(0, 500), clock.monotonic())
+    brake = DispatchRateLimiter((own, shared), clock, lambda: resumed.append(clock.monotonic()))
     brake.charge(1_000, 1_000_000)  # of before the rate was set
     assert brake.allowance() == Allowance(10, 500)
     brake.charge(1_004, 1_000_100)
@@ -167,7 +167,7 @@ def test_a_brake_charges_what_was_delivered_and_resumes() -> None:
 
 def test_a_closed_brake_does_not_resume() -> None:
     clock, resumed = ManualClock(), []
-    brake = Brake((Throttle(Rate(1, 0), clock.monotonic()),), clock, lambda: resumed.append(1))
+    brake = DispatchRateLimiter((RateLimiter(Rate(1, 0), clock.monotonic()),), clock, lambda: resumed.append(1))
     brake.charge(0, 0)
     brake.charge(5, 5)
     assert brake.allowance() is None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import anabranch
-from anabranch.cli.errors import EXIT_FAILED, EXIT_USAGE, complain, lines_of
+from anabranch.cli.errors import EXIT_FAILED, EXIT_USAGE, lines_of, report_error
 from anabranch.cli.main import COMMANDS, main
 from anabranch.cli.serve.ready_banner import Greeting
 from anabranch.cli.serve.standalone import DEFAULT_DATA, flag_layer, settings_layers
@@ -101,11 +101,11 @@ def test_failures_are_lines() -> None:
 
 
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert complain(Busy("in use")) == EXIT_FAILED
-    assert complain(SettingsError(["x"])) == EXIT_USAGE
+    assert report_error(Busy("in use")) == EXIT_FAILED
+    assert report_error(SettingsError(["x"])) == EXIT_USAGE
     assert capsys.readouterr().err == "anabranch: in use\nanabranch: x\n"
     with pytest.raises(KeyError):
-        complain(KeyError("a bug"))
+        report_error(KeyError("a bug"))
 
 
 def test_greeting_tells_where_and_how() -> None:

@@ -12,7 +12,7 @@ from anabranch.client import blocking, client
 from anabranch.client.config import Backoff, Batching
 from anabranch.client.connection.address import Address
 from anabranch.client.consumer import checkpoint_consumer, queue_consumer, stream_consumer
-from anabranch.client.consumer.cumulative_acks import KEPT_MAX, DeliveryLog
+from anabranch.client.consumer.cumulative_acks import KEPT_MAX, CumulativeAckLog
 from anabranch.client.errors import BadOption, BadServiceUrl, Refused, refusal
 from anabranch.client.messages.message import MessageId
 from anabranch.client.producer import producer
@@ -117,7 +117,7 @@ def test_backoff_grows_to_its_maximum_and_stays_there() -> None:
 
 
 def test_a_cumulative_ack_covers_every_lane_up_to_its_message() -> None:
-    log = DeliveryLog[int]()
+    log = CumulativeAckLog[int]()
     ids = [MessageId("t", 1, n, lane=n % 2) for n in range(6)]
     numbers = [log.handed_out(one.lane, one) for one in ids]
     assert log.covered(numbers[2], ids[2].lane, ids[2]) == {0: ids[2], 1: ids[1]}
@@ -126,7 +126,7 @@ def test_a_cumulative_ack_covers_every_lane_up_to_its_message() -> None:
 
 
 def test_what_a_lane_handed_out_before_it_was_another_one_covers_nothing() -> None:
-    log = DeliveryLog[str]()
+    log = CumulativeAckLog[str]()
     before = MessageId("t", 1, 5, lane=0)
     number = log.handed_out("old", before)
     log.forget("old")
@@ -136,7 +136,7 @@ def test_what_a_lane_handed_out_before_it_was_another_one_covers_nothing() -> No
 
 
 def test_a_long_log_is_thinned_and_never_covers_too_much() -> None:
-    log = DeliveryLog[int]()
+    log = CumulativeAckLog[int]()
     ids = [MessageId("t", 1, n, lane=n % 2) for n in range(KEPT_MAX * 5)]
     numbers = [log.handed_out(one.lane, one) for one in ids]
     middle = len(ids) // 2

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.cluster.broker_info import Card
+from anabranch.cluster.broker_info import BrokerInfo
 from anabranch.cluster.cluster_view import ClusterView
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 from anabranch.cluster.slots import SLOTS, slot_of
 
 TOPIC = "persistent://public/default/t"
-ONE, TWO = Seat("one", 1), Seat("two", 1)
+ONE, TWO = BrokerIncarnation("one", 1), BrokerIncarnation("two", 1)
 
 
-def card(seat: Seat, *, volume_id: str = "v", is_draining: bool = False) -> Card:
-    return Card(
+def card(seat: BrokerIncarnation, *, volume_id: str = "v", is_draining: bool = False) -> BrokerInfo:
+    return BrokerInfo(
         broker=seat.broker,
         incarnation=seat.incarnation,
         service_url="pulsar://h:1",
@@ -26,14 +26,14 @@ def card(seat: Seat, *, volume_id: str = "v", is_draining: bool = False) -> Card
     )
 
 
-def view(table: Table, *cards: Card) -> ClusterView:
+def view(table: Table, *cards: BrokerInfo) -> ClusterView:
     found = ClusterView()
     found.note_table(table)
     found.cards = {one.broker: one for one in cards}
     return found
 
 
-def held(seat: Seat, serial: int = 1) -> Table:
+def held(seat: BrokerIncarnation, serial: int = 1) -> Table:
     return replace(Table().with_holders(dict.fromkeys(range(SLOTS), seat)), serial=serial)
 
 
@@ -45,7 +45,7 @@ def test_a_topic_is_where_the_holder_of_its_slot_is_registered() -> None:
 
 
 def test_nobody_serves_what_an_earlier_life_held_or_a_dead_one_holds() -> None:
-    assert view(held(ONE), card(Seat("one", 2))).card_of(TOPIC) is None
+    assert view(held(ONE), card(BrokerIncarnation("one", 2))).card_of(TOPIC) is None
     assert view(held(ONE)).card_of(TOPIC) is None
     assert view(held(ONE).with_dead([ONE]), card(ONE)).card_of(TOPIC) is None
     assert view(Table(), card(ONE)).card_of(TOPIC) is None and view(Table()).has_free_slots

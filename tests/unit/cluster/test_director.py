@@ -24,18 +24,18 @@ from anabranch.cluster.director import (
     plan,
 )
 from anabranch.cluster.slot_assignment import Member
-from anabranch.cluster.slot_table import Seat, Slot, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Slot, Table
 from anabranch.cluster.slots import SLOTS
 
-A, B, C = Seat("a", 1), Seat("b", 1), Seat("c", 1)
-A2 = Seat("a", 2)
+A, B, C = BrokerIncarnation("a", 1), BrokerIncarnation("b", 1), BrokerIncarnation("c", 1)
+A2 = BrokerIncarnation("a", 2)
 
 
-def there(*seats: Seat, draining: Seat | None = None) -> MembersSeen:
+def there(*seats: BrokerIncarnation, draining: BrokerIncarnation | None = None) -> MembersSeen:
     return MembersSeen({seat.broker: Member(seat, seat == draining) for seat in seats})
 
 
-def held(*seats: Seat, serial: int = 10, term: int = 1) -> Table:
+def held(*seats: BrokerIncarnation, serial: int = 10, term: int = 1) -> Table:
     """Slots dealt out in turn."""
     slots = tuple(Slot(seats[number % len(seats)], 1) for number in range(SLOTS))
     return Table(slots, term=term, serial=serial)
@@ -162,20 +162,20 @@ def test_a_seat_that_was_declared_dead_does_not_live_again_by_registering() -> N
     assert sizes(table) == {"a": 256}
     director.handle(TableSaved(6))
     assert director.handle(there(A, B)) == [], "it is over, whatever it registers"
-    assert director.handle(there(A, Seat("b", 2))) != []
+    assert director.handle(there(A, BrokerIncarnation("b", 2))) != []
 
 
 def test_an_earlier_life_than_the_one_that_is_over_gets_nothing() -> None:
-    table = replace(held(A2), over=frozenset({Seat("b", 3)}))
-    assert after(TableSeen(table, 5), there(A2, Seat("b", 2)))[1] == []
-    assert after(TableSeen(table, 5), there(A2, Seat("b", 4)))[1] != []
+    table = replace(held(A2), over=frozenset({BrokerIncarnation("b", 3)}))
+    assert after(TableSeen(table, 5), there(A2, BrokerIncarnation("b", 2)))[1] == []
+    assert after(TableSeen(table, 5), there(A2, BrokerIncarnation("b", 4)))[1] != []
 
 
 def test_over_keeps_the_last_life_of_each_broker() -> None:
-    table = Table().settle([Seat("a", 3), Seat("b", 1)]).settle([Seat("a", 2)])
-    assert table.over == {Seat("a", 3), Seat("b", 1)}
-    assert table.is_lost(Seat("a", 1))
-    assert not table.is_lost(Seat("a", 4))
+    table = Table().settle([BrokerIncarnation("a", 3), BrokerIncarnation("b", 1)]).settle([BrokerIncarnation("a", 2)])
+    assert table.over == {BrokerIncarnation("a", 3), BrokerIncarnation("b", 1)}
+    assert table.is_lost(BrokerIncarnation("a", 1))
+    assert not table.is_lost(BrokerIncarnation("a", 4))
 
 
 # -- moves

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from anabranch.cluster.director import plan
 from anabranch.cluster.planned_moves import plan_move
 from anabranch.cluster.slot_assignment import Member
-from anabranch.cluster.slot_table import Seat, Table
+from anabranch.cluster.slot_table import BrokerIncarnation, Table
 from anabranch.cluster.slots import SLOTS
 
-SEATS = [Seat(f"b{number}", number) for number in range(4)]
+SEATS = [BrokerIncarnation(f"b{number}", number) for number in range(4)]
 
 
 def settled(count: int) -> tuple[Table, dict[str, Member]]:

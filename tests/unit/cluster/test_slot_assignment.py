@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.cluster.slot_assignment import Member, balance, fill
-from anabranch.cluster.slot_table import BadTable, Seat, Slot, Table, decode_table, encode_table
+from anabranch.cluster.slot_table import BadTable, BrokerIncarnation, Slot, Table, decode_table, encode_table
 from anabranch.cluster.slots import SLOTS, is_in_bundle, slot_of, slots_of_bundle
 from anabranch.model.errors import BadName
 
@@ -15,7 +15,7 @@ ALL = frozenset(range(SLOTS))
 
 
 def members(*names: str, draining: str = "") -> dict[str, Member]:
-    return {name: Member(Seat(name, 1), name == draining) for name in names}
+    return {name: Member(BrokerIncarnation(name, 1), name == draining) for name in names}
 
 
 def counts(table: Table) -> dict[str, int]:
@@ -45,12 +45,12 @@ def test_bundles_are_ranges_of_the_same_hash() -> None:
             slots_of_bundle(bad)
 
 
-seats = st.builds(Seat, st.sampled_from(["a", "b", "ü/%"]), st.integers(1, 3))
+seats = st.builds(BrokerIncarnation, st.sampled_from(["a", "b", "ü/%"]), st.integers(1, 3))
 slots = st.builds(Slot, st.none() | seats, st.integers(0, 9), st.none() | seats)
 
 
 @given(st.lists(slots, min_size=4, max_size=4), st.frozensets(seats), st.integers(0, 2**40), st.integers(0, 2**40))
-def test_tables_come_back(some: list[Slot], dead: frozenset[Seat], term: int, serial: int) -> None:
+def test_tables_come_back(some: list[Slot], dead: frozenset[BrokerIncarnation], term: int, serial: int) -> None:
     table = Table(tuple(some * (SLOTS // 4)), dead, term, serial)
     assert decode_table(encode_table(table)) == table
     assert len(encode_table(table)) < 12_000
@@ -78,9 +78,9 @@ def test_a_draining_broker_gives_all_away() -> None:
 
 def test_a_restarted_broker_gets_its_own_slots_again() -> None:
     table = moved(balance(fill(Table(), members("a", "b", "c"), ALL), members("a", "b", "c")))
-    before = table.held_by(Seat("b", 1))
-    after = fill(table, {**members("a", "c"), "b": Member(Seat("b", 2))}, before)
-    assert after.held_by(Seat("b", 2)) == before
+    before = table.held_by(BrokerIncarnation("b", 1))
+    after = fill(table, {**members("a", "c"), "b": Member(BrokerIncarnation("b", 2))}, before)
+    assert after.held_by(BrokerIncarnation("b", 2)) == before
     assert all(after.slots[n].epoch == table.slots[n].epoch + 1 for n in before)
 
 
@@ -91,7 +91,7 @@ def test_always_balanced_with_the_fewest_moves(changes: list[tuple[str, str]]) -
     table = Table()
     for lives, (name, change) in enumerate(changes, 1):
         if change == "join" and name not in present:
-            present[name] = Member(Seat(name, lives))
+            present[name] = Member(BrokerIncarnation(name, lives))
         elif change == "leave":
             present.pop(name, None)
         elif name in present:

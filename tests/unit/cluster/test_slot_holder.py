@@ -7,33 +7,33 @@ from dataclasses import replace
 import pytest
 
 from anabranch.cluster.director import ReadTable, SaveTable, TableRaced, TableSaved, TableSeen
-from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, Effect, Event, GiveUp, Holder, Serve
-from anabranch.cluster.slot_table import Seat, Slot, Table
+from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, Effect, Event, GiveUp, Serve, SlotHolder
+from anabranch.cluster.slot_table import BrokerIncarnation, Slot, Table
 from anabranch.cluster.slots import SLOTS
 
-A, B, C = Seat("a", 1), Seat("b", 1), Seat("c", 1)
+A, B, C = BrokerIncarnation("a", 1), BrokerIncarnation("b", 1), BrokerIncarnation("c", 1)
 ALL = frozenset(range(SLOTS))
 SOME = frozenset({0, 1, 2})
 REST = ALL - SOME
 
 
-def of(seat: Seat, *, serial: int = 10) -> Table:
+def of(seat: BrokerIncarnation, *, serial: int = 10) -> Table:
     return Table((Slot(seat, 1),) * SLOTS, serial=serial)
 
 
-def moving(heir: Seat | None = B, slots: frozenset[int] = SOME, *, serial: int = 11) -> Table:
+def moving(heir: BrokerIncarnation | None = B, slots: frozenset[int] = SOME, *, serial: int = 11) -> Table:
     return replace(of(A), serial=serial).with_heirs(dict.fromkeys(slots, heir))
 
 
-def after(*events: Event) -> tuple[Holder, list[Effect]]:
-    holder = Holder(A)
+def after(*events: Event) -> tuple[SlotHolder, list[Effect]]:
+    holder = SlotHolder(A)
     effects: list[Effect] = holder.begin()
     for event in events:
         effects = holder.handle(event)
     return holder, effects
 
 
-def handing_over() -> tuple[Holder, Table]:
+def handing_over() -> tuple[SlotHolder, Table]:
     """Closed what moves, and asked for the write."""
     holder, effects = after(TableSeen(of(A), 5), TableSeen(moving(), 6), Closed(SOME))
     (save,) = effects
@@ -179,7 +179,9 @@ def test_what_comes_back_is_served_again() -> None:
 LOST = [
     pytest.param(replace(of(A, serial=20), dead=frozenset({A})), "declared dead", id="dead"),
     pytest.param(replace(of(B, serial=20), over=frozenset({A})), "declared dead", id="over"),
-    pytest.param(replace(of(B, serial=20), over=frozenset({Seat("a", 2)})), "declared dead", id="a-later-life-over"),
+    pytest.param(
+        replace(of(B, serial=20), over=frozenset({BrokerIncarnation("a", 2)})), "declared dead", id="a-later-life-over"
+    ),
     pytest.param(of(B, serial=20), "slots were taken away", id="taken"),
 ]
 
@@ -207,7 +209,7 @@ def test_one_that_never_served_learns_that_it_was_replaced_too() -> None:
 
 
 def test_an_earlier_life_that_is_dead_is_not_us() -> None:
-    table = replace(of(A), dead=frozenset({Seat("a", 0)}), over=frozenset({Seat("b", 9)}))
+    table = replace(of(A), dead=frozenset({BrokerIncarnation("a", 0)}), over=frozenset({BrokerIncarnation("b", 9)}))
     assert after(TableSeen(table, 5))[1] == [Serve(ALL)]
 
 

@@ -16,10 +16,9 @@ from anabranch.controller.segment_host import (
     Done,
     Drained,
     Fence,
+    FencingToken,
     HostEvent,
-    Mandate,
     OtherIncarnation,
-    Overtaken,
     Refilled,
     Seal,
     SealFacts,
@@ -27,6 +26,7 @@ from anabranch.controller.segment_host import (
     SegmentMissing,
     SegmentRef,
     SegmentSealed,
+    StaleRequest,
     StaleTerm,
     Start,
     Status,
@@ -42,7 +42,7 @@ CHILD = SegmentRef(TopicName.parse("segment://public/default/orders/0000-ffff-1"
 @pytest.fixture
 def shelf() -> Shelf:
     shelf = Shelf()
-    shelf.apply(Mandate(1, 1), Create("op", REF, (CursorSpec("s", Start.EARLIEST),)), 0)
+    shelf.apply(FencingToken(1, 1), Create("op", REF, (CursorSpec("s", Start.EARLIEST),)), 0)
     return shelf
 
 
@@ -52,32 +52,32 @@ def publish(shelf: Shelf, *sequence_ids: int, at_ms: int = 0) -> None:
 
 
 def test_a_former_leader_can_do_nothing(shelf: Shelf) -> None:
-    assert shelf.apply(Mandate(2, 1), Fence("op", REF), 0) == Status(exists=True, cursors=frozenset({"s"}))
+    assert shelf.apply(FencingToken(2, 1), Fence("op", REF), 0) == Status(exists=True, cursors=frozenset({"s"}))
     with pytest.raises(StaleTerm):
-        shelf.apply(Mandate(1, 99), Seal("op", REF, ()), 0)
+        shelf.apply(FencingToken(1, 99), Seal("op", REF, ()), 0)
     publish(shelf, 0)
 
 
 def test_a_late_creation_does_not_undo_a_deletion(shelf: Shelf) -> None:
     """The fence outlives the segment."""
-    shelf.apply(Mandate(1, 5), Delete("op", REF), 0)
-    with pytest.raises(Overtaken):
-        shelf.apply(Mandate(1, 4), Create("op", REF, ()), 0)
+    shelf.apply(FencingToken(1, 5), Delete("op", REF), 0)
+    with pytest.raises(StaleRequest):
+        shelf.apply(FencingToken(1, 4), Create("op", REF, ()), 0)
     assert shelf.segments == {}
-    assert shelf.apply(Mandate(2, 1), Create("op", REF, ()), 0) == Done()
+    assert shelf.apply(FencingToken(2, 1), Create("op", REF, ()), 0) == Done()
 
 
 def test_fencing_what_is_not_there(shelf: Shelf) -> None:
-    assert shelf.apply(Mandate(3, 1), Fence("op", CHILD), 0) == Status(exists=False)
+    assert shelf.apply(FencingToken(3, 1), Fence("op", CHILD), 0) == Status(exists=False)
     with pytest.raises(StaleTerm):
-        shelf.apply(Mandate(2, 1), Create("op", CHILD, ()), 0)
+        shelf.apply(FencingToken(2, 1), Create("op", CHILD, ()), 0)
 
 
 def test_a_seal_is_final_and_answers_the_same_again(shelf: Shelf) -> None:
     publish(shelf, 0, 4)
-    facts = shelf.apply(Mandate(1, 2), Seal("op", REF, (CHILD,)), 70)
+    facts = shelf.apply(FencingToken(1, 2), Seal("op", REF, (CHILD,)), 70)
     assert facts == SealFacts(Position(0, 1), 70, "op", (("p", 4),))
-    assert shelf.apply(Mandate(2, 1), Seal("op", REF, (CHILD,)), 99) == facts
+    assert shelf.apply(FencingToken(2, 1), Seal("op", REF, (CHILD,)), 99) == facts
     assert shelf.children_of(NAME) == (CHILD,)
     with pytest.raises(SegmentSealed):
         publish(shelf, 5)
@@ -88,7 +88,7 @@ def test_creation_keeps_cursors_where_they_are(shelf: Shelf) -> None:
     publish(shelf, 0, 1)
     shelf.acknowledge(NAME, "s", Position(0, 0))
     cursors = (CursorSpec("s", Start.EARLIEST), CursorSpec("t", Start.LATEST))
-    shelf.apply(Mandate(1, 2), Create("op", REF, cursors), 0)
+    shelf.apply(FencingToken(1, 2), Create("op", REF, cursors), 0)
     assert len(shelf.unread(NAME, "s")) == 1
     assert shelf.unread(NAME, "t") == []
 
@@ -96,19 +96,19 @@ def test_creation_keeps_cursors_where_they_are(shelf: Shelf) -> None:
 def test_another_incarnation(shelf: Shelf) -> None:
     other = SegmentRef(NAME, 2, 0)
     with pytest.raises(OtherIncarnation):
-        shelf.apply(Mandate(2, 1), Create("op", other, ()), 0)
-    assert shelf.apply(Mandate(2, 2), Delete("op", other), 0) == Done()  # what it asks for is so
+        shelf.apply(FencingToken(2, 1), Create("op", other, ()), 0)
+    assert shelf.apply(FencingToken(2, 2), Delete("op", other), 0) == Done()  # what it asks for is so
     assert NAME in shelf.segments
 
 
 def test_a_seek_is_done_once_per_operation(shelf: Shelf) -> None:
     publish(shelf, 10, 20, 30)
-    shelf.apply(Mandate(1, 2), ClearBacklog("clear", REF, "s"), 0)
+    shelf.apply(FencingToken(1, 2), ClearBacklog("clear", REF, "s"), 0)
     assert shelf.unread(NAME, "s") == []
-    shelf.apply(Mandate(1, 3), Seek("seek", REF, "s", 15), 0)
+    shelf.apply(FencingToken(1, 3), Seek("seek", REF, "s", 15), 0)
     assert [entry.sequence_id for _, entry in shelf.unread(NAME, "s")] == [20, 30]
     shelf.acknowledge(NAME, "s", Position(0, 1))
-    shelf.apply(Mandate(2, 1), Seek("seek", REF, "s", 15), 0)
+    shelf.apply(FencingToken(2, 1), Seek("seek", REF, "s", 15), 0)
     assert [entry.sequence_id for _, entry in shelf.unread(NAME, "s")] == [30]
 
 
@@ -116,29 +116,29 @@ def test_drained_is_told_once_and_taken_back_by_a_seek(shelf: Shelf) -> None:
     events: list[HostEvent] = []
     stop = shelf.listen(events.append)
     publish(shelf, 1)
-    shelf.apply(Mandate(1, 2), Seal("op", REF, ()), 0)
+    shelf.apply(FencingToken(1, 2), Seal("op", REF, ()), 0)
     assert events == []
     shelf.acknowledge(NAME, "s", Position(0, 0))
     shelf.acknowledge(NAME, "s", Position(0, 0))
-    shelf.apply(Mandate(1, 3), Seek("seek", REF, "s", 0), 0)
+    shelf.apply(FencingToken(1, 3), Seek("seek", REF, "s", 0), 0)
     shelf.acknowledge(NAME, "s", Position(0, 0))
     assert events == [Drained(REF, "s", 0), Refilled(REF, "s", 1), Drained(REF, "s", 1)]
-    status = shelf.apply(Mandate(1, 4), Fence("op", REF), 0)
+    status = shelf.apply(FencingToken(1, 4), Fence("op", REF), 0)
     assert isinstance(status, Status)
     assert status.drained == {("s", 1)}
     stop()
-    shelf.apply(Mandate(1, 5), CreateCursor("op", REF, CursorSpec("t", Start.LATEST)), 0)
+    shelf.apply(FencingToken(1, 5), CreateCursor("op", REF, CursorSpec("t", Start.LATEST)), 0)
     assert len(events) == 3
 
 
 async def test_the_port(shelf: Shelf) -> None:
     host = MemoryHost(shelf, lambda: 42)
     assert host.capabilities.has_fencing
-    facts = await host.ask(Mandate(1, 2), Seal("op", REF, ()))
+    facts = await host.ask(FencingToken(1, 2), Seal("op", REF, ()))
     assert isinstance(facts, SealFacts)
     assert facts.sealed_at_ms == 42
     with pytest.raises(SegmentMissing):
-        await host.ask(Mandate(1, 1), CreateCursor("op", CHILD, CursorSpec("s", Start.EARLIEST)))
-    assert await host.ask(Mandate(1, 2), DeleteCursor("op", CHILD, "s")) == Done()
+        await host.ask(FencingToken(1, 1), CreateCursor("op", CHILD, CursorSpec("s", Start.EARLIEST)))
+    assert await host.ask(FencingToken(1, 2), DeleteCursor("op", CHILD, "s")) == Done()
     with pytest.raises(CursorMissing):
-        await host.ask(Mandate(1, 3), Seek("op", REF, "nobody", 0))
+        await host.ask(FencingToken(1, 3), Seek("op", REF, "nobody", 0))

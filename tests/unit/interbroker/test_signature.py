@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cluster.slot_table import Seat
+from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.interbroker.secret import SECRET_KEY, BadSecret, load_secret
 from anabranch.interbroker.signature import (
     WINDOW_MS,
@@ -26,7 +26,7 @@ from anabranch.metadata.memory.store import MemoryStore
 from anabranch.runtime.clock import SystemClock
 
 SECRET, OTHER = Secret(bytes(range(32))), Secret(bytes(range(1, 33)))
-ME = Seat("b2", 7)
+ME = BrokerIncarnation("b2", 7)
 NOW = 1_000_000
 
 
@@ -57,8 +57,8 @@ def test_anything_else_is_refused() -> None:
         lambda: check(signed(), method="GET"),
         lambda: check(signed(), path="/q"),
         lambda: check(signed(), body=b"bodz"),
-        lambda: check(signed(receiver=Seat("b2", 6))),
-        lambda: check(signed(receiver=Seat("b3", 7))),
+        lambda: check(signed(receiver=BrokerIncarnation("b2", 6))),
+        lambda: check(signed(receiver=BrokerIncarnation("b3", 7))),
         lambda: check(Signature("b9", ME, NOW, "3-1", signed().mac)),
         lambda: check(Signature("b1", ME, NOW + 1, "3-1", signed().mac)),
         lambda: check(Signature("b1", ME, NOW, "3-2", signed().mac)),

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from anabranch.runtime.loop_thread import Portal, WrongThread
+from anabranch.runtime.loop_thread import LoopThread, WrongThread
 
 
 async def where() -> tuple[str, asyncio.AbstractEventLoop]:
@@ -16,7 +16,7 @@ async def where() -> tuple[str, asyncio.AbstractEventLoop]:
 
 
 def test_calls_of_many_threads_run_on_one_loop() -> None:
-    portal = Portal()
+    portal = LoopThread()
     with ThreadPoolExecutor(4) as threads:
         found = set(threads.map(lambda _: portal.call(where), range(20)))
     assert len(found) == 1
@@ -28,11 +28,11 @@ def test_errors_come_back() -> None:
         raise KeyError("k")
 
     with pytest.raises(KeyError):
-        Portal().call(failing)
+        LoopThread().call(failing)
 
 
 def test_it_refuses_its_own_thread() -> None:
-    portal = Portal()
+    portal = LoopThread()
 
     async def inside() -> None:
         portal.call(inside)
@@ -42,7 +42,7 @@ def test_it_refuses_its_own_thread() -> None:
 
 
 def test_what_nobody_waits_for_any_more_is_cancelled_there() -> None:
-    portal, begun, cancelled = Portal(), threading.Event(), threading.Event()
+    portal, begun, cancelled = LoopThread(), threading.Event(), threading.Event()
 
     async def endless() -> None:
         begun.set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anabranch.broker.admin.owner_routing import Reach
+from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.catalog import bundles
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
 from anabranch.broker.peers import BrokerFacts
@@ -40,7 +40,7 @@ class BrokersAdmin:
         """`metadata_url` must not hold credentials."""
         self._services = services
         self._version, self._started_ms = version, started_ms
-        self.reach = Reach(services, "brokers", self, self.ERRANDS)
+        self.reach = OwnerRouting(services, "brokers", self, self.ERRANDS)
         self._configuration = dict(configuration or {})
         self._metadata_url = metadata_url
 

@@ -1,4 +1,5 @@
-"""What namespaces and regular topics mean for scalable topics: the controller's `Rules` and `Births`, from the catalog.
+"""What namespaces and regular topics mean for scalable topics: the controller's `Rules` and `TopicActivation`, from
+the catalog.
 
 Calls that need the leader of a topic go to it, wherever it is (`ScalableAdmin`).
 """
@@ -26,12 +27,12 @@ class ScalableRules:
         await self.check_name(topic)
 
     async def check_name(self, topic: TopicName) -> None:
-        catalog, twin = self._services().catalog, regular_twin(topic)
+        catalog, twin = self._services().catalog, regular_name(topic)
         if await catalog.is_regular(twin):
             raise AlreadyExists(f"{twin} is a regular topic: migrate it, or take another name")
 
     async def clear_name(self, topic: TopicName) -> None:
-        await self._services().catalog.clear_name(regular_twin(topic))
+        await self._services().catalog.clear_name(regular_name(topic))
 
     async def may_auto_create(self, namespace: str) -> bool:
         return (await self._services().catalog.effective(namespace)).auto_create_topics
@@ -46,7 +47,7 @@ class ScalableRules:
             return None
         return int(found.get("retentionTimeInMinutes", 0)), int(found.get("retentionSizeInMB", 0))
 
-    # -- `controller.watches.Births`
+    # -- `controller.watches.TopicActivation`
 
     async def create_by_use(self, topic: TopicName) -> None:
         if not await self.may_auto_create(topic.namespace_path):
@@ -60,6 +61,6 @@ class ScalableRules:
         return await self._services().catalog.partitions(topic)
 
 
-def regular_twin(topic: TopicName) -> TopicName:
+def regular_name(topic: TopicName) -> TopicName:
     """The regular topic that would have the same name."""
     return TopicName(Domain.PERSISTENT, topic.tenant, topic.namespace, topic.scalable.local)

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from anabranch.broker.admin.owner_routing import Reach
+from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.catalog import bundles
 from anabranch.broker.catalog.catalog import NamespacePolicies
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
@@ -37,7 +37,7 @@ class NamespaceAdmin:
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
-        self.reach = Reach(services, "policies", self, self.ERRANDS)
+        self.reach = OwnerRouting(services, "policies", self, self.ERRANDS)
 
     # -- clusters
 

@@ -23,7 +23,7 @@ BATCH_MAX = 64  # topics of one errand
 TOPICS = "topics"
 
 
-class Reach:
+class OwnerRouting:
     def __init__(
         self,
         services: Callable[[], Services],
@@ -51,7 +51,7 @@ class Reach:
         asked = (method(topic=topic, **rest) for topic in arguments[TOPICS])
         return _all(await asyncio.gather(*asked, return_exceptions=True))
 
-    async def at_owner(self, topic: TopicName, call: str, **arguments: Any) -> Any:
+    async def call_owner(self, topic: TopicName, call: str, **arguments: Any) -> Any:
         """Where the topic (its name is the call's first argument) is served, wherever that is by then."""
         arguments = {"topic": str(topic), **arguments}
         services = self._services()
@@ -120,7 +120,7 @@ class Reach:
             except (NoAnswer, ErrandRefused) as error:
                 if not self._may_repeat(call, error):
                     raise
-        return [await self.at_owner(topic, call, **arguments) for topic in topics]
+        return [await self.call_owner(topic, call, **arguments) for topic in topics]
 
     async def everywhere(self, call: str, arguments: Mapping[str, Any], *, absent_ok: bool = False) -> list[Any]:
         """On this broker, then on all others (see `ask_others`)."""

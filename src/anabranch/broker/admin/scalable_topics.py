@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from anabranch.broker.admin.owner_routing import Reach
+from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.admin.scalable_positions import positions_of
 from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
 from anabranch.broker.peers import ErrandRefused
@@ -48,7 +48,7 @@ class ScalableAdmin:
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
-        self.reach = Reach(services, "scalable", self, self.ERRANDS)
+        self.reach = OwnerRouting(services, "scalable", self, self.ERRANDS)
 
     def _topics(self) -> ScalableTopics:
         found = self._services().scalable
@@ -65,15 +65,15 @@ class ScalableAdmin:
     async def create(self, topic: str, segments: int, properties: Mapping[str, str]) -> None:
         name = scalable_name(topic)
         try:
-            await self.reach.at_owner(name, "create_here", segments=segments, properties=dict(properties))
+            await self.reach.call_owner(name, "create_here", segments=segments, properties=dict(properties))
         except ErrandRefused as error:
             raise topic_exists(error) or error from error
 
     async def delete(self, topic: str, force: bool) -> None:
-        await self.reach.at_owner(scalable_name(topic), "delete_here", force=force)
+        await self.reach.call_owner(scalable_name(topic), "delete_here", force=force)
 
     async def wake(self, topic: str) -> None:
-        await self.reach.at_owner(scalable_name(topic), "wake_here")
+        await self.reach.call_owner(scalable_name(topic), "wake_here")
 
     async def metadata(self, topic: str) -> dict[str, Any]:
         found = record_json(await self._topics().record(scalable_name(topic)))
@@ -82,7 +82,7 @@ class ScalableAdmin:
     async def split(
         self, topic: str, segment_id: int, ways: int, points: Sequence[int] | None, operation_id: str | None
     ) -> dict[str, Any]:
-        found: dict[str, Any] = await self.reach.at_owner(
+        found: dict[str, Any] = await self.reach.call_owner(
             scalable_name(topic),
             "split_here",
             segment_id=segment_id,
@@ -93,7 +93,7 @@ class ScalableAdmin:
         return found
 
     async def merge(self, topic: str, segment_ids: Sequence[int], operation_id: str | None) -> dict[str, Any]:
-        found: dict[str, Any] = await self.reach.at_owner(
+        found: dict[str, Any] = await self.reach.call_owner(
             scalable_name(topic),
             "merge_here",
             segment_ids=list(segment_ids),
@@ -103,27 +103,27 @@ class ScalableAdmin:
 
     async def create_subscription(self, topic: str, name: str, kind: str, start: str) -> None:
         check_subscription_name(name)
-        await self.reach.at_owner(scalable_name(topic), "subscribe_here", name=name, kind=kind, start=start)
+        await self.reach.call_owner(scalable_name(topic), "subscribe_here", name=name, kind=kind, start=start)
 
     async def delete_subscription(self, topic: str, name: str, force: bool) -> None:
-        await self.reach.at_owner(scalable_name(topic), "unsubscribe_here", name=name, force=force)
+        await self.reach.call_owner(scalable_name(topic), "unsubscribe_here", name=name, force=force)
 
     async def seek(self, topic: str, name: str, publish_ms: int) -> None:
-        await self.reach.at_owner(scalable_name(topic), "move_here", name=name, publish_ms=publish_ms)
+        await self.reach.call_owner(scalable_name(topic), "move_here", name=name, publish_ms=publish_ms)
 
     async def clear_backlog(self, topic: str, name: str) -> None:
-        await self.reach.at_owner(scalable_name(topic), "move_here", name=name, publish_ms=None)
+        await self.reach.call_owner(scalable_name(topic), "move_here", name=name, publish_ms=None)
 
     async def stats(self, topic: str) -> dict[str, Any]:
         name = scalable_name(topic)
-        state: dict[str, Any] = await self.reach.at_owner(name, "state_here")
+        state: dict[str, Any] = await self.reach.call_owner(name, "state_here")
         record = await self._topics().record(name)
         placement = self._services().placement
         figures = await self._topics().figures(name, record)
         segments: dict[str, Any] = {}
         for one in sorted(record.segments.values(), key=lambda it: it.segment_id):
             backing = backing_topic(name, one)
-            where = placement.whereabouts(backing)
+            where = placement.owner_address(backing)
             segments[str(one.segment_id)] = {
                 "name": str(backing),
                 "state": one.state.value,
@@ -135,7 +135,7 @@ class ScalableAdmin:
                 "sealedAtMs": one.sealed_at_ms,
                 **segment_figures(figures.get(one.segment_id)),
             }
-        leader = placement.whereabouts(name)
+        leader = placement.owner_address(name)
         last = record.last_operation
         return {
             "epoch": record.epoch,
@@ -170,7 +170,7 @@ class ScalableAdmin:
 
     async def subscription(self, topic: str, name: str) -> dict[str, Any]:
         scalable = scalable_name(topic)
-        state: dict[str, Any] = await self.reach.at_owner(scalable, "state_here")
+        state: dict[str, Any] = await self.reach.call_owner(scalable, "state_here")
         found = state["subscriptions"].get(name)
         if found is None:
             raise SubscriptionNotFound(f"no subscription {name} on {topic}")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from anabranch.broker.admin.brokers import BrokersAdmin
 from anabranch.broker.admin.namespaces import NamespaceAdmin
-from anabranch.broker.admin.owner_routing import Reach
+from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.admin.publish import PublishAdmin
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.schemas import SchemaAdmin
@@ -58,7 +58,7 @@ class BrokerAdmin:
         self.care = TopicAdmin(services)
         self.cursors = CursorAdmin(services)
         self.scalable = scalable or ScalableAdmin(services)
-        self.reach = Reach(services, "admin", self, self.ERRANDS)
+        self.reach = OwnerRouting(services, "admin", self, self.ERRANDS)
 
         self.more_errands: dict[str, Errands] = {}  # groups of others, by their name
 
@@ -88,7 +88,7 @@ class BrokerAdmin:
             return
         await services.cluster.wait_placed(name)
         if not services.cluster.is_here(name):
-            raise ServedElsewhere(name, services.cluster.whereabouts(name))
+            raise ServedElsewhere(name, services.cluster.owner_address(name))
 
     # -- lookup
 
@@ -96,7 +96,7 @@ class BrokerAdmin:
         name, services = TopicName.parse(topic), self._services()
         await services.catalog.check_regular(name)
         await services.placement.wait_placed(name)
-        address = services.placement.whereabouts(name)
+        address = services.placement.owner_address(name)
         if address is None:
             raise ServedElsewhere(name, None)
         found = {"brokerUrl": address.service_url, "nativeUrl": address.service_url, "httpUrl": address.http_url}
@@ -325,7 +325,7 @@ class BrokerAdmin:
             return True
         if await services.catalog.partitions(name.base) > max(name.partition_index, 0):
             return True
-        return not name.is_persistent and bool(await self.reach.at_owner(name, "is_loaded"))
+        return not name.is_persistent and bool(await self.reach.call_owner(name, "is_loaded"))
 
     async def is_loaded(self, topic: str) -> bool:
         return self._services().topics.loaded(self._mine(topic)) is not None

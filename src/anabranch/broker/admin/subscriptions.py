@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anabranch.broker.admin.owner_routing import Reach
+from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.admin.topic_maintenance import TopicShelf, subscription_of
 from anabranch.broker.errors import NothingToDo, NotOfThisKind, TopicNotFound
 from anabranch.broker.services import Services
@@ -29,7 +29,7 @@ class CursorAdmin:
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
         self._shelf = TopicShelf(services)
-        self.reach = Reach(services, "cursors", self, self.ERRANDS, once=frozenset({"make", "delete"}))
+        self.reach = OwnerRouting(services, "cursors", self, self.ERRANDS, once=frozenset({"make", "delete"}))
 
     async def _parts(self, topic: str, name: str) -> list[TopicName]:
         """The partitions of a parent, each of which must have the subscription: nothing is done by halves."""

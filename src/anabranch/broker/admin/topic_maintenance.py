@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from anabranch.broker.admin.owner_routing import Reach
+from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.errors import NotOfThisKind, SubscriptionNotFound, TopicNotFound
 from anabranch.broker.services import Services
 from anabranch.broker.stats.topic_stats import internal_stats
@@ -70,7 +70,7 @@ class TopicAdmin:
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
         self._shelf = TopicShelf(services)
-        self.reach = Reach(services, "care", self, self.ERRANDS)
+        self.reach = OwnerRouting(services, "care", self, self.ERRANDS)
 
     # -- properties
 

@@ -18,7 +18,7 @@ from anabranch.broker.errors import NamespaceNotFound
 from anabranch.metadata.interface import Change, ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.retry_delays import PATIENCE, Patience
+from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class CatalogWatch:
         topics: LoadedTopics,
         connections: OpenConnections,
         clock: Clock,
-        patience: Patience = PATIENCE,
+        patience: RetryDelays = RETRY_DELAYS,
     ) -> None:
         self._store = store
         self._topics = topics

@@ -11,7 +11,7 @@ Taking the record away and writing the first term into it are compare-and-sets o
 looks come after the own write, so one of the two sees the other.
 
 Whoever dies between its write and its look leaves both. Then the same rule is applied by the next one who looks: a
-regular name is looked at so whenever it is used (`Catalog.check_regular`, `TopicMaker`), and the leader of a scalable
+regular name is looked at so whenever it is used (`Catalog.check_regular`, `TopicFactory`), and the leader of a scalable
 topic clears its name (`clear`) whenever it begins. A regular topic beside a scalable one that is led never passed its
 own look, so nobody was ever let in: nothing is in it, and it can go. (One that an older version let clients into all
 the same, which shows in its records, is kept and refused.)

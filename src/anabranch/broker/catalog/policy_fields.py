@@ -21,7 +21,7 @@ NUMBER_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyField:
     path: str
     key: str
     parse: Parser
@@ -252,11 +252,11 @@ def rate_map(parse: Parser) -> Parser:
 
 # ------------------------------------------------------------------------------------------------------------ table
 
-RULES: tuple[Rule, ...] = (
-    Rule("retention", "retention_policies", retention, "How long consumed messages are kept"),
-    Rule("messageTTL", "message_ttl_in_seconds", ttl, "Seconds after which messages count as consumed"),
-    Rule("deduplication", "deduplicationEnabled", flag, "Are repeated messages dropped?"),
-    Rule(
+RULES: tuple[PolicyField, ...] = (
+    PolicyField("retention", "retention_policies", retention, "How long consumed messages are kept"),
+    PolicyField("messageTTL", "message_ttl_in_seconds", ttl, "Seconds after which messages count as consumed"),
+    PolicyField("deduplication", "deduplicationEnabled", flag, "Are repeated messages dropped?"),
+    PolicyField(
         "deduplicationSnapshotInterval",
         "deduplicationSnapshotIntervalSeconds",
         limit("deduplicationSnapshotInterval"),
@@ -264,15 +264,17 @@ RULES: tuple[Rule, ...] = (
         removable=False,
         empty_removes=True,
     ),
-    Rule("autoTopicCreation", "autoTopicCreationOverride", topic_creation, "May clients create topics, and which?"),
-    Rule(
+    PolicyField(
+        "autoTopicCreation", "autoTopicCreationOverride", topic_creation, "May clients create topics, and which?"
+    ),
+    PolicyField(
         "autoSubscriptionCreation",
         "autoSubscriptionCreationOverride",
         subscription_creation,
         "May consumers create subscriptions?",
     ),
     *(
-        Rule(path, key, limit(path), f"Most {what}; 0: no limit", unset=unset)
+        PolicyField(path, key, limit(path), f"Most {what}; 0: no limit", unset=unset)
         for path, key, what, unset in (
             ("maxProducersPerTopic", "max_producers_per_topic", "producers of a topic", None),
             ("maxConsumersPerTopic", "max_consumers_per_topic", "consumers of a topic", None),
@@ -293,15 +295,17 @@ RULES: tuple[Rule, ...] = (
             ("maxTopicsPerNamespace", "max_topics_per_namespace", "topics of the namespace", 0),
         )
     ),
-    Rule(
+    PolicyField(
         "subscriptionExpirationTime",
         "subscription_expiration_time_minutes",
         limit("subscriptionExpirationTime"),
         "Minutes after which unused subscriptions go; 0: never",
     ),
-    Rule("delayedDelivery", "delayed_delivery_policies", delayed_delivery, "Are messages delayed, and how long?"),
-    Rule("persistence", "persistence", persistence, "Copies of ledgers (kept for tools; one copy is made)"),
-    Rule(
+    PolicyField(
+        "delayedDelivery", "delayed_delivery_policies", delayed_delivery, "Are messages delayed, and how long?"
+    ),
+    PolicyField("persistence", "persistence", persistence, "Copies of ledgers (kept for tools; one copy is made)"),
+    PolicyField(
         "dispatchRate",
         "topicDispatchRate",
         dispatch_rate,
@@ -309,40 +313,40 @@ RULES: tuple[Rule, ...] = (
         also=("clusterDispatchRate",),
         per_cluster=True,
     ),
-    Rule(
+    PolicyField(
         "subscriptionDispatchRate",
         "subscriptionDispatchRate",
         dispatch_rate,
         "Delivery rate of each subscription",
         per_cluster=True,
     ),
-    Rule(
+    PolicyField(
         "replicatorDispatchRate",
         "replicatorDispatchRate",
         dispatch_rate,
         "Replication rate (kept, not enforced)",
         per_cluster=True,
     ),
-    Rule("publishRate", "publishMaxMessageRate", publish_rate, "Publish rate of a topic", per_cluster=True),
-    Rule(
+    PolicyField("publishRate", "publishMaxMessageRate", publish_rate, "Publish rate of a topic", per_cluster=True),
+    PolicyField(
         "subscribeRate", "clusterSubscribeRate", subscribe_rate, "How often a consumer may subscribe", per_cluster=True
     ),
-    Rule("inactiveTopicPolicies", "inactive_topic_policies", inactive_topics, "When unused topics are deleted"),
-    Rule(
+    PolicyField("inactiveTopicPolicies", "inactive_topic_policies", inactive_topics, "When unused topics are deleted"),
+    PolicyField(
         "compactionThreshold",
         "compaction_threshold",
         limit("compactionThreshold"),
         "Bytes after which a topic is compacted; 0: never by itself",
         verb="PUT",
     ),
-    Rule(
+    PolicyField(
         "subscriptionTypesEnabled",
         "subscription_types_enabled",
         subscription_types,
         "Which types of subscription are allowed; empty: all",
         unset=[],
     ),
-    Rule(
+    PolicyField(
         "encryptionRequired",
         "encryption_required",
         flag,

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.broker.client_connection import Peer
+from anabranch.broker.client_connection import ClientConnection
 from anabranch.broker.publish.producer_access import AccessMode
 from anabranch.broker.publish.window import Window
 from anabranch.protocol import commands, replies
@@ -55,7 +55,7 @@ class Producer:
 
     def __init__(
         self,
-        peer: Peer,
+        peer: ClientConnection,
         *,
         producer_id: int,
         request_id: int,

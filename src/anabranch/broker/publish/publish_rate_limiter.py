@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anabranch.broker.publish.producer import Producer, Publish
-from anabranch.broker.token_bucket import Rate, Throttle
+from anabranch.broker.token_bucket import Rate, RateLimiter
 from anabranch.runtime.clock import Clock, Timer
 
 
-class PublishGate:
+class PublishRateLimiter:
     def __init__(self, rate: Rate, clock: Clock, release: Callable[[Producer], None]) -> None:
         """`release` lets a producer go on; it asks `admits` for each entry."""
         self._clock = clock
         self._release = release
-        self._throttle = Throttle(rate, clock.monotonic())
+        self._throttle = RateLimiter(rate, clock.monotonic())
         self._waiting: dict[Producer, None] = {}  # in the order in which they began to wait
         self._timer: Timer | None = None
 

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from anabranch.broker.publish.latency_histogram import Latencies
 from anabranch.broker.publish.producer import Deferred, Producer, Publish
-from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
 from anabranch.broker.publish.sequence_ids import STATE, Sequences, Verdict
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
@@ -56,7 +56,7 @@ class Publisher:
         self._sample: tuple[int, float] | None = None if now is not None else NEVER  # the append, when it was made
         self.latencies = Latencies()
         self.sequences = sequences
-        self.gate: PublishGate | None = None  # a rate is set: entries come by `publish_limited`
+        self.gate: PublishRateLimiter | None = None  # a rate is set: entries come by `publish_limited`
         self.is_paused = False  # whatever comes waits in its producer's `held`
         self._noted: Position | None = None  # everything up to here is in `sequences`
         self.messages_in = 0

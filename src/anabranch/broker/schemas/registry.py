@@ -26,7 +26,7 @@ from anabranch.broker.schemas.compatibility import check_size, check_valid, must
 from anabranch.broker.schemas.counters import SchemaCounts
 from anabranch.broker.schemas.policy import SchemaPolicy
 from anabranch.broker.schemas.settings import SchemaSettings
-from anabranch.broker.schemas.stale_cache import LastKnown
+from anabranch.broker.schemas.stale_cache import StaleWhileUnavailableCache
 from anabranch.metadata.interface import ABSENT, ANY, Expected, KeyMissing, MetadataStore, Version, VersionMismatch
 from anabranch.model.errors import Error, NotReady
 from anabranch.model.names import TopicName, encode_component
@@ -104,8 +104,8 @@ class SchemaRegistry:
         self._one_check = asyncio.Lock()
         # Clients of loaded topics come back while the store is away. What was known can only be behind: versions keep
         # their meaning. Whoever writes reads anew.
-        self._histories: LastKnown[tuple[History, Version | None]] = LastKnown(clock)
-        self._policies: LastKnown[NamespacePolicies] = LastKnown(clock)
+        self._histories: StaleWhileUnavailableCache[tuple[History, Version | None]] = StaleWhileUnavailableCache(clock)
+        self._policies: StaleWhileUnavailableCache[NamespacePolicies] = StaleWhileUnavailableCache(clock)
         self.counts = SchemaCounts()
 
     # -- what clients ask

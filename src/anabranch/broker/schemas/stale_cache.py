@@ -19,7 +19,7 @@ AWAY_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class LastKnown(Generic[T]):
+class StaleWhileUnavailableCache(Generic[T]):
     def __init__(self, clock: Clock, count_max: int = COUNT_MAX) -> None:
         self._clock = clock
         self._count_max = count_max

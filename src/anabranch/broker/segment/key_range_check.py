@@ -20,7 +20,7 @@ LOOKS = 64  # at so many entries at most, keyed or not
 
 
 @dataclass(slots=True)
-class KeyProof:
+class KeyRangeCheck:
     """Of one producer on one segment."""
 
     span: HashRange

@@ -16,7 +16,7 @@ REGISTRY_SECONDS = 10.0  # how long a SUBSCRIBE by an unknown name waits for the
 ASK_SECONDS = 1.0  # it is asked again, should its leader have changed meanwhile
 
 
-class AwaitedCursors:
+class PendingCursors:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._answers: dict[str, asyncio.Event] = {}  # of names that somebody waits for

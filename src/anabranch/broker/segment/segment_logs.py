@@ -7,7 +7,7 @@ from typing import Protocol
 
 from anabranch.broker.catalog.policies import Retention
 from anabranch.model.names import TopicName
-from anabranch.storage.topic.tombstone import Peek
+from anabranch.storage.topic.tombstone import TopicPresence
 from anabranch.storage.topic.topic_log import TopicLog
 
 
@@ -22,7 +22,7 @@ class SegmentLogs(Protocol):
         """With `birth` it is made when it is not there, with these properties; otherwise NotFound. `is_first`: made
         without looking, AlreadyExists when it or its grave is there."""
 
-    async def peek(self, name: TopicName) -> Peek:
+    async def peek(self, name: TopicName) -> TopicPresence:
         """What is there, without opening it."""
 
     async def names(self, namespace: str) -> list[TopicName]:

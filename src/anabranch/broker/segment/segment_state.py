@@ -25,11 +25,11 @@ from typing import Any
 from anabranch.broker.segment.reader_fence import ReaderFence
 from anabranch.controller.segment_host import (
     Drained,
-    Mandate,
+    FencingToken,
     OtherIncarnation,
-    Overtaken,
     Refilled,
     SegmentRef,
+    StaleRequest,
     StaleTerm,
 )
 from anabranch.model.names import TopicName
@@ -38,17 +38,17 @@ from anabranch.model.position import Position
 PROPERTY = "segment"  # of the topic's record
 BLOB = "segment"  # of the topic's state
 MOVES_MAX = 16  # remembered per cursor: a topic moves its cursors one operation after another
-NEVER = Mandate(-1, 0)
+NEVER = FencingToken(-1, 0)
 UNSAID = ((), False, 0, False, 0, "", None, None)
 """What earlier versions do not say of a cursor."""
 
 
-def check_mandate(name: TopicName, known: Mandate, mandate: Mandate) -> None:
+def check_mandate(name: TopicName, known: FencingToken, mandate: FencingToken) -> None:
     """Raises StaleTerm or Overtaken for one that is lower than what is known."""
     if mandate.term < known.term:
         raise StaleTerm(f"{name}: term {mandate.term} is over, {known.term} has spoken")
     if mandate < known:
-        raise Overtaken(f"{name}: request {mandate.number} comes after request {known.number}")
+        raise StaleRequest(f"{name}: request {mandate.number} comes after request {known.number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ class CursorFacts:
 class SegmentFacts:
     ref: SegmentRef
     created_by: str
-    mandate: Mandate
+    mandate: FencingToken
     sealed: SealNote | None = None
     cursors: dict[str, CursorFacts] = field(default_factory=dict)
 
     # what may be asked ------------------------------------------------------------------------------------------------
-    def admit(self, mandate: Mandate) -> None:
+    def admit(self, mandate: FencingToken) -> None:
         """From here on lower ones are refused; durable with what is written next."""
         check_mandate(self.ref.name, self.mandate, mandate)
         self.mandate = mandate
@@ -174,7 +174,7 @@ class SegmentFacts:
         facts = cls(
             SegmentRef(name, incarnation, int(value["segmentId"])),
             str(value["createdBy"]),
-            Mandate(*value["mandate"]),
+            FencingToken(*value["mandate"]),
             None
             if sealed is None
             else SealNote(
@@ -185,7 +185,7 @@ class SegmentFacts:
         )
         if blob:
             state = json.loads(blob)
-            facts.mandate = max(facts.mandate, Mandate(*state["mandate"]))
+            facts.mandate = max(facts.mandate, FencingToken(*state["mandate"]))
             for subscription, stored in state["cursors"].items():
                 said: list[Any] = [*stored, *UNSAID[len(stored) :]]
                 moves, is_drained, rewinds, is_undecided, generation, holder, hold, born_at = said
@@ -205,7 +205,7 @@ def _position(value: list[Any] | None) -> Position | None:
     return None if value is None else Position(*map(int, value))
 
 
-def grave_text(mandate: Mandate, now_ms: int) -> dict[str, str]:
+def grave_text(mandate: FencingToken, now_ms: int) -> dict[str, str]:
     """Properties of the grave of a segment."""
     value = {"mandate": [mandate.term, mandate.number], "buriedAtMs": now_ms}
     return {PROPERTY: json.dumps(value, separators=(",", ":"))}
@@ -215,7 +215,7 @@ def buried_at_ms(properties: Mapping[str, str]) -> int:
     return int(json.loads(properties[PROPERTY])["buriedAtMs"])
 
 
-def mandate_on(properties: Mapping[str, str]) -> Mandate:
+def mandate_on(properties: Mapping[str, str]) -> FencingToken:
     """What a record remembers, of a segment that is there or of one that is not."""
     text = properties.get(PROPERTY)
-    return NEVER if text is None else Mandate(*json.loads(text)["mandate"])
+    return NEVER if text is None else FencingToken(*json.loads(text)["mandate"])

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from anabranch.broker.client_connection import Peer
-from anabranch.broker.close_notifications import Farewell, tell_consumer
+from anabranch.broker.client_connection import ClientConnection
+from anabranch.broker.close_notifications import CloseNotifications, tell_consumer
 from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.sequence_ids import STATE, Sequences
-from anabranch.broker.segment.key_range_check import KeyProof
-from anabranch.broker.segment.pending_cursors import AwaitedCursors
+from anabranch.broker.segment.key_range_check import KeyRangeCheck
+from anabranch.broker.segment.pending_cursors import PendingCursors
 from anabranch.broker.segment.segment_state import BLOB, SealNote, SegmentFacts, grave_text
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, SubscribeRequest
 from anabranch.broker.subscription.subscription import Subscription
@@ -60,9 +60,9 @@ class SegmentTopic(Topic):
             # New and empty: written with its first cursors, before anybody is told that it is there.
             self.log.save_state_nowait(STATE, Sequences().dump(self.log.last_position))
         await super().load(deduplicate)
-        self._awaited = AwaitedCursors(self._clock)
+        self._awaited = PendingCursors(self._clock)
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
-        self._unproven: dict[Producer, KeyProof] = {}  # producers whose first entries are looked at
+        self._unproven: dict[Producer, KeyRangeCheck] = {}  # producers whose first entries are looked at
         self.log.held_behind = self.facts.hold
         if self.log.is_terminated:
             self._look_again(self.subscriptions)
@@ -78,7 +78,7 @@ class SegmentTopic(Topic):
 
     # -- producing
 
-    def prove(self, producer: Producer, proof: KeyProof) -> None:
+    def prove(self, producer: Producer, proof: KeyRangeCheck) -> None:
         """Its first entries are looked at; nothing is, once they fit."""
         self._unproven[producer] = proof
 
@@ -349,7 +349,7 @@ class SegmentTopic(Topic):
 
     # -- subscribing
 
-    async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[Subscription, Consumer]:
+    async def subscribe(self, request: SubscribeRequest, peer: ClientConnection) -> tuple[Subscription, Consumer]:
         subscription, consumer = await super().subscribe(request, peer)
         try:
             if request.durable:
@@ -420,7 +420,7 @@ class SegmentTopic(Topic):
     async def terminate(self) -> Position:
         raise NotAllowed(f"{self.name} is sealed by a split or merge of its topic, not by itself")
 
-    async def close(self, *, tell_clients: bool = True, farewell: Farewell | None = None) -> None:
+    async def close(self, *, tell_clients: bool = True, farewell: CloseNotifications | None = None) -> None:
         self._let_go()
         await super().close(tell_clients=tell_clients, farewell=farewell)
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from anabranch.broker.publish.sequence_ids import Last
-from anabranch.broker.segment.key_range_check import KeyProof
-from anabranch.broker.segment_host.topic_layouts import ScalableRecords, ScalableTopic, find_segment
+from anabranch.broker.segment.key_range_check import KeyRangeCheck
+from anabranch.broker.segment_host.topic_layouts import ScalableTopic, TopicLayouts, find_segment
 from anabranch.model.names import TopicName
 from anabranch.model.routing import RingHash, RoutingKind
 from anabranch.model.segment import Segment, backing_topic
@@ -35,8 +35,8 @@ AskSequence = Callable[[TopicName, str], Awaitable[LastSequence | None]]
 """Of a segment's owner: what it has of a producer; None when there is no such segment."""
 
 
-class Lineage:
-    def __init__(self, records: ScalableRecords, ask: AskSequence) -> None:
+class AncestorSequences:
+    def __init__(self, records: TopicLayouts, ask: AskSequence) -> None:
         self._records = records
         self._ask = ask
         self._known: OrderedDict[_Key, Last] = OrderedDict()
@@ -45,12 +45,12 @@ class Lineage:
         """The record of a segment's topic; TopicNotFound when it does not list the segment."""
         return await find_segment(self._records, name)
 
-    def proof(self, topic: ScalableTopic, segment: Segment) -> KeyProof | None:
+    def proof(self, topic: ScalableTopic, segment: Segment) -> KeyRangeCheck | None:
         """What keys a producer may send there; None where ranges are decoration."""
         routing = topic.layout.routing
         if routing.kind is not RoutingKind.RANGE:
             return None
-        return KeyProof(segment.hash_range, routing.ring_hash)
+        return KeyRangeCheck(segment.hash_range, routing.ring_hash)
 
     async def ancestors(
         self, topic: ScalableTopic, segment: Segment, producer: str, since: int | None = None

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Hashable
 from typing import Any
 
-from anabranch.broker.peers import Fleet
+from anabranch.broker.peers import BrokerPeers
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -23,8 +23,8 @@ AGAIN_SECONDS = 0.1
 TOGETHER_MAX = 500  # events of one errand
 
 
-class SegmentNews:
-    def __init__(self, fleet: Fleet, errand: str, clock: Clock) -> None:
+class EventBroadcaster:
+    def __init__(self, fleet: BrokerPeers, errand: str, clock: Clock) -> None:
         self._fleet = fleet
         self._errand = errand
         self._clock = clock

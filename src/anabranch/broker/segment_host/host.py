@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.broker.errors import TopicFenced
-from anabranch.broker.peers import ErrandRefused, Fleet, NoAnswer, NotConnected
+from anabranch.broker.peers import BrokerPeers, ErrandRefused, NoAnswer, NotConnected
 from anabranch.broker.placement import Placement, ServedElsewhere
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.segment.segment_topic import SegmentTopic
-from anabranch.broker.segment_host.ancestor_sequences import LastSequence, Lineage
-from anabranch.broker.segment_host.event_broadcast import SegmentNews
-from anabranch.broker.segment_host.local_segments import SegmentOwner
+from anabranch.broker.segment_host.ancestor_sequences import AncestorSequences, LastSequence
+from anabranch.broker.segment_host.event_broadcast import EventBroadcaster
+from anabranch.broker.segment_host.local_segments import LocalSegments
 from anabranch.broker.segment_host.request_codec import (
     ERRORS,
     answer_json,
@@ -35,15 +35,15 @@ from anabranch.broker.segment_host.request_codec import (
     request_json,
     stats_json,
 )
-from anabranch.broker.segment_host.seal_notifications import SealedNotices
-from anabranch.broker.segment_host.topic_layouts import ScalableRecords
+from anabranch.broker.segment_host.seal_notifications import SealNotifications
+from anabranch.broker.segment_host.topic_layouts import TopicLayouts
 from anabranch.controller.segment_host import (
     Answer,
+    FencingToken,
     HostCapabilities,
     HostEvent,
     HostOutcomeUnknown,
     HostUnavailable,
-    Mandate,
     Request,
     SegmentRef,
     SegmentStats,
@@ -69,33 +69,33 @@ MOVING = frozenset({NotReady.code, TopicFenced.code, Fenced.code, Superseded.cod
 """The segment is just being closed, opened or taken over: it is asked again, here or elsewhere."""
 
 
-class Unsettled(NotReady):
+class OutcomeUncertain(NotReady):
     """One of these: it may have been done."""
 
 
-class EmbeddedHost:
+class ClusterSegmentHost:
     """Implements `controller.host.SegmentHost`, and the errands of the other brokers' hosts."""
 
     def __init__(
         self,
-        owner: SegmentOwner,
+        owner: LocalSegments,
         placement: Placement,
-        fleet: Fleet | None,
+        fleet: BrokerPeers | None,
         clock: Clock,
-        records: ScalableRecords,
+        records: TopicLayouts,
         *,
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
         self._owner = owner
-        self._lineage = Lineage(records, self.last_sequence)
-        notices = SealedNotices(records, placement)
+        self._lineage = AncestorSequences(records, self.last_sequence)
+        notices = SealNotifications(records, placement)
         owner.before_seal, owner.tell_sealed = notices.prepare, notices.tell
         self._placement = placement
         self._fleet = fleet
         self._clock = clock
         self._ask_seconds = ask_seconds
         self._listeners: list[Callable[[HostEvent], None]] = []
-        self._news = None if fleet is None else SegmentNews(fleet, f"{GROUP}.news", clock)
+        self._news = None if fleet is None else EventBroadcaster(fleet, f"{GROUP}.news", clock)
         self._stop = owner.listen(self._happened)
 
     async def close(self) -> None:
@@ -109,7 +109,7 @@ class EmbeddedHost:
 
     # -- asking
 
-    async def ask(self, mandate: Mandate, request: Request) -> Answer:
+    async def ask(self, mandate: FencingToken, request: Request) -> Answer:
         is_sent = False
         error: Error = HostUnavailable(f"nobody serves {request.segment.name} at the moment")
         try:
@@ -119,14 +119,14 @@ class EmbeddedHost:
                         return await self._ask(mandate, request)
                     except (ServedElsewhere, NotConnected) as missed:
                         error = missed
-                    except (NoAnswer, Unsettled) as missed:
+                    except (NoAnswer, OutcomeUncertain) as missed:
                         error, is_sent = missed, True
                     await self._clock.sleep(AGAIN_SECONDS)
         except TimeoutError:
             kind = HostOutcomeUnknown if is_sent else HostUnavailable
             raise kind(error.reason) from error
 
-    async def _ask(self, mandate: Mandate, request: Request) -> Answer:
+    async def _ask(self, mandate: FencingToken, request: Request) -> Answer:
         """Once, where the segment is now."""
         name, fleet = request.segment.name, self._fleet
         if fleet is None or self._placement.is_here(name):
@@ -144,7 +144,7 @@ class EmbeddedHost:
             if refused.code == ServedElsewhere.code:
                 raise ServedElsewhere(name, None) from refused
             if refused.code in MOVING:
-                raise Unsettled(refused.reason) from refused
+                raise OutcomeUncertain(refused.reason) from refused
             raise ERRORS.get(refused.code, HostOutcomeUnknown)(refused.reason) from refused
 
     # -- figures
@@ -274,4 +274,4 @@ def _translated(error: Error) -> Error:
     """What is not of the port: storage or metadata could not say whether it was done."""
     if isinstance(error, ServedElsewhere) or type(error) in ERRORS.values():
         return error
-    return (Unsettled if error.code in MOVING else HostOutcomeUnknown)(error.reason)
+    return (OutcomeUncertain if error.code in MOVING else HostOutcomeUnknown)(error.reason)

@@ -23,8 +23,8 @@ from anabranch.broker.segment.segment_state import (
 from anabranch.broker.segment.segment_topic import SegmentTopic, TellSealed
 from anabranch.broker.segment_host.ancestor_sequences import LastSequence
 from anabranch.broker.segment_host.segment_stats import SegmentRates
-from anabranch.broker.topic_registry.factory import Birth
-from anabranch.broker.topic_registry.registry import Topics
+from anabranch.broker.topic_registry.factory import SegmentCreation
+from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.controller.segment_host import (
     Answer,
     ClearBacklog,
@@ -36,10 +36,10 @@ from anabranch.controller.segment_host import (
     DenyCursor,
     Done,
     Fence,
+    FencingToken,
     GrantReader,
     Hold,
     HostEvent,
-    Mandate,
     Request,
     Seal,
     Seek,
@@ -56,8 +56,8 @@ from anabranch.runtime.tasks import TaskOwner
 MADE_SECONDS = 5.0
 
 
-class SegmentOwner:
-    def __init__(self, topics: Topics, logs: SegmentLogs, clock: Clock) -> None:
+class LocalSegments:
+    def __init__(self, topics: TopicRegistry, logs: SegmentLogs, clock: Clock) -> None:
         self._topics = topics
         self._clock = clock
         self._logs = logs
@@ -110,7 +110,7 @@ class SegmentOwner:
     async def close(self) -> None:
         await self._tasks.close()
 
-    async def apply(self, mandate: Mandate, request: Request) -> Answer:
+    async def apply(self, mandate: FencingToken, request: Request) -> Answer:
         """Raises HostError, SegmentMissing, CursorMissing, and whatever storage and metadata say (then it may have been
         done); ServedElsewhere when the segment is another broker's, before or by the end.
 
@@ -124,13 +124,13 @@ class SegmentOwner:
             raise outcome
         return outcome
 
-    async def _outcome(self, mandate: Mandate, request: Request) -> Answer | Error:
+    async def _outcome(self, mandate: FencingToken, request: Request) -> Answer | Error:
         try:
             return await self._apply(mandate, request)
         except Error as error:  # an answer like any other: who asks is told
             return error
 
-    async def _apply(self, mandate: Mandate, request: Request) -> Answer:
+    async def _apply(self, mandate: FencingToken, request: Request) -> Answer:
         name = request.segment.name
         async with self._locks.setdefault(name, asyncio.Lock()):
             self._topics.check_here(name)
@@ -141,14 +141,14 @@ class SegmentOwner:
                 awaited.set()
             return answer
 
-    async def _made(self, mandate: Mandate, request: Request) -> SegmentTopic | None:
+    async def _made(self, mandate: FencingToken, request: Request) -> SegmentTopic | None:
         """What is to be made was never heard of, as a rule: then making it is one write, and nothing is looked up. None
         when it is there, or was, or is not to be made."""
         if not isinstance(request, Create) or self._topics.loaded(request.segment.name) is not None:
             return None
         facts = SegmentFacts(request.segment, request.operation, mandate)
         try:
-            return await self._topics.segment(request.segment.name, Birth(facts.identity(), is_first=True))
+            return await self._topics.segment(request.segment.name, SegmentCreation(facts.identity(), is_first=True))
         except AlreadyExists:
             return None
 
@@ -181,14 +181,14 @@ class SegmentOwner:
         except TimeoutError:
             self._awaited.pop(name, None)  # it is looked for once more, and missed
 
-    async def _absent(self, mandate: Mandate, request: Request) -> Answer:
+    async def _absent(self, mandate: FencingToken, request: Request) -> Answer:
         """The segment is not there. The mandate is remembered all the same, but for a creation it goes with that."""
         ref = request.segment
         known = mandate_on((await self._logs.peek(ref.name)).properties)
         check_mandate(ref.name, known, mandate)
         if isinstance(request, Create):
             facts = SegmentFacts(ref, request.operation, mandate)
-            topic = await self._topics.segment(ref.name, Birth(facts.identity()))
+            topic = await self._topics.segment(ref.name, SegmentCreation(facts.identity()))
             await topic.add_cursors(request.cursors)
             return Done()
         if mandate > known or known == NEVER:
@@ -201,7 +201,7 @@ class SegmentOwner:
             case _:
                 raise SegmentMissing(f"{ref} does not exist")
 
-    async def _do(self, topic: SegmentTopic, mandate: Mandate, request: Request) -> Answer:
+    async def _do(self, topic: SegmentTopic, mandate: FencingToken, request: Request) -> Answer:
         ref, facts = request.segment, topic.facts
         facts.admit(mandate)
         if ref.incarnation != facts.ref.incarnation and isinstance(request, Delete | DeleteCursor):

@@ -12,8 +12,8 @@ from anabranch.controller.segment_host import (
     CursorStats,
     Done,
     Drained,
+    FencingToken,
     HostEvent,
-    Mandate,
     Moved,
     Rates,
     ReaderLeft,
@@ -36,7 +36,7 @@ ERRORS: Mapping[str, type[Error]] = {
     one.code: one
     for one in (
         host.StaleTerm,
-        host.Overtaken,
+        host.StaleRequest,
         host.SegmentMissing,
         host.CursorMissing,
         host.SegmentSealed,
@@ -49,7 +49,7 @@ ERRORS: Mapping[str, type[Error]] = {
 
 
 # requests -------------------------------------------------------------------------------------------------------------
-def request_json(mandate: Mandate, request: Request) -> Json:
+def request_json(mandate: FencingToken, request: Request) -> Json:
     value: Json = {
         "kind": type(request).__name__,
         "mandate": [mandate.term, mandate.number],
@@ -83,10 +83,10 @@ def request_json(mandate: Mandate, request: Request) -> Json:
     return value
 
 
-def read_request(value: Mapping[str, Any]) -> tuple[Mandate, Request]:
+def read_request(value: Mapping[str, Any]) -> tuple[FencingToken, Request]:
     """Raises BadRequest."""
     try:
-        return Mandate(*map(int, value["mandate"])), _request(value)
+        return FencingToken(*map(int, value["mandate"])), _request(value)
     except (KeyError, TypeError, ValueError) as error:
         raise BadRequest(f"not a request to a segment's owner: {error!r}") from error
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from anabranch.broker.placement import Placement
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.segment.segment_topic import SegmentTopic
-from anabranch.broker.segment_host.topic_layouts import ScalableRecords, ScalableTopic
+from anabranch.broker.segment_host.topic_layouts import ScalableTopic, TopicLayouts
 from anabranch.controller.segment_host import Seal
 from anabranch.model.errors import Error
 from anabranch.model.hashrange import HashRange
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 READY_MAX = 1_000
 
 
-class SealedNotices:
-    def __init__(self, records: ScalableRecords, placement: Placement) -> None:
+class SealNotifications:
+    def __init__(self, records: TopicLayouts, placement: Placement) -> None:
         self._records = records
         self._placement = placement
         self._ready: OrderedDict[TopicName, tuple[Segment, ...]] = OrderedDict()
@@ -59,7 +59,7 @@ class SealedNotices:
     def tell(self, producer: Producer, topic: SegmentTopic) -> None:
         note = topic.facts.sealed
         assert note is not None
-        addresses = ((one.segment_id, self._placement.whereabouts(one.name)) for one in note.children)
+        addresses = ((one.segment_id, self._placement.owner_address(one.name)) for one in note.children)
         producer.peer.send(
             segment_sealed(
                 producer.producer_id,

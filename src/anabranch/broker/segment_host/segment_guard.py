@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from anabranch.broker.segment_host.topic_layouts import ScalableRecords, find_segment
+from anabranch.broker.segment_host.topic_layouts import TopicLayouts, find_segment
 from anabranch.model.names import TopicName
 
 
 class SegmentGuard:
-    def __init__(self, records: ScalableRecords, wait_made: Callable[[TopicName], Awaitable[None]]) -> None:
+    def __init__(self, records: TopicLayouts, wait_made: Callable[[TopicName], Awaitable[None]]) -> None:
         """`wait_made` returns when a segment of ours is made, or after a while."""
         self._records = records
         self._wait_made = wait_made

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.topic_registry.rate_meter import Meter
-from anabranch.broker.topic_registry.rate_sampler import Breath, Sampler
+from anabranch.broker.topic_registry.rate_sampler import Sampler, YieldBudget
 from anabranch.controller.segment_host import CursorStats, Rates, SegmentStats
 from anabranch.runtime.clock import Clock
 
@@ -25,7 +25,7 @@ class SegmentRates:
         """For ever."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
-            breath = Breath(self._clock)
+            breath = YieldBudget(self._clock)
             for topic in tuple(self._sampler.awake()):
                 if isinstance(topic, SegmentTopic):
                     self._look(topic)

@@ -7,8 +7,8 @@ import logging
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.segment.segment_logs import SegmentLogs
-from anabranch.broker.segment_host.local_segments import SegmentOwner
-from anabranch.broker.topic_registry.rate_sampler import Breath
+from anabranch.broker.segment_host.local_segments import LocalSegments
+from anabranch.broker.topic_registry.rate_sampler import YieldBudget
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -19,8 +19,8 @@ LOOK_SECONDS = 3_600.0
 KEEP_MS = 24 * 3_600 * 1_000
 
 
-class SegmentGraves:
-    def __init__(self, catalog: Catalog, logs: SegmentLogs, owner: SegmentOwner, clock: Clock) -> None:
+class TombstoneSweeper:
+    def __init__(self, catalog: Catalog, logs: SegmentLogs, owner: LocalSegments, clock: Clock) -> None:
         self._catalog = catalog
         self._logs = logs
         self._owner = owner
@@ -46,7 +46,7 @@ class SegmentGraves:
 
     async def sweep(self, before_ms: int) -> int:
         """Those of our own segments; how many are gone."""
-        breath, count = Breath(self._clock), 0
+        breath, count = YieldBudget(self._clock), 0
         for tenant in await self._catalog.tenants():
             for namespace in await self._catalog.namespaces(tenant):
                 for name in await self._logs.names(namespace):

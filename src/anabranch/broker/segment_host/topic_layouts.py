@@ -44,7 +44,7 @@ class ScalableTopic:
         return segment.segment_id not in self.layout
 
 
-class ScalableRecords(Protocol):
+class TopicLayouts(Protocol):
     async def read(self, topic: TopicName, *, is_fresh: bool = False) -> ScalableTopic | None:
         """As this broker's side of the store has it; `is_fresh`: with everything that was written before the call.
         `topic` is a `topic://` name."""
@@ -55,7 +55,7 @@ class ScalableRecords(Protocol):
     async def exists(self, topic: TopicName) -> bool: ...
 
 
-async def find_segment(records: ScalableRecords, name: TopicName) -> tuple[ScalableTopic, Segment]:
+async def find_segment(records: TopicLayouts, name: TopicName) -> tuple[ScalableTopic, Segment]:
     """The topic that lists a segment, in its layout or its running operation; TopicNotFound when none does.
 
     Who comes with a name from somewhere knows more than our side of the store, perhaps: before no is said it is asked

@@ -18,7 +18,7 @@ from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import AnyTopic
-from anabranch.broker.topic_registry.rate_sampler import Breath, Sampler
+from anabranch.broker.topic_registry.rate_sampler import Sampler, YieldBudget
 from anabranch.controller.interface import ScalableTopics
 from anabranch.runtime.clock import Clock
 
@@ -134,7 +134,7 @@ class Metrics:
         self, topics: Sequence[AnyTopic], own: Callable[[], dict[str, float]], scalable: ScalableTopics | None = None
     ) -> AsyncIterator[bytes]:
         """The page in pieces; `own` tells the figures that only the caller knows."""
-        breath = Breath(self._clock)
+        breath = YieldBudget(self._clock)
         gathered = _Gathered()
         for topic in topics:
             self._gather(topic, gathered)

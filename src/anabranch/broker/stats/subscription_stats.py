@@ -17,7 +17,7 @@ from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import AnyTopic
-from anabranch.broker.topic_registry.rate_sampler import SubscriptionBook, sent
+from anabranch.broker.topic_registry.rate_sampler import SubscriptionSample, sent
 from anabranch.protocol.entry import publish_time_of
 
 _READ_BYTES = 64 * 1024
@@ -53,7 +53,7 @@ class StatsOptions:
 async def subscription_stats(
     topic: AnyTopic,
     subscription: Subscription | MemorySubscription,
-    book: SubscriptionBook,
+    book: SubscriptionSample,
     now_ms: int,
     options: StatsOptions,
 ) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def subscription_stats(
     return {**stats, **await _stored(topic, subscription, book, options)}
 
 
-def _flow(subscription: Subscription | MemorySubscription, book: SubscriptionBook) -> dict[str, Any]:
+def _flow(subscription: Subscription | MemorySubscription, book: SubscriptionSample) -> dict[str, Any]:
     """What went out, how fast, and when something last happened."""
     messages_out, bytes_out = sent(subscription)[:2]
     return {
@@ -123,7 +123,7 @@ def _kind(subscription: Subscription | MemorySubscription) -> dict[str, Any]:
 
 
 async def _stored(
-    topic: Topic, subscription: Subscription, book: SubscriptionBook, options: StatsOptions
+    topic: Topic, subscription: Subscription, book: SubscriptionSample, options: StatsOptions
 ) -> dict[str, Any]:
     """What only a subscription with a cursor can say."""
     size = bytes_after(topic.log.chain, subscription.mark_delete) if options.subscription_backlog_size else -1

@@ -15,10 +15,10 @@ from anabranch.broker.stats.subscription_stats import StatsOptions, rate_since, 
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.compaction import CompactionStats
-from anabranch.broker.topic.non_persistent_topic import MemorySubscription, MemoryTopic
+from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import AnyTopic
-from anabranch.broker.topic_registry.rate_sampler import SubscriptionBook, TopicBook
+from anabranch.broker.topic_registry.rate_sampler import SubscriptionSample, TopicSample
 
 _ABSENT_IN_TOPIC = {
     "systemTopicBytesInCounter": 0,
@@ -43,12 +43,12 @@ _EARLIEST = {"earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklo
 
 
 async def topic_stats(
-    topic: AnyTopic, book: TopicBook, now_ms: int, broker: str, options: StatsOptions
+    topic: AnyTopic, book: TopicSample, now_ms: int, broker: str, options: StatsOptions
 ) -> dict[str, Any]:
     attached: list[Subscription | MemorySubscription] = list(topic.subscriptions.values())
     books = book.subscriptions
     subscriptions = {
-        one.name: await subscription_stats(topic, one, books.get(one.name) or SubscriptionBook(), now_ms, options)
+        one.name: await subscription_stats(topic, one, books.get(one.name) or SubscriptionSample(), now_ms, options)
         for one in attached
     }
     stored = topic.log.stats() if isinstance(topic, Topic) else None
@@ -85,7 +85,7 @@ async def topic_stats(
         "lastPublishTimeStamp": book.published_ms,
         **_ABSENT_IN_TOPIC,
     }
-    if isinstance(topic, MemoryTopic):
+    if isinstance(topic, NonPersistentTopic):
         return {**stats, "msgDropRate": sum(one["msgDropRate"] for one in subscriptions.values())}
     return {**stats, "deduplicationStatus": "Enabled" if topic.deduplicates else "Disabled"}
 
@@ -101,7 +101,7 @@ def _compaction(topic: AnyTopic) -> dict[str, int]:
 
 
 def _largest_backlog(topic: AnyTopic) -> int:
-    if isinstance(topic, MemoryTopic):
+    if isinstance(topic, NonPersistentTopic):
         return 0
     chain = topic.log.chain
     return max((bytes_after(chain, one.mark_delete) for one in topic.subscriptions.values()), default=0)

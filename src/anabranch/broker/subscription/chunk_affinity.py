@@ -25,7 +25,7 @@ class Chunk:
         return self.number >= self.count - 1
 
 
-class ChunkOwners(Generic[T]):
+class ChunkAffinity(Generic[T]):
     def __init__(self) -> None:
         self._owners: OrderedDict[str, T] = OrderedDict()
 

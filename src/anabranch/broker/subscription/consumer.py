@@ -11,7 +11,7 @@ from enum import IntEnum
 from itertools import takewhile
 from typing import NamedTuple
 
-from anabranch.broker.client_connection import Peer
+from anabranch.broker.client_connection import ClientConnection
 from anabranch.model.position import Position
 from anabranch.protocol import commands
 from anabranch.protocol.messages import MessageRuns
@@ -102,7 +102,7 @@ class Consumer:
         "lost_track", "_runs",
     )  # fmt: skip
 
-    def __init__(self, peer: Peer, spec: ConsumerSpec, unacked_max: int, connected_ms: int) -> None:
+    def __init__(self, peer: ClientConnection, spec: ConsumerSpec, unacked_max: int, connected_ms: int) -> None:
         self.peer = peer
         self.spec = spec
         self.consumer_id = spec.consumer_id

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from anabranch.broker.token_bucket import UNLIMITED, Allowance, Throttle
+from anabranch.broker.token_bucket import UNLIMITED, Allowance, RateLimiter
 from anabranch.runtime.clock import Clock, Timer
 from anabranch.storage.topic.topic_log import StoredEntry
 
@@ -23,8 +23,8 @@ def first_entries(entries: list[StoredEntry], messages_max: int) -> list[StoredE
     return entries
 
 
-class Brake:
-    def __init__(self, throttles: Sequence[Throttle], clock: Clock, resume: Callable[[], None]) -> None:
+class DispatchRateLimiter:
+    def __init__(self, throttles: Sequence[RateLimiter], clock: Clock, resume: Callable[[], None]) -> None:
         self.throttles = tuple(throttles)
         self._clock = clock
         self._resume = resume

@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 
-from anabranch.broker.subscription.chunk_affinity import Chunk, ChunkOwners
+from anabranch.broker.subscription.chunk_affinity import Chunk, ChunkAffinity
 from anabranch.broker.subscription.consumer import Consumer
 from anabranch.broker.subscription.consumer_selectors import RoundRobin
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
@@ -66,7 +66,7 @@ class SharedDispatcher:
         self.unacked_max = unacked_max
         self._deliver_at_of = deliver_at_of
         self._chunk_of = chunk_of
-        self._collectors: ChunkOwners[Consumer] = ChunkOwners()
+        self._collectors: ChunkAffinity[Consumer] = ChunkAffinity()
         self._now_ms = now_ms
         self._turns: RoundRobin[Consumer] = RoundRobin(lambda consumer: consumer.spec.priority)
         self._replay = Replay()

@@ -29,7 +29,7 @@ class ReadableTopic(Protocol):
         """Last entry that may be delivered."""
 
 
-class _Ahead:
+class ReadAhead:
     """A read that nobody has asked for yet."""
 
     __slots__ = ("start", "task")
@@ -46,7 +46,7 @@ class SubscriptionReader:
         self._tasks = tasks
         self._read_bytes = read_bytes
         self.entries_max, self._bytes_max = READ_ENTRIES_MAX, read_bytes  # of one read
-        self._ahead: _Ahead | None = None
+        self._ahead: ReadAhead | None = None
         self.resident_reads = 0  # so far; each takes a moment of the event loop
         self._next: Position | None = None  # where the last read of the log ended
         self._cold = 0  # reads to go until memory is tried again
@@ -130,7 +130,7 @@ class SubscriptionReader:
         if start <= self._topic.stable_position():
             task = self._tasks.spawn(self._try_fetch(start), "read ahead")
             if task is not None:
-                self._ahead = _Ahead(start, task)
+                self._ahead = ReadAhead(start, task)
 
     async def _try_fetch(self, start: Position) -> list[StoredEntry] | Error:
         """A failure waits for who asks: perhaps nobody will."""

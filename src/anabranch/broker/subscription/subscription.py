@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.broker.catalog.policies import Policies
-from anabranch.broker.close_notifications import Farewell, tell_consumer
+from anabranch.broker.close_notifications import CloseNotifications, tell_consumer
 from anabranch.broker.errors import ConsumerBusy, TopicFenced
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.acknowledgement import Ack, ack_entry, pass_over, pass_removed
@@ -18,14 +18,14 @@ from anabranch.broker.subscription.compacted_cursor import CompactedAcks
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
 from anabranch.broker.subscription.delay_alarm import DelayAlarm
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
-from anabranch.broker.subscription.dispatch_rate_limiter import Brake, first_entries
+from anabranch.broker.subscription.dispatch_rate_limiter import DispatchRateLimiter, first_entries
 from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
 from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.broker.subscription.entry_metadata import chunk_of, deliver_at_of, slot_of
 from anabranch.broker.subscription.entry_reader import ReadableTopic, SubscriptionReader
-from anabranch.broker.token_bucket import Rate, Throttle
+from anabranch.broker.token_bucket import Rate, RateLimiter
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import replies
@@ -78,10 +78,10 @@ class Subscription:
         self._delays = True
         self._reader = SubscriptionReader(topic, tasks, settings.read_bytes)
         self._unacked_max = settings.unacked_per_subscription_max
-        self._throttle: Throttle | None = None  # of this subscription alone
-        self._brake: Brake | None = None
+        self._throttle: RateLimiter | None = None  # of this subscription alone
+        self._brake: DispatchRateLimiter | None = None
 
-    def apply(self, policies: Policies, shared: Throttle | None = None) -> None:
+    def apply(self, policies: Policies, shared: RateLimiter | None = None) -> None:
         """Counts for consumers that are attached, too. `shared`: the limit of the whole topic."""
         self._set_rates(policies.subscription_dispatch_rate, shared)
         self._unacked_max = policies.unacked_per_subscription_max
@@ -94,25 +94,25 @@ class Subscription:
         self._delays = policies.delays
         self.pump()
 
-    def _set_rates(self, own: Rate, shared: Throttle | None) -> None:
+    def _set_rates(self, own: Rate, shared: RateLimiter | None) -> None:
         if not own.is_limited:
             self._throttle = None
         elif self._throttle is None or self._throttle.rate != own:
-            self._throttle = Throttle(own, self._clock.monotonic())
+            self._throttle = RateLimiter(own, self._clock.monotonic())
         throttles = tuple(one for one in (self._throttle, shared) if one is not None)
         if self._brake is not None:
             if self._brake.throttles == throttles:
                 return
             self._brake.close()
         self._reader.limit(None, None)
-        self._brake = Brake(throttles, self._clock, self.pump) if throttles else None
+        self._brake = DispatchRateLimiter(throttles, self._clock, self.pump) if throttles else None
 
     @property
     def throttled_times(self) -> int:
         """How often delivery waited for this subscription's own rate."""
         return 0 if self._throttle is None else self._throttle.times
 
-    def _may_read(self, brake: Brake) -> bool:
+    def _may_read(self, brake: DispatchRateLimiter) -> bool:
         """Charge what was delivered; how large the next read may be."""
         consumers, departed = self.consumers, self.departed
         brake.charge(
@@ -224,7 +224,7 @@ class Subscription:
             if (active is not before or consumer is joined) and consumer.peer.protocol_version >= 12:
                 consumer.peer.send(replies.active_consumer_change(consumer.consumer_id, consumer is active))
 
-    def close_consumers(self, farewell: Farewell | None = None) -> None:
+    def close_consumers(self, farewell: CloseNotifications | None = None) -> None:
         """Tell every consumer to come back later (to wherever lookup says then, or the farewell)."""
         consumers, self._dispatcher = list(self.consumers), None
         self._reader.forget()
@@ -394,7 +394,7 @@ class Subscription:
         finally:
             self._fenced = False
 
-    def fence(self, farewell: Farewell | None = None) -> None:
+    def fence(self, farewell: CloseNotifications | None = None) -> None:
         """No consumer may come in any more; those attached are told to go."""
         self._stir()
         self._fenced = True

@@ -125,7 +125,7 @@ class Survivors:
 
 
 @dataclass(frozen=True, slots=True)
-class HashRange:
+class KeyHashPartition:
     """Keys whose hash is `index` modulo `count`."""
 
     index: int = 0
@@ -134,14 +134,14 @@ class HashRange:
     def holds(self, key: str) -> bool:
         return self.count == 1 or zlib.crc32(key.encode("utf-8", "surrogatepass")) % self.count == self.index
 
-    def halves(self) -> tuple[HashRange, HashRange]:
-        return HashRange(self.index, 2 * self.count), HashRange(self.index + self.count, 2 * self.count)
+    def halves(self) -> tuple[KeyHashPartition, KeyHashPartition]:
+        return KeyHashPartition(self.index, 2 * self.count), KeyHashPartition(self.index + self.count, 2 * self.count)
 
 
 class Scan:
     """Finds the last message of every key of one hash range."""
 
-    def __init__(self, keys: HashRange, keys_max: int) -> None:
+    def __init__(self, keys: KeyHashPartition, keys_max: int) -> None:
         self.counter = Counter()
         self._keys, self._keys_max = keys, keys_max
         self._last: dict[str, Place] = {}
@@ -285,7 +285,7 @@ class Compactor:
 
     async def _mark(self, upto: Position) -> tuple[Survivors, dict[int, int]]:
         survivors = Survivors()
-        ranges, totals = [HashRange()], None
+        ranges, totals = [KeyHashPartition()], None
         while ranges:
             keys = ranges.pop()
             scan = Scan(keys, self._keys_max)

@@ -1,5 +1,5 @@
 """Fencing epochs of one topic: of the producers that share a name, which attempt is the right one. Pure; who keeps the
-bytes is `Attendance`.
+bytes is `TopicProducers`.
 
 Attempts of one Spark task share a name. An attempt that was given up may live on somewhere, and come back to a broker
 that was restarted meanwhile or has taken the topic over: so what was told once is kept with the topic.

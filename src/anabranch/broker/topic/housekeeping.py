@@ -35,7 +35,7 @@ class KeptTopic(Protocol):
     async def unsubscribe(self, name: str, *, force: bool) -> None: ...
 
 
-class Upkeep:
+class Housekeeping:
     def __init__(self, topic: KeptTopic, topic_log: TopicLog, clock: Clock) -> None:
         self._topic = topic
         self._log = topic_log

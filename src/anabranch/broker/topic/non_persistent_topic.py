@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from anabranch.broker.catalog.policies import Policies
-from anabranch.broker.client_connection import Peer
-from anabranch.broker.close_notifications import Farewell, tell_consumer, tell_producer
+from anabranch.broker.client_connection import ClientConnection
+from anabranch.broker.close_notifications import CloseNotifications, tell_consumer, tell_producer
 from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.producer_access import AccessTable, Admission
-from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
 from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.acknowledgement import Ack
@@ -148,9 +148,9 @@ class MemorySubscription:
         return self._active() if self.type is not SubscriptionType.SHARED else None
 
 
-class MemoryTopic:
+class NonPersistentTopic:
     def __init__(
-        self, name: TopicName, *, settings: BrokerSettings, clock: Clock, stir: Callable[[MemoryTopic], None]
+        self, name: TopicName, *, settings: BrokerSettings, clock: Clock, stir: Callable[[NonPersistentTopic], None]
     ) -> None:
         """`stir` is told whenever something happens in it."""
         self.name = name
@@ -167,7 +167,7 @@ class MemoryTopic:
         self._access: AccessTable[Producer] = AccessTable()
         self._next = 0
         self._fenced = False
-        self._gate: PublishGate | None = None
+        self._gate: PublishRateLimiter | None = None
         self._rates = TopicRates(clock, self._release, self._gated)
         self.policies = Policies.of({}, settings)
 
@@ -176,7 +176,7 @@ class MemoryTopic:
         self.policies = policies
         self._rates.apply(policies)
 
-    def _gated(self, gate: PublishGate | None) -> None:
+    def _gated(self, gate: PublishRateLimiter | None) -> None:
         self._gate = gate
 
     @property
@@ -245,7 +245,7 @@ class MemoryTopic:
         self.used_at = self._clock.monotonic()
         self._stir()
 
-    def _close_producer(self, producer: Producer, reason: Error, farewell: Farewell | None = None) -> None:
+    def _close_producer(self, producer: Producer, reason: Error, farewell: CloseNotifications | None = None) -> None:
         producer.closed = True
         producer.drop_held()
         if producer.is_ready:
@@ -285,7 +285,7 @@ class MemoryTopic:
             subscription.deliver(entry)
         producer.completed((publish,), position.ledger, position.entry)
 
-    async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[MemorySubscription, Consumer]:
+    async def subscribe(self, request: SubscribeRequest, peer: ClientConnection) -> tuple[MemorySubscription, Consumer]:
         self._check_open()
         check_subscription(self.policies, request.spec.type, None, self.name)
         self._rates.check_subscribe(peer, request.spec)
@@ -327,7 +327,7 @@ class MemoryTopic:
     async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
         return (Position(0, self._next - 1) if self._next else EARLIEST), -1
 
-    async def close(self, *, tell_clients: bool = True, farewell: Farewell | None = None) -> None:
+    async def close(self, *, tell_clients: bool = True, farewell: CloseNotifications | None = None) -> None:
         self._fenced = True
         self._rates.stop()
         for producer in list(self.producers.values()):

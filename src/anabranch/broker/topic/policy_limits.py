@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.catalog.policies import Policies
-from anabranch.broker.client_connection import Peer
+from anabranch.broker.client_connection import ClientConnection
 from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions
 from anabranch.broker.subscription.consumer import ConsumerSpec, SubscriptionType
 from anabranch.broker.subscription.entry_metadata import deliver_at_of
@@ -37,7 +37,7 @@ def check_subscription(policies: Policies, kind: SubscriptionType | None, known:
         )
 
 
-def check_subscribe_rate(rates: SubscribeRates, peer: Peer, spec: ConsumerSpec, now: float) -> None:
+def check_subscribe_rate(rates: SubscribeRates, peer: ClientConnection, spec: ConsumerSpec, now: float) -> None:
     """A consumer that comes back under its name is the same one, whatever connection it comes on."""
     host = peer.address.rpartition(":")[0]
     if not rates.admits(f"{host}/{spec.name}/{spec.consumer_id}", now):

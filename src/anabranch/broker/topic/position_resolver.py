@@ -9,7 +9,7 @@ from anabranch.runtime.clock import Clock
 from anabranch.storage.topic.topic_log import TopicLog
 
 
-class Places:
+class PositionResolver:
     def __init__(self, topic_log: TopicLog, clock: Clock) -> None:
         self._log, self._clock = topic_log, clock
 

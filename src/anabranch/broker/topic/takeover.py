@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from anabranch.broker.client_connection import Peer
+from anabranch.broker.client_connection import ClientConnection
 from anabranch.broker.errors import ConsumerBusy, ProducerBusy, ProducerFenced
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.subscription.consumer import Consumer
@@ -62,7 +62,9 @@ def _is_fenced_by(old: Producer, newcomer: Producer) -> bool:
     return newcomer.fencing_epoch > old.fencing_epoch
 
 
-async def settle_exclusive(consumers: Iterable[Consumer], peer: Peer, remove: Callable[[Consumer], None]) -> None:
+async def settle_exclusive(
+    consumers: Iterable[Consumer], peer: ClientConnection, remove: Callable[[Consumer], None]
+) -> None:
     """Returns when none of the consumers is left; raises ConsumerBusy when one of them lives."""
     for old in list(consumers):
         if old.peer is peer or await old.peer.is_alive():

@@ -10,14 +10,14 @@ from dataclasses import replace
 from functools import partial
 
 from anabranch.broker.catalog.policies import Policies
-from anabranch.broker.client_connection import Peer
-from anabranch.broker.close_notifications import Farewell
+from anabranch.broker.client_connection import ClientConnection
+from anabranch.broker.close_notifications import CloseNotifications
 from anabranch.broker.errors import SubscriptionNotFound, TopicFenced, TopicTerminated
 from anabranch.broker.publish.deduplication import Deduplication
 from anabranch.broker.publish.latency_histogram import Latencies
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.producer_access import Admission
-from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
 from anabranch.broker.publish.publisher import Publisher
 from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.settings import BrokerSettings
@@ -25,7 +25,7 @@ from anabranch.broker.subscription.consumer import Consumer, SubscribeRequest, S
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.compaction import Compactor, Status
-from anabranch.broker.topic.housekeeping import Upkeep
+from anabranch.broker.topic.housekeeping import Housekeeping
 from anabranch.broker.topic.inactive_topics import is_doomed, is_eligible
 from anabranch.broker.topic.policy_limits import (
     check_consumer,
@@ -33,9 +33,9 @@ from anabranch.broker.topic.policy_limits import (
     check_subscription,
     too_long_delay,
 )
-from anabranch.broker.topic.position_resolver import Places
+from anabranch.broker.topic.position_resolver import PositionResolver
 from anabranch.broker.topic.takeover import settle_exclusive, settle_name
-from anabranch.broker.topic.topic_producers import Attendance
+from anabranch.broker.topic.topic_producers import TopicProducers
 from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions
 from anabranch.model.errors import Error, NotAllowed
@@ -73,7 +73,7 @@ class Topic:
         self._on_dirty = on_dirty
         self._check_writable = check_writable
         self._tasks = TaskOwner(str(name))
-        self._attendance = Attendance(str(name), topic_log, self._tasks, self.last_of)
+        self._attendance = TopicProducers(str(name), topic_log, self._tasks, self.last_of)
         self._table = TopicSubscriptions(topic_log, self._subscription, self._tasks, self._check_open)
         self.subscriptions = self._table.by_name
         self._publisher = Publisher(
@@ -88,9 +88,9 @@ class Topic:
         self._is_picky = False  # publishes are looked at one by one: a longest delay or a rate is set
         self._rates = TopicRates(clock, self._publisher.release, self._gated)
         self._dedup = Deduplication(topic_log, self._publisher, settings.read_bytes, clock.monotonic())
-        self._upkeep = Upkeep(self, topic_log, clock)
+        self._upkeep = Housekeeping(self, topic_log, clock)
         self.compactor = Compactor(str(name), topic_log, clock)
-        self._places = Places(topic_log, clock)
+        self._places = PositionResolver(topic_log, clock)
         self._stored = topic_log.settings  # how the log is kept where the namespace says nothing
         self._dirty = False
         self._fenced = False
@@ -121,7 +121,7 @@ class Topic:
             await self.compactor.hold()
         await self._upkeep.check_quota()
 
-    def _gated(self, gate: PublishGate | None) -> None:
+    def _gated(self, gate: PublishRateLimiter | None) -> None:
         self._publisher.gate = gate
 
     async def oldest_age_ms(self) -> int:
@@ -286,7 +286,7 @@ class Topic:
         made.apply(self.policies, self._rates.dispatch)
         return made
 
-    async def subscribe(self, request: SubscribeRequest, peer: Peer) -> tuple[Subscription, Consumer]:
+    async def subscribe(self, request: SubscribeRequest, peer: ClientConnection) -> tuple[Subscription, Consumer]:
         self._check_open()
         spec = request.spec
         check_subscription(self.policies, spec.type, None, self.name)
@@ -383,7 +383,7 @@ class Topic:
                 subscription.tell_end_of_topic()
         return last
 
-    async def close(self, *, tell_clients: bool = True, farewell: Farewell | None = None) -> None:
+    async def close(self, *, tell_clients: bool = True, farewell: CloseNotifications | None = None) -> None:
         """Everything durable, everybody told (or on the list of the farewell), the log given up."""
         self._fenced = True
         if tell_clients:

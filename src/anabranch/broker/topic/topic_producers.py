@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from anabranch.broker.close_notifications import Farewell, tell_producer
+from anabranch.broker.close_notifications import CloseNotifications, tell_producer
 from anabranch.broker.errors import ProducerFenced, TopicFenced
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.publish.producer_access import AccessTable, Admission
@@ -29,7 +29,7 @@ FENCES_STATE = "fences"
 TellProducer = Callable[[Producer], None]
 
 
-class Attendance:
+class TopicProducers:
     def __init__(self, topic: str, topic_log: TopicLog, tasks: TaskOwner, last_of: Callable[[str], Last]) -> None:
         """`last_of`: what deduplication knows of a producer's name."""
         self.producers: dict[str, Producer] = {}
@@ -111,7 +111,11 @@ class Attendance:
             )
 
     def _close(
-        self, producer: Producer, reason: Error, farewell: Farewell | None = None, tell: TellProducer | None = None
+        self,
+        producer: Producer,
+        reason: Error,
+        farewell: CloseNotifications | None = None,
+        tell: TellProducer | None = None,
     ) -> None:
         """Who still waits for its turn has nothing to close: its request is answered with the reason instead."""
         if producer.is_ready and tell is not None:
@@ -126,7 +130,7 @@ class Attendance:
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
 
-    def close_all(self, farewell: Farewell | None = None, *, tell: TellProducer | None = None) -> None:
+    def close_all(self, farewell: CloseNotifications | None = None, *, tell: TellProducer | None = None) -> None:
         """Everybody is told to come back, at once or by the farewell; or what `tell` says instead."""
         waiting = [producer for producer in self._access.waiting if producer.name not in self.producers]
         reason = TopicFenced(f"{self._topic} closed its producers")

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anabranch.broker.catalog.policies import Policies
-from anabranch.broker.client_connection import Peer
+from anabranch.broker.client_connection import ClientConnection
 from anabranch.broker.publish.producer import Producer
-from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
 from anabranch.broker.subscription.consumer import ConsumerSpec
-from anabranch.broker.token_bucket import NO_LIMIT, Rate, SubscribeRates, Throttle
+from anabranch.broker.token_bucket import NO_LIMIT, Rate, RateLimiter, SubscribeRates
 from anabranch.broker.topic.policy_limits import check_subscribe_rate
 from anabranch.runtime.clock import Clock
 
@@ -21,16 +21,16 @@ class TopicRates:
     __slots__ = ("_clock", "_gate", "_on_gate", "_release", "_subscribes", "dispatch")
 
     def __init__(
-        self, clock: Clock, release: Callable[[Producer], None], on_gate: Callable[[PublishGate | None], None]
+        self, clock: Clock, release: Callable[[Producer], None], on_gate: Callable[[PublishRateLimiter | None], None]
     ) -> None:
         """`release` lets a producer go on; `on_gate` is told of another gate, before those who wait at the
         old one go on."""
         self._clock = clock
         self._release = release
         self._on_gate = on_gate
-        self._gate: PublishGate | None = None
+        self._gate: PublishRateLimiter | None = None
         self._subscribes = SubscribeRates()
-        self.dispatch: Throttle | None = None  # all subscriptions draw from it
+        self.dispatch: RateLimiter | None = None  # all subscriptions draw from it
 
     def apply(self, policies: Policies) -> None:
         self._set_publish_rate(policies.publish_rate)
@@ -39,13 +39,13 @@ class TopicRates:
         if not wanted.is_limited:
             self.dispatch = None
         elif known is None or known.rate != wanted:
-            self.dispatch = Throttle(wanted, self._clock.monotonic())
+            self.dispatch = RateLimiter(wanted, self._clock.monotonic())
 
     def _set_publish_rate(self, rate: Rate) -> None:
         before = self._gate
         if rate == (NO_LIMIT if before is None else before.rate):
             return
-        self._gate = PublishGate(rate, self._clock, self._release) if rate.is_limited else None
+        self._gate = PublishRateLimiter(rate, self._clock, self._release) if rate.is_limited else None
         self._on_gate(self._gate)
         if before is not None:
             before.close()
@@ -54,7 +54,7 @@ class TopicRates:
     def limits_publishing(self) -> bool:
         return self._gate is not None
 
-    def check_subscribe(self, peer: Peer, spec: ConsumerSpec) -> None:
+    def check_subscribe(self, peer: ClientConnection, spec: ConsumerSpec) -> None:
         """NotAllowed for a consumer that comes too often."""
         check_subscribe_rate(self._subscribes, peer, spec, self._clock.monotonic())
 

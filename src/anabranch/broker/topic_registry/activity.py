@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Stirred(Generic[T]):
+class ActivityTracker(Generic[T]):
     def __init__(self) -> None:
         self._noted: set[T] = set()
         self._views: list[set[T]] = []

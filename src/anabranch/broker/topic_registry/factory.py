@@ -16,7 +16,7 @@ from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.topic.non_persistent_topic import MemoryTopic
+from anabranch.broker.topic.non_persistent_topic import NonPersistentTopic
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import AlreadyExists, Error, NotAllowed
 from anabranch.model.names import Domain, TopicName
@@ -27,20 +27,20 @@ from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 
-AnyTopic = Topic | MemoryTopic
+AnyTopic = Topic | NonPersistentTopic
 OpenLog = Callable[[TopicName], Awaitable[TopicLog]]
 """Metadata key → open log (created when missing)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
+class SegmentCreation:
     """How a segment is made: the properties of its record; `is_first`: without looking whether there is one."""
 
     properties: Mapping[str, str]
     is_first: bool = False
 
 
-class TopicMaker:
+class TopicFactory:
     def __init__(
         self,
         catalog: Catalog,
@@ -67,15 +67,15 @@ class TopicMaker:
         self._stir = stir
         self._on_segment = on_segment
 
-    async def make(self, name: TopicName, birth: Birth | None) -> AnyTopic:
+    async def make(self, name: TopicName, birth: SegmentCreation | None) -> AnyTopic:
         """Loaded, and under the policies that hold now. `birth`: of a segment that may be made."""
         if name.is_persistent:
             return await self._make_stored(name, birth)
-        topic = MemoryTopic(name, settings=self._settings, clock=self._clock, stir=self._stir)
+        topic = NonPersistentTopic(name, settings=self._settings, clock=self._clock, stir=self._stir)
         await topic.apply(await self._catalog.effective(name.namespace_path))
         return topic
 
-    async def _make_stored(self, name: TopicName, birth: Birth | None) -> Topic:
+    async def _make_stored(self, name: TopicName, birth: SegmentCreation | None) -> Topic:
         is_segment = name.domain is Domain.SEGMENT
         reading = self._tasks.spawn(self._policies_or_error(name), f"policies for {name}")
         topic_log = await (self._open_segment(name, birth) if is_segment else self._open_regular(name))
@@ -114,7 +114,7 @@ class TopicMaker:
             raise
         return topic_log
 
-    async def _open_segment(self, name: TopicName, birth: Birth | None) -> TopicLog:
+    async def _open_segment(self, name: TopicName, birth: SegmentCreation | None) -> TopicLog:
         if self.segments is None:
             raise NotAllowed(f"{name}: there are no scalable topics here")
         if birth is None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from anabranch.broker.subscription.consumer import Consumer, Departed
 from anabranch.broker.subscription.subscription import Subscription
-from anabranch.broker.topic.non_persistent_topic import MemorySubscription, MemoryTopic
+from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.activity import View
 from anabranch.broker.topic_registry.rate_meter import Meter
@@ -29,11 +29,11 @@ class Loaded(Protocol):
 
     def __len__(self) -> int: ...
 
-    def loaded(self, name: TopicName) -> Topic | MemoryTopic | None: ...
+    def loaded(self, name: TopicName) -> Topic | NonPersistentTopic | None: ...
 
 
 @dataclass(slots=True)
-class SubscriptionBook:
+class SubscriptionSample:
     """What is remembered of one subscription, and what the last look found."""
 
     meter: Meter = field(default_factory=Meter)
@@ -46,12 +46,12 @@ class SubscriptionBook:
 
 
 @dataclass(slots=True)
-class TopicBook:
+class TopicSample:
     meter: Meter = field(default_factory=Meter)
     totals: tuple[int, ...] = (0, 0, 0, 0)  # messages in, bytes in, messages out, bytes out
     rates: tuple[float, ...] = (0.0,) * 4
     published_ms: int = 0
-    subscriptions: dict[str, SubscriptionBook] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionSample] = field(default_factory=dict)
     short: Meter | None = None  # the same counters over a shorter time, for who wants that (`segment_rates`)
 
     @property
@@ -60,7 +60,7 @@ class TopicBook:
         return not any(self.rates) and not any(any(one.rates) for one in self.subscriptions.values())
 
 
-class Breath:
+class YieldBudget:
     """Gives the loop back when a few milliseconds have been worked."""
 
     def __init__(self, clock: Clock) -> None:
@@ -74,17 +74,17 @@ class Breath:
 
 
 class Sampler:
-    def __init__(self, clock: Clock, stirred: View[Topic | MemoryTopic]) -> None:
+    def __init__(self, clock: Clock, stirred: View[Topic | NonPersistentTopic]) -> None:
         self._clock = clock
         self._stirred = stirred
-        self._awake: set[Topic | MemoryTopic] = set()
-        self._books: dict[TopicName, TopicBook] = {}
+        self._awake: set[Topic | NonPersistentTopic] = set()
+        self._books: dict[TopicName, TopicSample] = {}
 
     async def run(self, topics: Loaded) -> None:
         """For ever."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
-            breath = Breath(self._clock)
+            breath = YieldBudget(self._clock)
             for topic in tuple(self.awake()):
                 # Quiet, and stirred at this very moment: it is noted, and awake again with the next question.
                 if topics.loaded(topic.name) is not topic or self.look(topic).is_quiet:
@@ -92,7 +92,7 @@ class Sampler:
                 await breath.take()
             self._forget(topics)
 
-    def awake(self) -> set[Topic | MemoryTopic]:
+    def awake(self) -> set[Topic | NonPersistentTopic]:
         """Topics in which something happened during the last minute; all others have rates of 0. (Some of these may be
         closed by now.)"""
         self._awake |= self._stirred.take()
@@ -108,13 +108,13 @@ class Sampler:
         book = self._books.get(name)
         return 0.0 if book is None else book.rates[1] + book.rates[3]
 
-    def look(self, topic: Topic | MemoryTopic) -> TopicBook:
+    def look(self, topic: Topic | NonPersistentTopic) -> TopicSample:
         """Read the topic's counters now; the book is good until the next look."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
-        book = self._books.get(topic.name) or self._books.setdefault(topic.name, TopicBook())
+        book = self._books.get(topic.name) or self._books.setdefault(topic.name, TopicSample())
         out = size = 0
         for name, subscription in topic.subscriptions.items():
-            one = book.subscriptions.get(name) or book.subscriptions.setdefault(name, SubscriptionBook())
+            one = book.subscriptions.get(name) or book.subscriptions.setdefault(name, SubscriptionSample())
             _look_at(subscription, one, now, now_ms)
             out += one.totals[0]
             size += one.totals[1]
@@ -127,7 +127,9 @@ class Sampler:
         return book
 
 
-def _look_at(subscription: Subscription | MemorySubscription, book: SubscriptionBook, now: float, now_ms: int) -> None:
+def _look_at(
+    subscription: Subscription | MemorySubscription, book: SubscriptionSample, now: float, now_ms: int
+) -> None:
     totals = sent(subscription)
     if totals[0] > book.totals[0]:
         book.out_ms = now_ms

@@ -13,17 +13,17 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.broker.close_notifications import Farewell
+from anabranch.broker.close_notifications import CloseNotifications
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.placement import Address, ServedElsewhere
 from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic.topic import Topic
-from anabranch.broker.topic_registry.activity import Stirred
-from anabranch.broker.topic_registry.factory import AnyTopic, Birth, OpenLog, TopicMaker
-from anabranch.broker.topic_registry.rate_sampler import Breath, Sampler
-from anabranch.broker.topic_registry.unloaded_scan import Patrol
+from anabranch.broker.topic_registry.activity import ActivityTracker
+from anabranch.broker.topic_registry.factory import AnyTopic, OpenLog, SegmentCreation, TopicFactory
+from anabranch.broker.topic_registry.rate_sampler import Sampler, YieldBudget
+from anabranch.broker.topic_registry.unloaded_scan import UnloadedTopicScan
 from anabranch.model.errors import AlreadyExists, BadName, Error, NotAllowed, NotFound, NotReady
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
@@ -49,7 +49,7 @@ def _everything(_: TopicName) -> None:
     """A broker alone serves every topic."""
 
 
-class Topics:
+class TopicRegistry:
     def __init__(
         self,
         catalog: Catalog,
@@ -64,7 +64,7 @@ class Topics:
     ) -> None:
         """`check_writable` raises what an append would raise now, `check_here` ServedElsewhere; `wait_placed` lets a
         topic that changes hands arrive first. `segments`: None where there are no scalable topics."""
-        self._births: dict[TopicName, Birth] = {}  # of segments that are being made
+        self._births: dict[TopicName, SegmentCreation] = {}  # of segments that are being made
         self.admit_segment: Callable[[TopicName], Awaitable[None]] = _no_segments  # raises unless it may be attached to
         self.on_segment: Callable[[SegmentTopic], None] = lambda _: None  # told of each before it is loaded
         self._check_here = check_here or _everything
@@ -80,9 +80,9 @@ class Topics:
         self._stopped = False
         self._changes = 0  # of policies, whichever
         self._policy_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.stirred: Stirred[AnyTopic] = Stirred()
+        self.stirred: ActivityTracker[AnyTopic] = ActivityTracker()
         self._unswept = self.stirred.view()
-        self._maker = TopicMaker(
+        self._maker = TopicFactory(
             catalog,
             open_log,
             segments,
@@ -94,11 +94,13 @@ class Topics:
             stir=self.stirred.note,
             on_segment=self._segment_made,
         )
-        self._patrol = Patrol(
+        self._patrol = UnloadedTopicScan(
             catalog, segments, clock, is_asleep=self._is_asleep, wake=lambda name: self.get(name, create=False)
         )
         self.sampler = Sampler(clock, self.stirred.view())
-        self.on_vanishing: Callable[[TopicName], Awaitable[None]] = _nothing  # told when a topic dies of disuse
+        self.before_inactive_delete: Callable[[TopicName], Awaitable[None]] = (
+            _nothing  # told when a topic dies of disuse
+        )
 
     def __iter__(self) -> Iterator[AnyTopic]:
         return iter(list(self._topics.values()))
@@ -159,9 +161,9 @@ class Topics:
         """ServedElsewhere for what is another's."""
         self._check_here(name)
 
-    async def segment(self, name: TopicName, birth: Birth | None = None) -> SegmentTopic:
+    async def segment(self, name: TopicName, birth: SegmentCreation | None = None) -> SegmentTopic:
         """The loaded segment; with `birth` it is made. NotFound when it is not there, AlreadyExists when it is made
-        without looking (`Birth.is_first`) and there is something."""
+        without looking (`SegmentCreation.is_first`) and there is something."""
         while True:
             found = await self._settled(name)
             is_joined = name in self._opening  # which may have begun without knowing of the birth
@@ -278,7 +280,7 @@ class Topics:
         topic = self._topics.pop(name, None)
         if topic is None:
             return
-        farewell = None if here is None else Farewell(here)
+        farewell = None if here is None else CloseNotifications(here)
         try:
             await self._close(topic, farewell)
         finally:
@@ -287,7 +289,7 @@ class Topics:
 
     async def hand_over(
         self, moves: Callable[[TopicName], bool], heir_of: Callable[[TopicName], Address | None]
-    ) -> list[Farewell]:
+    ) -> list[CloseNotifications]:
         """Close the topics that move; their clients wait until the farewells are said (heir unknown: they look).
 
         `check_here` must refuse these topics already, so that none of them is opened again meanwhile. Raises when one
@@ -300,7 +302,7 @@ class Topics:
             if moves(name):
                 await asyncio.wait([closing])
         moving = [topic for topic in self if moves(topic.name)]
-        farewells = [Farewell(heir_of(topic.name)) for topic in moving]
+        farewells = [CloseNotifications(heir_of(topic.name)) for topic in moving]
         for topic in moving:
             del self._topics[topic.name]
         failed = await self._close_many(moving, farewells)
@@ -309,7 +311,7 @@ class Topics:
         return [farewell for farewell in farewells if len(farewell)]
 
     async def _close_many(
-        self, topics: Sequence[AnyTopic], farewells: Sequence[Farewell | None]
+        self, topics: Sequence[AnyTopic], farewells: Sequence[CloseNotifications | None]
     ) -> list[BaseException]:
         """Many at a time; what cannot be closed is reported, the rest goes on. The answer is what went wrong."""
         failed: list[BaseException] = []
@@ -324,7 +326,7 @@ class Topics:
                     failed.append(outcome)
         return failed
 
-    async def _close(self, topic: AnyTopic, farewell: Farewell | None = None) -> None:
+    async def _close(self, topic: AnyTopic, farewell: CloseNotifications | None = None) -> None:
         done = asyncio.get_running_loop().create_future()
         self._closing[topic.name] = done
         try:
@@ -350,7 +352,7 @@ class Topics:
         """Close topics nobody uses, so that memory follows use and not history; let logs drop what is consumed."""
         while True:
             await self._clock.sleep(self._settings.sweep_seconds)
-            now, breath, stirred = self._clock.monotonic(), Breath(self._clock), self._unswept.take()
+            now, breath, stirred = self._clock.monotonic(), YieldBudget(self._clock), self._unswept.take()
             for topic in self:
                 if topic.rests_until <= now or topic in stirred:
                     await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
@@ -383,7 +385,7 @@ class Topics:
 
     async def _delete_unused(self, topic: Topic) -> None:
         try:
-            await topic.delete(force=True, when_fenced=partial(self.on_vanishing, topic.name))
+            await topic.delete(force=True, when_fenced=partial(self.before_inactive_delete, topic.name))
         finally:
             self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the work
 

@@ -21,7 +21,7 @@ from anabranch.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 
-class Patrol:
+class UnloadedTopicScan:
     def __init__(
         self,
         catalog: Catalog,

@@ -21,13 +21,13 @@ from anabranch.protocol.server_errors import ServerError
 from anabranch.runtime.clock import Clock, Timer
 from anabranch.runtime.net import Buffer
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.security.access_control import Guard
+from anabranch.security.access_control import AccessControl
 from anabranch.security.authentication import Credentials, Identity, Unauthenticated
 
 log = logging.getLogger(__name__)
 
 
-class Door(Protocol):
+class AuthenticatingPeer(Protocol):
     """What signing in asks of the connection it guards."""
 
     address: str
@@ -38,11 +38,11 @@ class Door(Protocol):
     def close(self) -> None: ...
 
 
-class SignIn:
+class AuthenticationFlow:
     def __init__(
         self,
-        door: Door,
-        guard: Guard,
+        door: AuthenticatingPeer,
+        guard: AccessControl,
         clock: Clock,
         certificate_name: str | None,
         on_identified: Callable[[Identity], None],

@@ -13,7 +13,7 @@ from typing import Any
 
 from anabranch.broker.errors import TooManyRequests
 from anabranch.broker.services import SERVER_VERSION, Services
-from anabranch.broker.wire.authentication_flow import SignIn
+from anabranch.broker.wire.authentication_flow import AuthenticationFlow
 from anabranch.model.errors import Error
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, read_command
@@ -68,7 +68,9 @@ class Connection:
         features = broker_features(scalable_topics=is_scalable)
         self._handshake = Handshake(SERVER_VERSION, settings.message_bytes_max, features, checks=checks)
         self._sign_in = (
-            SignIn(self, services.guard, services.clock, stream.certificate_name, self._identified) if checks else None
+            AuthenticationFlow(self, services.guard, services.clock, stream.certificate_name, self._identified)
+            if checks
+            else None
         )
         if checks:
             self._decoder.allow(STRANGER_FRAME_BYTES_MAX)

@@ -20,7 +20,7 @@ from anabranch.broker.subscription.consumer import (
     SubscriptionType,
 )
 from anabranch.broker.subscription.subscription import Subscription
-from anabranch.broker.topic.non_persistent_topic import MemorySubscription, MemoryTopic
+from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.broker.wire.schema_commands import wire_schema
@@ -108,7 +108,7 @@ class ConsumerCommands(CommandSet):
         self._connection.send(replies.success(body.request_id))
         if changes != self._connection.access_changes:
             await self._check_again(body.consumer_id, attached)
-        if isinstance(topic, MemoryTopic):
+        if isinstance(topic, NonPersistentTopic):
             return
         if topic.log.is_terminated and isinstance(subscription, Subscription) and not subscription.cursor.has_backlog:
             subscription.tell_end_of_topic([consumer])
@@ -178,7 +178,7 @@ class ConsumerCommands(CommandSet):
     def _after_ack(self, attached: Attached) -> None:
         topic, subscription = attached.topic, attached.subscription
         if (
-            isinstance(topic, MemoryTopic)
+            isinstance(topic, NonPersistentTopic)
             or isinstance(subscription, MemorySubscription)
             or not topic.log.is_terminated
         ):
@@ -243,7 +243,7 @@ class ConsumerCommands(CommandSet):
         attached = self._find(body.consumer_id)
         await self._connection.authorize(BaseCommand.SEEK, attached.resource)
         topic = attached.topic
-        if isinstance(topic, MemoryTopic):
+        if isinstance(topic, NonPersistentTopic):
             raise NotAllowed("a non-persistent topic has nothing to seek in")
         words: tuple[int, ...] = ()
         if body.HasField("message_id"):

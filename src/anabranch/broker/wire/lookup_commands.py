@@ -44,7 +44,7 @@ class LookupCommands(CommandSet):
             self._connection.send(replies.lookup_failed(body.request_id, server_error(error), error.reason))
             return
         await self._services.placement.wait_placed(name)
-        address = self._services.placement.whereabouts(name)
+        address = self._services.placement.owner_address(name)
         if address is None:
             missing = ServedElsewhere(name, None)
             frame = replies.lookup_failed(body.request_id, server_error(missing), missing.reason)

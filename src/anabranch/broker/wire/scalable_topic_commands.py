@@ -14,13 +14,13 @@ from anabranch.broker.services import Services
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.controller.interface import (
     AssignedSegments,
+    ConsumerRegistration,
     LayoutView,
     LayoutWatch,
     LedElsewhere,
     Registration,
     Report,
     ScalableTopics,
-    Seat,
     Start,
     SubscriptionKind,
 )
@@ -40,7 +40,7 @@ WATCHES_MAX = 10_000
 """Layout sessions of one connection."""
 
 
-class Session:
+class LayoutSession:
     """One layout session: implements `face.LayoutListener`."""
 
     def __init__(self, connection: Connection, session_id: int, topic: TopicName) -> None:
@@ -86,12 +86,12 @@ class Session:
             self.watch.close()
 
 
-class Member:
+class RegisteredConsumer:
     """One registered consumer: implements `face.ConsumerLink`."""
 
     def __init__(self, connection: Connection, consumer_id: int, topic: TopicName, wish: Registration) -> None:
         self.consumer_id, self.topic, self.wish = consumer_id, topic, wish
-        self.seat: Seat | None = None
+        self.seat: ConsumerRegistration | None = None
         self._connection = connection
         self._unsent: AssignedSegments | None = None
         self.is_over = False
@@ -139,8 +139,8 @@ class ScalableCommands(CommandSet):
     def __init__(self, connection: Connection, services: Services) -> None:
         self._connection = connection
         self._services = services
-        self._sessions: dict[int, Session] = {}
-        self._members: dict[int, Member] = {}
+        self._sessions: dict[int, LayoutSession] = {}
+        self._members: dict[int, RegisteredConsumer] = {}
 
     def handlers(self) -> dict[BaseType, Handler]:
         return {
@@ -185,7 +185,7 @@ class ScalableCommands(CommandSet):
                     del self._members[consumer_id]
                 await self._send_away(member)
 
-    async def _send_away(self, member: Member) -> None:
+    async def _send_away(self, member: RegisteredConsumer) -> None:
         """Without the grant that it came with; where that cannot be stored now, its grace period ends it."""
         try:
             if member.seat is not None:
@@ -209,14 +209,14 @@ class ScalableCommands(CommandSet):
         except BadName as error:
             raise BadCommand(error.reason) from error  # as Pulsar does: the connection is closed
         self._forget(session_id)
-        session = self._sessions[session_id] = Session(connection, session_id, topic)
+        session = self._sessions[session_id] = LayoutSession(connection, session_id, topic)
         if len(self._sessions) > WATCHES_MAX:
             self._sessions.pop(session_id)
             session.layout_failed(TooManyRequests(f"{WATCHES_MAX} layouts are watched on this connection already"))
             return
         connection.tasks.spawn(self._open(session, body.create_if_missing), "layout lookup")
 
-    async def _open(self, session: Session, create: bool) -> None:
+    async def _open(self, session: LayoutSession, create: bool) -> None:
         try:
             await self._connection.authorize(BaseCommand.SCALABLE_TOPIC_LOOKUP, Resource.of_topic(session.topic))
             controllers = self._controllers()
@@ -251,7 +251,7 @@ class ScalableCommands(CommandSet):
             return
         self._connection.send(scalable.subscribed(body.request_id, member.told(assigned)))
 
-    async def _registered(self, body: Any) -> tuple[Member, AssignedSegments]:
+    async def _registered(self, body: Any) -> tuple[RegisteredConsumer, AssignedSegments]:
         topic = TopicName.parse(body.topic).scalable
         subscription = check_subscription_name(body.subscription)
         await self._authorize_member(topic, subscription)
@@ -268,7 +268,7 @@ class ScalableCommands(CommandSet):
             body.generation if body.HasField("generation") else None,
         )
         self._drop(body.consumer_id)
-        member = Member(self._connection, body.consumer_id, topic, wish)
+        member = RegisteredConsumer(self._connection, body.consumer_id, topic, wish)
         self._members[body.consumer_id] = member
         try:
             assigned, member.seat = await controllers.register(topic, wish, member)
@@ -290,7 +290,7 @@ class ScalableCommands(CommandSet):
         if member is not None:
             member.close()
 
-    def _seat(self, consumer_id: int) -> Seat:
+    def _seat(self, consumer_id: int) -> ConsumerRegistration:
         member = self._members.get(consumer_id)
         if member is None or member.seat is None or member.is_over:
             raise ConsumerNotFound(f"no consumer {consumer_id} is registered on this connection")

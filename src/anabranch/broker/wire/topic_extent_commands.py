@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.broker.services import Services
-from anabranch.broker.topic.non_persistent_topic import MemoryTopic
+from anabranch.broker.topic.non_persistent_topic import NonPersistentTopic
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.model.errors import NotAllowed
@@ -36,7 +36,7 @@ class ExtentCommands(CommandSet):
         name = TopicName.parse(body.topic)
         await self._connection.authorize(BaseCommand.TOPIC_EXTENT, Resource.of_topic(name))
         topic = await self._services.topics.get(name, create=False)
-        if isinstance(topic, MemoryTopic):
+        if isinstance(topic, NonPersistentTopic):
             raise NotAllowed(f"{name} keeps nothing that could be read later")
         answer = await extent(topic, body)
         self._connection.send(frame(BaseCommand(type=BaseCommand.TOPIC_EXTENT_RESPONSE, topic_extent_response=answer)))

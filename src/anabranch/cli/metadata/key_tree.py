@@ -33,29 +33,29 @@ def facts_of(record: Versioned) -> Facts:
 
 
 @dataclass(slots=True)
-class Twig:
+class KeyNode:
     """One key. Without a record it exists only because there are keys below it."""
 
     name: str
     key: str
     facts: Facts | None = None
-    below: dict[str, Twig] = field(default_factory=dict)
+    below: dict[str, KeyNode] = field(default_factory=dict)
     has_more: bool = False  # keys below that were not asked for
 
 
-def grow(root: str, records: Iterable[tuple[str, Facts]]) -> Twig:
+def grow(root: str, records: Iterable[tuple[str, Facts]]) -> KeyNode:
     """The tree of these keys, all of them `root` or below it."""
-    top = Twig(plain(root), root)
+    top = KeyNode(plain(root), root)
     start = "" if root == "/" else root
     for key, facts in records:
         at = top
         for part in key[len(start) :].split("/")[1:] if key != root else ():
-            at = at.below.setdefault(part, Twig(plain(part), f"{'' if at.key == '/' else at.key}/{part}"))
+            at = at.below.setdefault(part, KeyNode(plain(part), f"{'' if at.key == '/' else at.key}/{part}"))
         at.facts = facts
     return top
 
 
-def lines_of(top: Twig, *, columns: bool) -> list[str]:
+def lines_of(top: KeyNode, *, columns: bool) -> list[str]:
     """The tree; with columns, behind what is known of each key."""
     drawn = [(top.name + mark(top), top), *_branches(top)]
     if not columns:
@@ -64,11 +64,11 @@ def lines_of(top: Twig, *, columns: bool) -> list[str]:
     return table(heads, [(text, *_columns(twig.facts)) for text, twig in drawn]).splitlines()
 
 
-def mark(twig: Twig) -> str:
+def mark(twig: KeyNode) -> str:
     return "/" if twig.has_more and twig.name != "/" else ""
 
 
-def _branches(top: Twig) -> Iterator[tuple[str, Twig]]:
+def _branches(top: KeyNode) -> Iterator[tuple[str, KeyNode]]:
     """Without recursion: a key may have thousands of parts."""
     waiting = _siblings(top, "")
     while waiting:
@@ -77,7 +77,7 @@ def _branches(top: Twig) -> Iterator[tuple[str, Twig]]:
         waiting += _siblings(one, indent + ("   " if is_last else "│  "))
 
 
-def _siblings(parent: Twig, indent: str) -> list[tuple[str, bool, Twig]]:
+def _siblings(parent: KeyNode, indent: str) -> list[tuple[str, bool, KeyNode]]:
     """Last first, as a stack wants them."""
     ordered = [twig for _, twig in sorted(parent.below.items(), reverse=True)]
     return [(indent, number == 0, twig) for number, twig in enumerate(ordered)]
@@ -90,7 +90,7 @@ def _columns(facts: Facts | None) -> Sequence[Any]:
     return (str(facts.version), *times, str(facts.bytes), "yes" if facts.ephemeral else "-")
 
 
-def objects_of(top: Twig) -> Iterator[dict[str, Any]]:
+def objects_of(top: KeyNode) -> Iterator[dict[str, Any]]:
     """For programs: every key, parents first."""
     for twig in (top, *(twig for _, twig in _branches(top))):
         told: dict[str, Any] = {"key": twig.key, "has_value": twig.facts is not None}

@@ -12,7 +12,7 @@ import click
 
 from anabranch.cli.metadata.key_tree import (
     Facts,
-    Twig,
+    KeyNode,
     facts_line,
     facts_of,
     grow,
@@ -32,22 +32,22 @@ ASKED_AT_ONCE = 32
 MISSED = "changes were missed here (connection lost, or more than could be kept): read again what you know below it"
 
 
-async def whole_tree(store: MetadataStore, key: str) -> Twig:
+async def whole_tree(store: MetadataStore, key: str) -> KeyNode:
     found: list[tuple[str, Facts]] = []
     async for page in store.bulk_scan(key):
         found += [(one, facts_of(record)) for one, record in page]
     return grow(key, found)
 
 
-async def upper_tree(store: MetadataStore, key: str, depth: int, *, with_facts: bool) -> Twig:
+async def upper_tree(store: MetadataStore, key: str, depth: int, *, with_facts: bool) -> KeyNode:
     """So many levels, asked for one by one: the levels below may be large."""
     from anabranch.metadata.interface import check_tree
 
     check_tree(key)
     turns = asyncio.Semaphore(ASKED_AT_ONCE)
-    top = Twig(plain(key), key)
+    top = KeyNode(plain(key), key)
 
-    async def look(twig: Twig, *, is_last: bool) -> None:
+    async def look(twig: KeyNode, *, is_last: bool) -> None:
         async with turns:
             names = await store.children(twig.key)
             if (with_facts or twig is top) and twig.key != "/":
@@ -57,7 +57,7 @@ async def upper_tree(store: MetadataStore, key: str, depth: int, *, with_facts: 
             twig.has_more = bool(names)
             return
         start = "" if twig.key == "/" else twig.key
-        twig.below = {name: Twig(plain(name), f"{start}/{name}") for name in names}
+        twig.below = {name: KeyNode(plain(name), f"{start}/{name}") for name in names}
 
     level = [top]
     for number in range(depth + 1):
@@ -93,7 +93,7 @@ def ls(url: str, key: str, recursive: bool, depth: int | None, long: bool, deadl
     if recursive and depth is not None:
         raise click.UsageError("-r means all levels: give --depth or -r, not both")
 
-    async def work(store: MetadataStore) -> Twig:
+    async def work(store: MetadataStore) -> KeyNode:
         await store.sync()
         if recursive:
             return await whole_tree(store, key)

@@ -16,7 +16,7 @@ import click
 
 
 @contextmanager
-def hushed(*, is_off: bool = False) -> Iterator[None]:
+def captured_stderr(*, is_off: bool = False) -> Iterator[None]:
     """Processes that are started in here inherit the file as their standard error."""
     if is_off:
         yield

@@ -12,7 +12,7 @@ import click
 import anabranch
 from anabranch.cli.admin.verb import ENV_TOKEN, ENV_TRUST, option, setting, token_of
 from anabranch.client import Client, Tls
-from anabranch.client.async_resource import Opening
+from anabranch.client.async_resource import AsyncResource
 from anabranch.model.errors import Error
 
 DEFAULT_URL = "pulsar://localhost:6650"
@@ -50,7 +50,7 @@ class Access:
     token: str | None = None
     trust_file: str | None = None
 
-    def connect(self) -> Opening[Client]:
+    def connect(self) -> AsyncResource[Client]:
         tls = None if self.trust_file is None else Tls(trust_file=self.trust_file)
         return anabranch.connect(self.url, token=self.token, tls=tls, operation_timeout=PATIENCE_SECONDS)
 

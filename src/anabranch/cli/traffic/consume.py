@@ -15,7 +15,7 @@ from anabranch.cli.output.layout_changes import Change, changes
 from anabranch.cli.param_types import Time
 from anabranch.cli.traffic.client_options import Access, TrafficError, access_of, run, wire_options
 from anabranch.client import Checkpoint, CheckpointConsumer, Client, Message, QueueConsumer, StreamConsumer
-from anabranch.client.async_resource import Opening
+from anabranch.client.async_resource import AsyncResource
 from anabranch.client.client import Start
 from anabranch.client.consumer.consumer import Consumer
 from anabranch.runtime.clock import Clock, SystemClock
@@ -82,7 +82,7 @@ def key_of(message: Message) -> str | None:
     return key.decode("utf-8", errors="backslashreplace") if isinstance(key, bytes) else key
 
 
-def opening(client: Client, plan: Plan) -> Opening[Any]:
+def opening(client: Client, plan: Plan) -> AsyncResource[Any]:
     # No more than wanted, so that a queue's other consumers get the rest.
     prefetch = min(plan.count, PREFETCH) if plan.count else PREFETCH
     if plan.kind == "checkpoint":

@@ -1,5 +1,5 @@
-"""One connection of the SDK: where the `Link` machine meets a stream of bytes and the event loop. Knows streams and
-timers; knows nothing of topics. Producers and consumers listen by id and are told when it is over."""
+"""One connection of the SDK: where the `ConnectionState` machine meets a stream of bytes and the event loop. Knows
+streams and timers; knows nothing of topics. Producers and consumers listen by id and are told when it is over."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from anabranch.client.connection.connection_state import (
     Answered,
     Broken,
     Challenged,
+    ConnectionState,
     Event,
     Failed,
     ForConsumer,
     ForProducer,
     ForSession,
-    Link,
     Opened,
 )
 from anabranch.client.connection.connection_state import Write as LinkWrite
@@ -49,7 +49,7 @@ class Connection:
         self.has_extensions = False  # it reads and writes what is Anabranch's own on the wire
         self._clock = clock
         self._auth = auth
-        self._link = Link(keepalive_s=seconds(policy.keepalive))
+        self._link = ConnectionState(keepalive_s=seconds(policy.keepalive))
         self._stream: Stream | None = None
         self._timer: Timer | None = None
         self._timer_at = float("inf")

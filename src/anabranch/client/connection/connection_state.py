@@ -136,7 +136,7 @@ def command(kind: int, **fields: Any) -> bytes:
     return frame(made)
 
 
-class Link:
+class ConnectionState:
     """Times are seconds of any clock that never runs backwards; they come with the calls."""
 
     def __init__(self, *, keepalive_s: float = 30.0) -> None:

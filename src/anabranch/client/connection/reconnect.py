@@ -43,7 +43,7 @@ class Part(Protocol):
     def topic(self) -> str: ...
 
     async def attach(self, connection: Connection) -> None:
-        """Introduce yourself on this connection; raises ClientError. Later losses go to `Attachment.lose`."""
+        """Introduce yourself on this connection; raises ClientError. Later losses go to `ReconnectLoop.lose`."""
 
     def lost(self) -> None:
         """The connection is over. Called after every attempt to attach, successful or not."""
@@ -52,7 +52,7 @@ class Part(Protocol):
         """It can never be attached again."""
 
 
-class Attachment:
+class ReconnectLoop:
     def __init__(
         self,
         part: Part,

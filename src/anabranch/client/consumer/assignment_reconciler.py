@@ -60,7 +60,7 @@ class _State(Enum):
     CLOSING = "closing"
 
 
-class Holdings:
+class AssignmentReconciler:
     def __init__(self) -> None:
         self._target: frozenset[int] = frozenset()
         self._generation: int | None = None

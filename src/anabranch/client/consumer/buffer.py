@@ -36,7 +36,7 @@ class _Queue:
         return [*self.begun, *(message for parcel in self.parcels for message in parcel)]
 
 
-class Buffer(Generic[K]):
+class ReceiveQueue(Generic[K]):
     def __init__(self) -> None:
         self._waiting: dict[K, _Queue] = {}
         self._turns: deque[K] = deque()  # channels with messages that are not held, in the order of their turns

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from anabranch.client.config import Seconds, seconds
-from anabranch.client.consumer.assignment_reconciler import Attach, Detach, Holdings, Release, Stop
+from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Release, Stop
 from anabranch.client.consumer.assignment_reconciler import Effect as HoldingsEffect
 from anabranch.client.consumer.checkpoint import Checkpoint, Kind, Mark, reach
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart
-from anabranch.client.consumer.controller_session import Assigned, ControllerSession, SeatSpec
-from anabranch.client.consumer.segment_consumer import Channel, Ground
+from anabranch.client.consumer.controller_session import Assigned, ControllerSession, SessionSpec
+from anabranch.client.consumer.segment_consumer import ClientContext, SegmentConsumer
 from anabranch.client.consumer.segment_reader import Reader
 from anabranch.client.consumer.segment_traversal import Close, Effect, Open, PositionGone, Traversal, described
 from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, NotSupported, TopicNotFound
@@ -48,7 +48,7 @@ class CheckpointPart:
     def __init__(self, consumer: CheckpointConsumer, part: TopicPart, options: CheckpointOptions) -> None:
         self.part = part
         self.reading = Traversal(str(part.view.topic), options.start, is_group=options.group is not None)
-        self.holdings = Holdings()
+        self.holdings = AssignmentReconciler()
         self.session: ControllerSession | None = None
         self.told_missing: frozenset[int] = frozenset()
         self.mine: set[int] = set()
@@ -80,7 +80,7 @@ class CheckpointPart:
 class CheckpointConsumer(Consumer):
     """Reads in the order of every key, across splits and merges, and says at any moment exactly how far it is."""
 
-    def __init__(self, topics: Sequence[TopicName], options: CheckpointOptions, ground: Ground) -> None:
+    def __init__(self, topics: Sequence[TopicName], options: CheckpointOptions, ground: ClientContext) -> None:
         super().__init__(topics, options, ground)
         self._is_attentive = True
         self._reader = options
@@ -113,7 +113,7 @@ class CheckpointConsumer(Consumer):
             for segment_id in one.holdings.leaving:
                 self._look_at(one, segment_id)
 
-    def _hand_out(self, channel: Channel, message: Message) -> None:
+    def _hand_out(self, channel: SegmentConsumer, message: Message) -> None:
         assert isinstance(channel, Reader)
         one = self._of(channel)
         if one is not None:
@@ -121,7 +121,7 @@ class CheckpointConsumer(Consumer):
         super()._hand_out(channel, message)
         channel.handed_out(message.id)
 
-    def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
+    def _hand_out_parcel(self, channel: SegmentConsumer, parcel: Sequence[Message]) -> int:
         assert isinstance(channel, Reader)
         one, last = self._of(channel), last_id(parcel)
         if one is not None:
@@ -147,7 +147,7 @@ class CheckpointConsumer(Consumer):
             if isinstance(channel, Reader) and segment is not None and not segment.is_active:
                 channel.sealed(segment.last_position)
         if self._reader.group is not None and one.session is None:
-            self._sit_down(one)
+            self._open_session(one)
 
     def _notice(self, one: CheckpointPart) -> None:
         news = one.reading.missing - one.told_missing
@@ -189,7 +189,7 @@ class CheckpointConsumer(Consumer):
             raise self._failure
         await super()._ready(part, timeout_s)
 
-    def _of(self, channel: Channel) -> CheckpointPart | None:
+    def _of(self, channel: SegmentConsumer) -> CheckpointPart | None:
         for part, one in self._readings.items():
             if part.channels.get(channel.spec.segment_id) is channel:
                 return one
@@ -197,15 +197,15 @@ class CheckpointConsumer(Consumer):
 
     # -- for the readers
 
-    def resolved(self, channel: Channel, mark: Mark) -> None:
+    def resolved(self, channel: SegmentConsumer, mark: Mark) -> None:
         if (one := self._of(channel)) is not None:
             one.reading.resolved(channel.spec.segment_id, mark)
 
-    def reached_end(self, channel: Channel) -> None:
+    def reached_end(self, channel: SegmentConsumer) -> None:
         if (one := self._of(channel)) is not None:
             self._perform(one, one.reading.ended(channel.spec.segment_id))
 
-    def ended(self, channel: Channel, error: ClientError) -> None:
+    def ended(self, channel: SegmentConsumer, error: ClientError) -> None:
         one = self._of(channel)
         if one is None:
             return
@@ -221,13 +221,13 @@ class CheckpointConsumer(Consumer):
         self._failure = self._failure or error
         self._inbox.fail(error)
 
-    def _sit_down(self, one: CheckpointPart) -> None:
+    def _open_session(self, one: CheckpointPart) -> None:
         group = self._reader.group
         assert group is not None
         if one.part.view.is_synthetic:
             self.refused(NotSupported(f"{self.topic}: groups need a scalable topic, which has a controller"))
             return
-        spec = SeatSpec(subscription=group, consumer_name=self.name, kind=pb.CHECKPOINT, from_earliest=True)
+        spec = SessionSpec(subscription=group, consumer_name=self.name, kind=pb.CHECKPOINT, from_earliest=True)
         one.session = ControllerSession(one.part.watch, spec, one, self._ground)
         self._tasks.spawn(one.session.run(), "controller")
 

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Self
 
 from anabranch.client.config import Seconds, seconds
-from anabranch.client.connection.reconnect import Attachment
+from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.receive_queue import Inbox
-from anabranch.client.consumer.segment_consumer import FAREWELL_SECONDS, Channel, ChannelSpec, Ground
+from anabranch.client.consumer.segment_consumer import FAREWELL_SECONDS, ChannelSpec, ClientContext, SegmentConsumer
 from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
 from anabranch.client.schema.schema import Schema
-from anabranch.client.schema.schema_resolver import Tutor, on_wire
+from anabranch.client.schema.schema_resolver import SchemaResolver, on_wire
 from anabranch.client.topic.layout_watch import TopicWatch
 from anabranch.client.topic.topic_view import Served, TopicView
 from anabranch.model.layout import Layout
@@ -55,25 +55,25 @@ class TopicPart:
         self.watch = watch
         self.view = view
         self.first = frozenset(view.layout.segments)  # what is there from the start; everything else came later
-        self.channels: dict[int, Channel] = {}
+        self.channels: dict[int, SegmentConsumer] = {}
         self.unfollow: Callable[[], None] = lambda: None
 
 
 class Consumer:
     """Made by a client. Messages of one partition or segment come in their order; between them all have their turn."""
 
-    def __init__(self, topics: Sequence[TopicName], options: ConsumerOptions, ground: Ground) -> None:
+    def __init__(self, topics: Sequence[TopicName], options: ConsumerOptions, ground: ClientContext) -> None:
         self._topics = tuple(topics)
         self._options = options
         self._ground = ground
         self._tasks = TaskOwner("consumer")
-        self._inbox: Inbox[Channel] = Inbox()
+        self._inbox: Inbox[SegmentConsumer] = Inbox()
         self._watches: list[TopicWatch] = []
         self._parts: list[TopicPart] = []
-        self._channels: dict[tuple[str, int], Channel] = {}  # by topic and lane, as message ids have them
+        self._channels: dict[tuple[str, int], SegmentConsumer] = {}  # by topic and lane, as message ids have them
         self._is_closed = False
         self._lessons = 0
-        self._tutor = None if options.schema is None else Tutor(options.schema, ground, self._tasks)
+        self._tutor = None if options.schema is None else SchemaResolver(options.schema, ground, self._tasks)
         self._is_attentive = self._tutor is not None  # something is to be done with each message that leaves
 
     async def open(self) -> Self:
@@ -196,7 +196,7 @@ class Consumer:
 
     # -- for the channels
 
-    def arrived(self, channel: Channel, messages: Sequence[Message]) -> None:
+    def arrived(self, channel: SegmentConsumer, messages: Sequence[Message]) -> None:
         if self._tutor is not None:
             self._lessons += 1
             reason = f"schema {self._lessons}"  # what these were written with may have to be asked for
@@ -204,16 +204,16 @@ class Consumer:
                 self._inbox.hold(channel, reason)
         self._inbox.arrived(channel, messages)
 
-    def dropped(self, channel: Channel) -> list[MessageId]:
+    def dropped(self, channel: SegmentConsumer) -> list[MessageId]:
         return [message.id for message in self._inbox.drop(channel)]
 
-    def ended(self, channel: Channel, error: ClientError) -> None:
+    def ended(self, channel: SegmentConsumer, error: ClientError) -> None:
         self._inbox.fail(error)
 
-    def reached_end(self, channel: Channel) -> None:
+    def reached_end(self, channel: SegmentConsumer) -> None:
         self._share()
 
-    def refilled(self, channel: Channel) -> None:
+    def refilled(self, channel: SegmentConsumer) -> None:
         self._share()
 
     # -- for the kinds
@@ -233,12 +233,12 @@ class Consumer:
     async def _depart(self, timeout_s: float) -> None:
         """All channels are closed; what else is to be said?"""
 
-    def _hand_out(self, channel: Channel, message: Message) -> None:
+    def _hand_out(self, channel: SegmentConsumer, message: Message) -> None:
         """A message leaves for the application. Called only where `_is_attentive`: once per message, so it counts."""
         if self._tutor is not None:
             self._tutor.finish(message)
 
-    def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
+    def _hand_out_parcel(self, channel: SegmentConsumer, parcel: Sequence[Message]) -> int:
         """Messages that came together leave for the application; a running number, if the kind has one."""
         channel.taken(len(parcel))
         if self._tutor is not None:
@@ -274,7 +274,9 @@ class Consumer:
             schema=None if options.schema is None else on_wire(options.schema),
         )
 
-    def _attach(self, part: TopicPart, channel: Channel, forgives: tuple[type[ClientError], ...] | None = None) -> None:
+    def _attach(
+        self, part: TopicPart, channel: SegmentConsumer, forgives: tuple[type[ClientError], ...] | None = None
+    ) -> None:
         """Starts; `channel.attachment` says how it goes. Nothing is begun any more while the consumer leaves: nobody
         would say goodbye for it."""
         if self._is_closed:
@@ -283,7 +285,7 @@ class Consumer:
         if forgives is None:
             # Of scalable topics the layout says what is there: a segment that is not yet, or not yet free, will be.
             forgives = () if part.view.is_synthetic else (TopicNotFound, ConsumerBusy)
-        channel.attachment = Attachment(
+        channel.attachment = ReconnectLoop(
             channel, channel, ground.backoff, ground.clock, ground.chance, forgives=forgives
         )
         part.channels[spec.segment_id] = channel
@@ -293,7 +295,7 @@ class Consumer:
             channel.ends_at(segment.last_position)
         channel.task = self._tasks.spawn(channel.attachment.run(), spec.topic)
 
-    def _detach(self, part: TopicPart, channel: Channel) -> asyncio.Task[None] | None:
+    def _detach(self, part: TopicPart, channel: SegmentConsumer) -> asyncio.Task[None] | None:
         """The segment is not ours any more, or not there any more."""
         if part.channels.get(channel.spec.segment_id) is channel:
             del part.channels[channel.spec.segment_id]
@@ -309,7 +311,7 @@ class Consumer:
         for channel in self._channels.values():
             channel.resize(1 if channel.is_at_end else window)
 
-    def _channel_of(self, one: MessageId) -> Channel | None:
+    def _channel_of(self, one: MessageId) -> SegmentConsumer | None:
         """None: its segment is not attached any more. Raises BadOption for what never was ours."""
         if self._is_closed:
             raise Closed("the consumer is closed")

@@ -16,7 +16,7 @@ from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_state import command
 from anabranch.client.consumer.checkpoint import After, Done, Mark
-from anabranch.client.consumer.segment_consumer import FAREWELL_SECONDS, Ground
+from anabranch.client.consumer.segment_consumer import FAREWELL_SECONDS, ClientContext
 from anabranch.client.errors import (
     ClientError,
     NotAllowed,
@@ -55,7 +55,7 @@ class Moved(NotReady):
     code = "controller-moved"
 
 
-class Seat(Protocol):
+class SessionListener(Protocol):
     """Who sits there. Called on the event loop; must not raise."""
 
     def assigned(self, assignment: Assigned) -> None: ...
@@ -71,7 +71,7 @@ class Seat(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeatSpec:
+class SessionSpec:
     subscription: str
     consumer_name: str
     kind: pb.ScalableConsumerType
@@ -79,7 +79,7 @@ class SeatSpec:
 
 
 class ControllerSession:
-    def __init__(self, watch: TopicWatch, spec: SeatSpec, seat: Seat, ground: Ground) -> None:
+    def __init__(self, watch: TopicWatch, spec: SessionSpec, seat: SessionListener, ground: ClientContext) -> None:
         self._watch = watch
         self._spec = spec
         self._seat = seat

@@ -17,7 +17,7 @@ K = TypeVar("K", bound=Hashable)
 KEPT_MAX = 10_000  # per lane
 
 
-class DeliveryLog(Generic[K]):
+class CumulativeAckLog(Generic[K]):
     """Remembers what was handed out and not acknowledged. Long logs are thinned: an ack may then cover a little less
     in *other* lanes, never more, and the next one makes up for it."""
 

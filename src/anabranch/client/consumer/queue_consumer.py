@@ -13,8 +13,8 @@ from anabranch.client.config import Backoff, ProcessingTimeout, Seconds, seconds
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, id_of
 from anabranch.client.consumer.dead_letters import DeadLetters
 from anabranch.client.consumer.redelivery import Redelivery
-from anabranch.client.consumer.segment_consumer import Channel, Ground
-from anabranch.client.messages.entry_contents import Parcel
+from anabranch.client.consumer.segment_consumer import ClientContext, SegmentConsumer
+from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
 from anabranch.client.topic.topic_view import TopicView
@@ -37,14 +37,14 @@ class QueueConsumer(Consumer):
         self,
         topics: Sequence[TopicName],
         options: QueueOptions,
-        ground: Ground,
+        ground: ClientContext,
         dead_letters: DeadLetters | None = None,
     ) -> None:
         super().__init__(topics, options, ground)
         self._queue = options
         self._dead_letters = dead_letters
         limit = options.processing_timeout
-        self._redelivery: Redelivery[Channel] = Redelivery(None if limit is None else seconds(limit.timeout))
+        self._redelivery: Redelivery[SegmentConsumer] = Redelivery(None if limit is None else seconds(limit.timeout))
         self._is_attentive |= limit is not None
         self._timer: Timer | None = None
         self._timer_at = float("inf")
@@ -69,7 +69,7 @@ class QueueConsumer(Consumer):
 
     def _ack_batch(self, batch: MessageBatch) -> None:
         for part in batch.parts:
-            if isinstance(part, Parcel) and not len(self._redelivery):  # nobody counts their time one by one
+            if isinstance(part, DeliveredEntry) and not len(self._redelivery):  # nobody counts their time one by one
                 if (channel := self._channel_of(part.last)) is not None:
                     channel.ack_parcel(part)
                 continue
@@ -92,7 +92,7 @@ class QueueConsumer(Consumer):
             return self._queue.nack_delay_s
         return self._queue.nack_backoff.delay(count, self._ground.chance.random())
 
-    def _bring_back(self, channel: Channel, one: MessageId, delay_s: float) -> None:
+    def _bring_back(self, channel: SegmentConsumer, one: MessageId, delay_s: float) -> None:
         due = self._ground.clock.monotonic() + delay_s
         if delay_s <= 0 or not self._redelivery.nacked(channel, one, due):
             self._redelivery.done(channel, one)
@@ -120,20 +120,20 @@ class QueueConsumer(Consumer):
             channel.redeliver(ones)
         self._arm()
 
-    def _hand_out(self, channel: Channel, message: Message) -> None:
+    def _hand_out(self, channel: SegmentConsumer, message: Message) -> None:
         if self._queue.processing_timeout is not None:
             self._watch_over(channel, message, self._queue.processing_timeout)
             self._arm()
         super()._hand_out(channel, message)
 
-    def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
+    def _hand_out_parcel(self, channel: SegmentConsumer, parcel: Sequence[Message]) -> int:
         if self._queue.processing_timeout is not None:
             for message in parcel:
                 self._watch_over(channel, message, self._queue.processing_timeout)
             self._arm()
         return super()._hand_out_parcel(channel, parcel)
 
-    def _watch_over(self, channel: Channel, message: Message, limit: ProcessingTimeout) -> None:
+    def _watch_over(self, channel: SegmentConsumer, message: Message, limit: ProcessingTimeout) -> None:
         extra_s = 0.0
         if limit.backoff is not None and message.redelivery_count:
             extra_s = limit.backoff.delay(message.redelivery_count - 1, self._ground.chance.random())
@@ -141,7 +141,7 @@ class QueueConsumer(Consumer):
 
     # -- dead letters
 
-    def arrived(self, channel: Channel, messages: Sequence[Message]) -> None:
+    def arrived(self, channel: SegmentConsumer, messages: Sequence[Message]) -> None:
         graves = self._dead_letters
         if graves is None or not graves.takes(messages[0]):  # of one entry, they came back equally often
             super().arrived(channel, messages)
@@ -149,7 +149,7 @@ class QueueConsumer(Consumer):
         for message in messages:
             self._tasks.spawn(self._bury(graves, channel, message), "dead letter")
 
-    async def _bury(self, graves: DeadLetters, channel: Channel, message: Message) -> None:
+    async def _bury(self, graves: DeadLetters, channel: SegmentConsumer, message: Message) -> None:
         """Takes part in the prefetch until it is stored elsewhere; only then the original is acknowledged."""
         turn = channel.turn
         is_stored = await graves.bury(message)
@@ -180,4 +180,4 @@ class QueueConsumer(Consumer):
         for segment_id, segment in view.layout.segments.items():
             if segment_id not in part.channels:
                 spec = self._spec(part, segment, pb.CommandSubscribe.Shared)
-                self._attach(part, Channel(spec, self, self._ground, self._options.prefetch))
+                self._attach(part, SegmentConsumer(spec, self, self._ground, self._options.prefetch))

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
-from anabranch.client.consumer.buffer import Buffer
+from anabranch.client.consumer.buffer import ReceiveQueue
 from anabranch.client.errors import ClientError
 from anabranch.client.messages.message import Message
 
@@ -19,7 +19,7 @@ K = TypeVar("K", bound=Hashable)
 
 class Inbox(Generic[K]):
     def __init__(self) -> None:
-        self.buffer: Buffer[K] = Buffer()
+        self.buffer: ReceiveQueue[K] = ReceiveQueue()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self.failure: ClientError | None = None
 

@@ -1,5 +1,6 @@
 """One intake and its consumer on the wire: subscribes, passes deliveries on, says acks. Knows connections and timers;
-permits, acks and redelivery are decided by `intake`. Whom it works for is told of everything through an `Outlet`."""
+permits, acks and redelivery are decided by `intake`. Whom it works for is told of everything through an
+`SegmentListener`."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_pool import Pool
 from anabranch.client.connection.connection_state import command
-from anabranch.client.connection.reconnect import Attachment
+from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
-from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.errors import ClientError, ConsumerFenced, NotReady, Refused, TimedOut, Unreachable, plain
-from anabranch.client.messages.entry_contents import Parcel
+from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId, Origin
 from anabranch.client.topic.layout_watch import TopicWatches
 from anabranch.client.topic.topic_view import Served
@@ -39,7 +40,7 @@ MANAGED = "__pulsar.v5.managed"
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class ClientContext:
     """What every part of a client stands on."""
 
     pool: Pool
@@ -79,30 +80,32 @@ class Grant:
     generation: int
 
 
-class Outlet(Protocol):
+class SegmentListener(Protocol):
     """Whom a channel works for. Called on the event loop; must not raise."""
 
-    def arrived(self, channel: Channel, messages: Sequence[Message]) -> None: ...
+    def arrived(self, channel: SegmentConsumer, messages: Sequence[Message]) -> None: ...
 
-    def dropped(self, channel: Channel) -> list[MessageId]:
+    def dropped(self, channel: SegmentConsumer) -> list[MessageId]:
         """The channel is detached: what waits of it for the application is forgotten, and named."""
 
-    def ended(self, channel: Channel, error: ClientError) -> None:
+    def ended(self, channel: SegmentConsumer, error: ClientError) -> None:
         """It can never be attached again."""
 
-    def reached_end(self, channel: Channel) -> None:
+    def reached_end(self, channel: SegmentConsumer) -> None:
         """Everything that will ever be in it is acknowledged."""
 
-    def refilled(self, channel: Channel) -> None:
+    def refilled(self, channel: SegmentConsumer) -> None:
         """It had reached its end, and its position was taken back."""
 
 
-class Channel:
-    def __init__(self, spec: ChannelSpec, outlet: Outlet, ground: Ground, window: int) -> None:
+class SegmentConsumer:
+    def __init__(self, spec: ChannelSpec, outlet: SegmentListener, ground: ClientContext, window: int) -> None:
         self.spec = spec
         shared = spec.sub_type == pb.CommandSubscribe.Shared
-        self.intake = Intake(spec.identity, lane=spec.lane, partition=spec.partition, prefetch=window, is_shared=shared)
-        self.attachment: Attachment | None = None
+        self.intake = SegmentConsumerState(
+            spec.identity, lane=spec.lane, partition=spec.partition, prefetch=window, is_shared=shared
+        )
+        self.attachment: ReconnectLoop | None = None
         self.task: asyncio.Task[Any] | None = None  # of the attachment
         self.is_at_end = False
         self.turn = 0  # how often it was detached: what arrived before counts no more
@@ -301,7 +304,7 @@ class Channel:
         if self._ack_timer is None:
             self._acked()
 
-    def ack_parcel(self, parcel: Parcel) -> None:
+    def ack_parcel(self, parcel: DeliveredEntry) -> None:
         if self.intake.ack_slots(parcel.place, parcel.contents.size, parcel.wanted):
             self._acked()
 

@@ -25,7 +25,7 @@ from anabranch.client.consumer.batch_bits import ack_of, all_of, bit_of, bits_of
 from anabranch.client.consumer.chunk_tracker import Chunked, Late, Place, is_chunk
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.messages.compression import unpacked
-from anabranch.client.messages.entry_contents import Contents, Parcel
+from anabranch.client.messages.entry_contents import Contents, DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId, Origin
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
@@ -46,7 +46,7 @@ class _Held:
     held: int = 0
 
 
-class Intake:
+class SegmentConsumerState:
     def __init__(
         self,
         topic: str,
@@ -201,7 +201,7 @@ class Intake:
         entry.unacked &= ~(fresh & held.compacted)  # compaction took them: nothing to hand out
         messages: Sequence[Message] = ()
         if wanted := fresh & ~held.compacted:
-            messages = Parcel(held, self._topic, self._lane, place, wanted, body.redelivery_count)
+            messages = DeliveredEntry(held, self._topic, self._lane, place, wanted, body.redelivery_count)
         effects: list[Effect] = []
         if messages:
             entry.held |= fresh & entry.unacked

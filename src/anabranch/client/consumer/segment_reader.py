@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from anabranch.client.connection.connection import Connection
 from anabranch.client.consumer.checkpoint import After, FromStart, FromTime, Mark
-from anabranch.client.consumer.segment_consumer import Channel, ChannelSpec, Ground, Outlet
+from anabranch.client.consumer.segment_consumer import ChannelSpec, ClientContext, SegmentConsumer, SegmentListener
 from anabranch.client.consumer.segment_consumer_effects import Deliver, Effect, Reject
 from anabranch.client.errors import NotReady, Unexplained
 from anabranch.client.messages.message import Message, MessageId
@@ -28,16 +28,18 @@ SLACK_SECONDS = 60
 """Brokers count back from their own clock in whole seconds; what is too early is not handed out."""
 
 
-class ReaderOutlet(Outlet, Protocol):
-    def resolved(self, channel: Channel, mark: Mark) -> None:
+class ReaderOutlet(SegmentListener, Protocol):
+    def resolved(self, channel: SegmentConsumer, mark: Mark) -> None:
         """A reader that starts at the end found out where that is."""
 
-    def reached_end(self, channel: Channel) -> None:
+    def reached_end(self, channel: SegmentConsumer) -> None:
         """Sealed, and everything was handed out."""
 
 
-class Reader(Channel):
-    def __init__(self, spec: ChannelSpec, outlet: ReaderOutlet, ground: Ground, window: int, mark: Mark | None) -> None:
+class Reader(SegmentConsumer):
+    def __init__(
+        self, spec: ChannelSpec, outlet: ReaderOutlet, ground: ClientContext, window: int, mark: Mark | None
+    ) -> None:
         super().__init__(spec, outlet, ground, window)
         self._readers = outlet
         self._mark = mark

@@ -14,11 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from anabranch.client.consumer.assignment_reconciler import Attach, Detach, Effect, Holdings, Release, Stop, Void
+from anabranch.client.consumer.assignment_reconciler import (
+    AssignmentReconciler,
+    Attach,
+    Detach,
+    Effect,
+    Release,
+    Stop,
+    Void,
+)
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, id_of
-from anabranch.client.consumer.controller_session import Assigned, ControllerSession, SeatSpec
-from anabranch.client.consumer.cumulative_acks import DeliveryLog
-from anabranch.client.consumer.segment_consumer import Channel, Grant, Ground
+from anabranch.client.consumer.controller_session import Assigned, ControllerSession, SessionSpec
+from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
+from anabranch.client.consumer.segment_consumer import ClientContext, Grant, SegmentConsumer
 from anabranch.client.consumer.stream_segment_consumer import StreamChannel
 from anabranch.client.errors import ClientError, ConsumerFenced
 from anabranch.client.messages.message import Message, MessageId
@@ -44,7 +52,7 @@ class StreamPart:
 
     def __init__(self, consumer: StreamConsumer, part: TopicPart) -> None:
         self.part = part
-        self.holdings = Holdings()
+        self.holdings = AssignmentReconciler()
         self.session: ControllerSession | None = None
         self.topics: dict[int, str] = {}  # segments that are assigned, and where they are
         self.grant: Grant | None = None  # what they are read under
@@ -85,14 +93,14 @@ class StreamPart:
 class StreamConsumer(Consumer):
     """Every key in order, acknowledged cumulatively. Of several with one subscription, each segment has one."""
 
-    def __init__(self, topics: Sequence[TopicName], options: StreamOptions, ground: Ground) -> None:
+    def __init__(self, topics: Sequence[TopicName], options: StreamOptions, ground: ClientContext) -> None:
         super().__init__(topics, options, ground)
         self._stream = options
         self._is_attentive = True
-        self._log: DeliveryLog[Channel] = DeliveryLog()
-        self._last: dict[Channel, MessageId] = {}  # handed out
+        self._log: CumulativeAckLog[SegmentConsumer] = CumulativeAckLog()
+        self._last: dict[SegmentConsumer, MessageId] = {}  # handed out
         self._seats: dict[TopicPart, StreamPart] = {}
-        self._ahead: set[Channel] = set()  # others wait until everything of these was handed out
+        self._ahead: set[SegmentConsumer] = set()  # others wait until everything of these was handed out
 
     async def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
         """Everything this consumer handed out up to and including `message`, of all segments and topics. With a bare
@@ -127,14 +135,14 @@ class StreamConsumer(Consumer):
         covers = tuple(one for channel, one in vector.items() if channel is not own)
         return replace(message.id, covers=covers)
 
-    def _hand_out(self, channel: Channel, message: Message) -> None:
+    def _hand_out(self, channel: SegmentConsumer, message: Message) -> None:
         message.delivery = self._log.handed_out(channel, message.id)
         self._last[channel] = message.id
         if channel in self._ahead:
             self._look_ahead(channel)
         super()._hand_out(channel, message)
 
-    def _hand_out_parcel(self, channel: Channel, parcel: Sequence[Message]) -> int:
+    def _hand_out_parcel(self, channel: SegmentConsumer, parcel: Sequence[Message]) -> int:
         super()._hand_out_parcel(channel, parcel)
         self._last[channel] = last = last_id(parcel)
         if channel in self._ahead:
@@ -153,9 +161,9 @@ class StreamConsumer(Consumer):
             for segment_id, segment in view.layout.segments.items():
                 if segment_id not in part.channels:
                     spec = self._spec(part, segment, pb.CommandSubscribe.Failover)
-                    self._attach(part, Channel(spec, self, self._ground, self._options.prefetch))
+                    self._attach(part, SegmentConsumer(spec, self, self._ground, self._options.prefetch))
         elif part not in self._seats:
-            self._sit_down(part)
+            self._open_session(part)
         else:
             self._reorder(self._seats[part])
         going = () if view.plan is None else view.plan.parent_ids
@@ -165,10 +173,10 @@ class StreamConsumer(Consumer):
             if is_sealed:
                 channel.ends_at(view.layout[segment_id].last_position)
 
-    def _sit_down(self, part: TopicPart) -> None:
+    def _open_session(self, part: TopicPart) -> None:
         options = self._options
         seat = self._seats[part] = StreamPart(self, part)
-        spec = SeatSpec(
+        spec = SessionSpec(
             subscription=options.subscription,
             consumer_name=options.name,
             kind=pb.STREAM,
@@ -227,12 +235,12 @@ class StreamConsumer(Consumer):
                         seat.session.release(generation, segment_ids)
         self._reorder(seat)
 
-    def _drop(self, part: TopicPart, channel: Channel) -> asyncio.Task[None] | None:
+    def _drop(self, part: TopicPart, channel: SegmentConsumer) -> asyncio.Task[None] | None:
         self._log.forget(channel)
         self._last.pop(channel, None)
         return self._detach(part, channel)
 
-    def ended(self, channel: Channel, error: ClientError) -> None:
+    def ended(self, channel: SegmentConsumer, error: ClientError) -> None:
         """A segment that is another's now is let go; the next assignment says what is ours. All else is the end."""
         if not isinstance(error, ConsumerFenced):
             super().ended(channel, error)
@@ -248,7 +256,7 @@ class StreamConsumer(Consumer):
         if not self._is_closed:
             self.perform(seat, seat.holdings.closed(segment_id))
 
-    async def _hurry(self, seat: StreamPart, segment_id: int, channel: Channel) -> None:
+    async def _hurry(self, seat: StreamPart, segment_id: int, channel: SegmentConsumer) -> None:
         await self._ground.clock.sleep(self._stream.release_timeout_s)
         if seat.part.channels.get(segment_id) is channel:
             self.perform(seat, seat.holdings.overdue(segment_id))
@@ -260,16 +268,16 @@ class StreamConsumer(Consumer):
         if last is None or channel.intake.is_covered(last):
             self.perform(seat, seat.holdings.settled(segment_id))
 
-    def reached_end(self, channel: Channel) -> None:
+    def reached_end(self, channel: SegmentConsumer) -> None:
         super().reached_end(channel)
         self._reorder_all()
 
-    def dropped(self, channel: Channel) -> list[MessageId]:
+    def dropped(self, channel: SegmentConsumer) -> list[MessageId]:
         found = super().dropped(channel)
         self._reorder_all()  # what waited of it is gone, and with it why it was held
         return found
 
-    def _look_ahead(self, channel: Channel) -> None:
+    def _look_ahead(self, channel: SegmentConsumer) -> None:
         if isinstance(channel, StreamChannel) and channel.is_through(self._last[channel]):
             self._reorder_all()
 
@@ -280,7 +288,7 @@ class StreamConsumer(Consumer):
     def _reorder(self, seat: StreamPart) -> None:
         """Where a controller hands out a child beside its parent, the parent comes first."""
         layout, channels = seat.part.view.layout, seat.part.channels
-        ahead: set[Channel] = set()
+        ahead: set[SegmentConsumer] = set()
         for segment_id, channel in channels.items():
             before = layout.ancestors(segment_id) if segment_id in layout else set[int]()
             parents = [channels[one] for one in before if one in channels and not self._is_through(channels[one])]
@@ -295,7 +303,7 @@ class StreamConsumer(Consumer):
             if isinstance(parent, StreamChannel) and not segment.is_active:
                 parent.find_end(segment.last_position, self._reorder_all)
 
-    def _is_through(self, channel: Channel) -> bool:
+    def _is_through(self, channel: SegmentConsumer) -> bool:
         return isinstance(channel, StreamChannel) and channel.is_through(self._last.get(channel))
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from anabranch.client.connection.connection import Connection
-from anabranch.client.consumer.segment_consumer import Channel
+from anabranch.client.consumer.segment_consumer import SegmentConsumer
 from anabranch.client.messages.message import MessageId
 from anabranch.model.position import Position
 from anabranch.protocol.commands import BaseCommand, signed
 
 
-class StreamChannel(Channel):
+class StreamChannel(SegmentConsumer):
     _end: Position | None = None  # its last entry; where there is none, the entry is negative
     _told: Callable[[], None] | None = None  # somebody waits for the end
 

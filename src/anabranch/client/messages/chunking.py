@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from anabranch.client.errors import MessageTooLarge
 from anabranch.client.messages.compression import UNPACKED_BYTES_MAX, Compression, packed
-from anabranch.client.messages.outgoing import Entry, Record, Style, described
+from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage, described
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import entry_head
 
@@ -34,7 +34,7 @@ Place = tuple[int, int]
 # ----------------------------------------------------------------------------------------------------------- cutting
 
 
-def entries_of(record: Record, style: Style, message_bytes_max: int) -> list[Entry]:
+def entries_of(record: OutgoingMessage, style: EntryFormat, message_bytes_max: int) -> list[Entry]:
     """A record that is too large for one entry as it is: one entry when packing makes it small enough, otherwise
     chunks. Raises MessageTooLarge where chunks are not wanted or would be too many bytes in all."""
     of = described(record, style)
@@ -54,7 +54,7 @@ def entries_of(record: Record, style: Style, message_bytes_max: int) -> list[Ent
     return _chunks(record, of, body, min(room, style.chunk_bytes))
 
 
-def _chunks(record: Record, of: pb.MessageMetadata, body: bytes, chunk_bytes: int) -> list[Entry]:
+def _chunks(record: OutgoingMessage, of: pb.MessageMetadata, body: bytes, chunk_bytes: int) -> list[Entry]:
     sequence = record.sequence_id
     of.uuid = f"{of.producer_name}-{sequence}"
     of.total_chunk_msg_size = len(body)

@@ -92,7 +92,7 @@ class Contents:
         ]  # fmt: skip
 
 
-class Parcel(Sequence[Message]):
+class DeliveredEntry(Sequence[Message]):
     """Messages of one entry on their way to the application: `wanted` has their bits. They are made when the first one
     is looked at; whoever takes columns never makes them."""
 

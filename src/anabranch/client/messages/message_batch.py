@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
-from anabranch.client.messages.entry_contents import Parcel
+from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.protocol.codec.run import NAMES
 
@@ -52,7 +52,7 @@ class MessageBatch(Sequence[Message]):
         """The bodies, or what the consumer's schema makes of them."""
         found: list[Any] = []
         for part in self.parts:
-            if isinstance(part, Parcel) and part.is_untouched:
+            if isinstance(part, DeliveredEntry) and part.is_untouched:
                 found += part.contents.values()
             else:
                 found += [message.value for message in part]
@@ -61,7 +61,7 @@ class MessageBatch(Sequence[Message]):
     def keys(self) -> list[str | bytes | None]:
         found: list[str | bytes | None] = []
         for part in self.parts:
-            if isinstance(part, Parcel) and part.is_untouched:
+            if isinstance(part, DeliveredEntry) and part.is_untouched:
                 found += part.contents.keys()
             else:
                 found += [message.key for message in part]
@@ -80,11 +80,11 @@ class MessageBatch(Sequence[Message]):
 
 
 def last_id(part: Sequence[Message]) -> MessageId:
-    return part.last if isinstance(part, Parcel) else part[-1].id
+    return part.last if isinstance(part, DeliveredEntry) else part[-1].id
 
 
 def _arrow(pa: Any, part: Sequence[Message], names: Sequence[str]) -> Any:
-    if isinstance(part, Parcel):
+    if isinstance(part, DeliveredEntry):
         run = part.contents.run()
         batch = run.to_arrow(names)
         if part.is_whole:

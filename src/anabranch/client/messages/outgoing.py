@@ -1,7 +1,7 @@
 """Messages on their way out, and the entries they travel in. Knows the bytes of an entry; no connections, no time.
 
 An entry is written once and sent again as the same bytes: its sequence ids, its borders and its times never change.
-How bodies are packed and which schema they name is the `Style` of the producer, one for all its lanes.
+How bodies are packed and which schema they name is the `EntryFormat` of the producer, one for all its lanes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECORD_OVERHEAD_BYTES = 64  # what a record adds to its payload on the wire, abo
 
 
 @dataclass(slots=True, eq=False, init=False)
-class Record:
+class OutgoingMessage:
     """One message to send. `ticket` is whatever the owner wants back with the outcome."""
 
     sequence_id: int
@@ -101,7 +101,7 @@ def _is_text(value: Any) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Style:
+class EntryFormat:
     """How the entries of one producer are written. `schema_version` is known when the broker has the producer."""
 
     producer_name: str
@@ -115,7 +115,7 @@ class Entry:
     """One sealed batch, one message alone, or one chunk of a message. Of the chunks of a message only the last one has
     the record: its outcome is the message's."""
 
-    records: Sequence[Record]
+    records: Sequence[OutgoingMessage]
     head: bytes  # checksum and metadata
     body: bytes | bytearray | memoryview
     first: int  # lowest and highest sequence id
@@ -146,7 +146,7 @@ class Entry:
         return frame_before(BaseCommand(type=BaseCommand.SEND, send=send), self.head, len(self.body)), self.body
 
 
-def head(first: Record, style: Style) -> pb.MessageMetadata:
+def head(first: OutgoingMessage, style: EntryFormat) -> pb.MessageMetadata:
     """What every entry says of its first message."""
     of = pb.MessageMetadata(
         producer_name=style.producer_name,
@@ -159,7 +159,7 @@ def head(first: Record, style: Style) -> pb.MessageMetadata:
     return of
 
 
-def described(record: Record, style: Style) -> pb.MessageMetadata:
+def described(record: OutgoingMessage, style: EntryFormat) -> pb.MessageMetadata:
     """What an entry says whose only message this is."""
     of = head(record, style)
     if record.properties:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anabranch.client.errors import NotSupported
-from anabranch.client.messages.outgoing import Record
+from anabranch.client.messages.outgoing import OutgoingMessage
 from anabranch.model.hashrange import BadRange, HashRange
 from anabranch.model.layout import Layout
 from anabranch.model.routing import RingHash, RoutingKind, keyless_position, mod_n
@@ -89,13 +89,13 @@ class Ancestry:
             for one in ancestors
         )
 
-    def has(self, record: Record) -> bool:
+    def has(self, record: OutgoingMessage) -> bool:
         """Is it stored in one of them? Each stored what was routed to it in the order of the sequence ids."""
         if record.sequence_id > self.highest:
             return False
         return any(one.last_sequence_id >= record.sequence_id and self._routes(one, record) for one in self._all)
 
-    def _routes(self, one: Ancestor, record: Record) -> bool:
+    def _routes(self, one: Ancestor, record: OutgoingMessage) -> bool:
         if one.ring_hash is None:
             count = len(self._modulo)
             index = record.sequence_id % count if record.hash < 0 else mod_n(record.hash, count)

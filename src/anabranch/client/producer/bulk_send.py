@@ -1,6 +1,6 @@
 """Many messages in one call: rows that are encoded together, travel in few entries and have one outcome. Never awaits.
 
-A `Shipment` is the rows of one call that are in one entry. To a lane it is the entry's records; they are made one by
+A `BulkEntry` is the rows of one call that are in one entry. To a lane it is the entry's records; they are made one by
 one only when a split or merge puts them into other entries, or when they fail. Knows columns and records; no
 connections.
 """
@@ -14,9 +14,9 @@ from anabranch.client.config import Batching
 from anabranch.client.errors import ClientError, MessageTooLarge
 from anabranch.client.messages.compression import Compression, packed
 from anabranch.client.messages.message import MessageId
-from anabranch.client.messages.outgoing import Entry, Record, Style, check
-from anabranch.client.producer.producer_effects import Track
-from anabranch.client.producer.segment_router import Ring
+from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage, check
+from anabranch.client.producer.producer_effects import SegmentLane
+from anabranch.client.producer.segment_router import SegmentRouter
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.codec import BadColumn, Packed, route, write
 from anabranch.protocol.codec.column import Column, is_arrow, numbers, rows_of
@@ -65,10 +65,10 @@ class Sent(Sequence[MessageId]):
         return found  # type: ignore[no-any-return]  # every row has one when the call is over
 
 
-class Load(NamedTuple):
+class BulkPart(NamedTuple):
     """What goes to one lane."""
 
-    track: Track
+    track: SegmentLane
     entries: list[Entry]
     size_bytes: int
 
@@ -110,14 +110,14 @@ class Bulk:
 
     def loads(
         self,
-        ring: Ring,
-        style: Style,
+        ring: SegmentRouter,
+        style: EntryFormat,
         batching: Batching,
         first: int,
         order: int,
         publish_time: int,
         deadline: float,
-    ) -> list[Load] | None:
+    ) -> list[BulkPart] | None:
         """Per lane its entries, rows numbered from `first` on; None when a message must be cut into chunks. Raises when
         something can never be sent."""
         tracks, segments = ring.tracks, None
@@ -136,14 +136,14 @@ class Bulk:
                 if style.chunk_bytes is None:
                     raise MessageTooLarge(largest, track.lane.message_bytes_max)
                 return None
-            shipments = [Shipment(self, one, first, order, publish_time, deadline) for one in entries]
+            shipments = [BulkEntry(self, one, first, order, publish_time, deadline) for one in entries]
             ready = [one.entry(whole) for one, whole in zip(shipments, entries, strict=True)]
-            loads.append(Load(track, ready, sum(one.size_bytes for one in shipments)))
+            loads.append(BulkPart(track, ready, sum(one.size_bytes for one in shipments)))
         return loads
 
     def _written(
         self,
-        style: Style,
+        style: EntryFormat,
         batching: Batching,
         publish_time: int,
         first: int,
@@ -174,14 +174,14 @@ class Bulk:
             extra=extra,
         )
 
-    def record(self, row: int, first: int, order: int, publish_time: int, deadline: float) -> Record:
+    def record(self, row: int, first: int, order: int, publish_time: int, deadline: float) -> OutgoingMessage:
         """The row as a message of its own. `first` and `order` are those of row 0."""
         values, keys, properties, times = self._lists()
         value, key = values[row], None if keys is None else keys[row]
         pairs = None if properties is None else properties[row]
         pairs = dict(pairs) if pairs else None
         check(key, pairs, None)
-        return Record(
+        return OutgoingMessage(
             first + row,
             value,
             key,
@@ -254,7 +254,7 @@ class Ticket:
         self._bulk.failed_one(error)
 
 
-class Shipment(Sequence[Record]):
+class BulkEntry(Sequence[OutgoingMessage]):
     """The records of one entry, not made as long as nobody looks at more than the first."""
 
     __slots__ = ("_bulk", "_deadline", "_first", "_made", "_order", "_publish_time", "_rows", "highest", "size_bytes")
@@ -266,7 +266,7 @@ class Shipment(Sequence[Record]):
         self._order = order
         self._publish_time = publish_time
         self._deadline = deadline
-        self._made: list[Record] | None = None
+        self._made: list[OutgoingMessage] | None = None
         self.highest = made.highest
         self.size_bytes = made.size
 
@@ -276,22 +276,22 @@ class Shipment(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[OutgoingMessage]:
         return iter(self._records())
 
     @overload
-    def __getitem__(self, index: int) -> Record: ...
+    def __getitem__(self, index: int) -> OutgoingMessage: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+    def __getitem__(self, index: slice) -> list[OutgoingMessage]: ...
+    def __getitem__(self, index: int | slice) -> OutgoingMessage | list[OutgoingMessage]:
         if self._made is None and isinstance(index, int):  # asked for its order or its sequence id
             return self._record(self._rows[index])
         return self._records()[index]
 
-    def _record(self, row: int) -> Record:
+    def _record(self, row: int) -> OutgoingMessage:
         return self._bulk.record(row, self._first, self._order, self._publish_time, self._deadline)
 
-    def _records(self) -> list[Record]:
+    def _records(self) -> list[OutgoingMessage]:
         if self._made is None:
             self._made = [self._record(row) for row in self._rows]
             # They give back together what the entry took.

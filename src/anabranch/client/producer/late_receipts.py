@@ -33,7 +33,7 @@ class Late:
     position: int
 
 
-class Echo:
+class LateReceipts:
     """Listens from the start; receipts of one turn of the loop are told together."""
 
     def __init__(
@@ -73,12 +73,12 @@ class Echoes:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: dict[Echo, Timer] = {}
+        self._kept: dict[LateReceipts, Timer] = {}
 
-    def keep(self, echo: Echo) -> None:
+    def keep(self, echo: LateReceipts) -> None:
         self._kept[echo] = self._clock.call_later(ECHO_SECONDS, partial(self._let_go, echo))
 
-    def _let_go(self, echo: Echo) -> None:
+    def _let_go(self, echo: LateReceipts) -> None:
         self._kept.pop(echo).cancel()
         echo.close()
 

@@ -12,7 +12,7 @@ from collections import deque
 from anabranch.client.errors import QueueFull
 
 
-class Room:
+class MemoryLimit:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._turns: deque[asyncio.Future[None]] = deque()

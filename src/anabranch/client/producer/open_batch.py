@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from anabranch.client.messages.compression import Compression, packed
-from anabranch.client.messages.outgoing import Entry, Record, Style, described, head
+from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage, described, head
 from anabranch.protocol.codec import core
 from anabranch.protocol.codec.column import pairs
 from anabranch.protocol.entry import entry_head
 from anabranch.protocol.keyhash import murmur3_32
 
 
-class Draft(Sequence[Record]):
+class OpenBatch(Sequence[OutgoingMessage]):
     """Begins with a record, whose times count for all that join it; at least one message is in it, always."""
 
     __slots__ = (
@@ -26,7 +26,7 @@ class Draft(Sequence[Record]):
         "tickets", "values",
     )  # fmt: skip
 
-    def __init__(self, first: Record) -> None:
+    def __init__(self, first: OutgoingMessage) -> None:
         self.publish_time_ms = first.publish_time_ms
         self.deadline = first.deadline
         self.values: list[bytes] = []
@@ -36,18 +36,18 @@ class Draft(Sequence[Record]):
         self.tickets: list[Any] = []
         self.size_bytes = 0
         self.highest = -1  # the sequence id of the last one
-        self._given: dict[int, Record] = {}  # came as records
-        self._made: list[Record] | None = None
+        self._given: dict[int, OutgoingMessage] = {}  # came as records
+        self._made: list[OutgoingMessage] | None = None
         self.add(first)
 
     @classmethod
-    def of(cls, records: Sequence[Record]) -> Draft:
+    def of(cls, records: Sequence[OutgoingMessage]) -> OpenBatch:
         made = cls(records[0])
         for record in records[1:]:
             made.add(record)
         return made
 
-    def add(self, record: Record) -> None:
+    def add(self, record: OutgoingMessage) -> None:
         """Any record; it is this one that comes out again."""
         self._given[len(self.values)] = record
         self.join(record.value, record.key, record.sequence_id, record.order, record.ticket, record.size_bytes)
@@ -67,19 +67,19 @@ class Draft(Sequence[Record]):
     def __len__(self) -> int:
         return len(self.values)
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[OutgoingMessage]:
         return iter(self._records())
 
     @overload
-    def __getitem__(self, index: int) -> Record: ...
+    def __getitem__(self, index: int) -> OutgoingMessage: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | list[Record]:
+    def __getitem__(self, index: slice) -> list[OutgoingMessage]: ...
+    def __getitem__(self, index: int | slice) -> OutgoingMessage | list[OutgoingMessage]:
         if index == 0:  # asked for its order
             return self._given[0]
         return self._records()[index]
 
-    def _records(self) -> list[Record]:
+    def _records(self) -> list[OutgoingMessage]:
         """Made once: whoever has one of them may have written on it."""
         if self._made is None or len(self._made) != len(self.values):
             known = self._given
@@ -87,9 +87,9 @@ class Draft(Sequence[Record]):
             self._given = dict(enumerate(self._made))
         return self._made
 
-    def _record(self, row: int) -> Record:
+    def _record(self, row: int) -> OutgoingMessage:
         key = self.keys[row]
-        return Record(
+        return OutgoingMessage(
             self.sequence_ids[row],
             self.values[row],
             key,
@@ -132,9 +132,9 @@ class Draft(Sequence[Record]):
         return body
 
 
-def sealed(records: Sequence[Record], style: Style) -> Entry:
+def sealed(records: Sequence[OutgoingMessage], style: EntryFormat) -> Entry:
     """The entry with these messages, in this order; one message alone is not in batch layout."""
-    draft = records if isinstance(records, Draft) else Draft.of(records)
+    draft = records if isinstance(records, OpenBatch) else OpenBatch.of(records)
     first = draft[0]
     body: bytes | bytearray
     if len(draft) == 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from anabranch.client.config import AccessMode, Batching
 from anabranch.client.messages.compression import Compression
-from anabranch.client.messages.outgoing import Style
+from anabranch.client.messages.outgoing import EntryFormat
 from anabranch.client.schema.schema import Schema
 
 
@@ -26,5 +26,5 @@ class ProducerOptions:
     access: AccessMode = AccessMode.SHARED
     initial_sequence_id: int | None = None  # the last one that is taken; None: what the brokers have of this name
 
-    def style(self) -> Style:
-        return Style(self.name, self.compression, chunk_bytes=self.chunk_bytes)
+    def style(self) -> EntryFormat:
+        return EntryFormat(self.name, self.compression, chunk_bytes=self.chunk_bytes)

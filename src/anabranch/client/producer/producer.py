@@ -12,20 +12,29 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.client.config import Seconds, seconds
-from anabranch.client.consumer.segment_consumer import Ground
+from anabranch.client.consumer.segment_consumer import ClientContext
 from anabranch.client.errors import ClientError, Closed, TimedOut
 from anabranch.client.messages.message import MessageId
-from anabranch.client.messages.outgoing import RECORD_OVERHEAD_BYTES, Record, check
+from anabranch.client.messages.outgoing import RECORD_OVERHEAD_BYTES, OutgoingMessage, check
 from anabranch.client.messages.timestamps import Moment, delivery_ms, milliseconds
-from anabranch.client.producer.bulk_send import Bulk, Sent, Shipment
+from anabranch.client.producer.bulk_send import Bulk, BulkEntry, Sent
 from anabranch.client.producer.late_receipts import Echoes, Late
-from anabranch.client.producer.memory_limit import Room
-from anabranch.client.producer.open_batch import Draft
+from anabranch.client.producer.memory_limit import MemoryLimit
+from anabranch.client.producer.open_batch import OpenBatch
 from anabranch.client.producer.options import ProducerOptions
-from anabranch.client.producer.producer_effects import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
-from anabranch.client.producer.producer_state import Lanes
-from anabranch.client.producer.segment_producer import FAREWELL_SECONDS, LaneRunner
-from anabranch.client.producer.segment_producer_state import Lane
+from anabranch.client.producer.producer_effects import (
+    AskLayout,
+    CloseRequest,
+    Drop,
+    LanesEffect,
+    On,
+    Open,
+    Reopen,
+    SegmentLane,
+)
+from anabranch.client.producer.producer_state import ProducerState
+from anabranch.client.producer.segment_producer import FAREWELL_SECONDS, SegmentProducer
+from anabranch.client.producer.segment_producer_state import SegmentProducerState
 from anabranch.client.schema.schema import encoder_of
 from anabranch.client.topic.layout_watch import TopicWatch, TopicWatches
 from anabranch.client.topic.topic_view import Served, TopicView
@@ -40,7 +49,9 @@ log = logging.getLogger(__name__)
 class Producer:
     """Sends to one topic. Per key, messages are stored in the order of the calls; open it with `client.producer`."""
 
-    def __init__(self, topic: TopicName, options: ProducerOptions, ground: Ground, watches: TopicWatches) -> None:
+    def __init__(
+        self, topic: TopicName, options: ProducerOptions, ground: ClientContext, watches: TopicWatches
+    ) -> None:
         self._asked_topic = topic
         self._options = options
         self._ground = ground
@@ -48,10 +59,10 @@ class Producer:
         self._watches = watches
         self.style = options.style()
         self._encode = encoder_of(options.schema)
-        self._lanes = Lanes(lambda: Lane(self.style, options.batching))
-        self._room = Room(options.pending_bytes_max)
+        self._lanes = ProducerState(lambda: SegmentProducerState(self.style, options.batching))
+        self._room = MemoryLimit(options.pending_bytes_max)
         self._tasks = TaskOwner("producer")
-        self._runners: dict[Track, LaneRunner] = {}
+        self._runners: dict[SegmentLane, SegmentProducer] = {}
         self._watch: TopicWatch | None = None
         self._unfollow: Callable[[], None] | None = None
         self._view: TopicView | None = None
@@ -292,13 +303,13 @@ class Producer:
         deliver_after: Seconds | None,
         deliver_at: Moment | None,
         sequence_id: int | None,
-    ) -> Record:
+    ) -> OutgoingMessage:
         if self._is_closed:
             raise Closed("the producer is closed")
         check(key, properties, sequence_id)
         now_ms = self._clock.now_ms()
         timeout_s = self._options.send_timeout_s
-        return Record(
+        return OutgoingMessage(
             -1 if sequence_id is None else sequence_id,
             data,
             key,
@@ -354,13 +365,13 @@ class Producer:
         if self._deadline_timer is None and deadline != float("inf"):
             self._arm_deadline()
 
-    def _append(self, record: Record) -> asyncio.Future[MessageId]:
+    def _append(self, record: OutgoingMessage) -> asyncio.Future[MessageId]:
         future: asyncio.Future[MessageId] = asyncio.Future(loop=self._loop)  # `create_future` without the call
         record.ticket = future
         self._enqueue(record)
         return future
 
-    def _enqueue(self, record: Record) -> None:
+    def _enqueue(self, record: OutgoingMessage) -> None:
         if self._is_closed:
             raise Closed("the producer is closed")
         if record.sequence_id < 0:
@@ -396,7 +407,7 @@ class Producer:
                     self._run(track)
                 case Reopen(track):
                     self._runners[track].reopen()
-                case Farewell(track):
+                case CloseRequest(track):
                     self._runners[track].say_farewell()
                 case Drop(track):
                     self._runners.pop(track).drop()
@@ -404,14 +415,14 @@ class Producer:
                     assert self._watch is not None
                     self._watch.ask_again()
 
-    def _run(self, track: Track) -> None:
+    def _run(self, track: SegmentLane) -> None:
         view = self._view
         assert view is not None
         segment = track.segment
         hint = self._hints.pop(segment.segment_id, None) or view.brokers.get(segment.segment_id)
         if hint is None and view.plan is not None:
             hint = view.plan.brokers.get(segment.segment_id)
-        runner = self._runners[track] = LaneRunner(
+        runner = self._runners[track] = SegmentProducer(
             track,
             view.backing(segment),
             view.lane(segment),
@@ -424,7 +435,7 @@ class Producer:
         )
         runner.start(is_patient=self._ready is None)
 
-    def heard_late(self, track: Track, late: Sequence[Late]) -> None:
+    def heard_late(self, track: SegmentLane, late: Sequence[Late]) -> None:
         effects, doubled = self._lanes.heard_late(track, late)
         self.perform(effects)
         if doubled:
@@ -437,10 +448,10 @@ class Producer:
     def heard_of(self, brokers: Mapping[int, Served]) -> None:
         self._hints = dict(brokers)
 
-    def opened(self, runner: LaneRunner) -> None:
+    def opened(self, runner: SegmentProducer) -> None:
         self._look_ready()
 
-    def ended(self, runner: LaneRunner, error: ClientError) -> None:
+    def ended(self, runner: SegmentProducer, error: ClientError) -> None:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
         self.perform(self._lanes.failed(runner.track, error))
@@ -449,11 +460,11 @@ class Producer:
         if self._ready is not None and not self._ready.done() and self._lanes.is_ready:
             self._ready.set_result(None)
 
-    def stored(self, records: Sequence[Record], lane: int, ledger: int, position: int) -> None:
-        if isinstance(records, Shipment):
+    def stored(self, records: Sequence[OutgoingMessage], lane: int, ledger: int, position: int) -> None:
+        if isinstance(records, BulkEntry):
             records.stored(lane, ledger, position)
         else:
-            records = records if isinstance(records, Draft) else Draft.of(records)
+            records = records if isinstance(records, OpenBatch) else OpenBatch.of(records)
             tickets, topic = records.tickets, self._topic
             size = len(tickets) if len(tickets) > 1 and position >= 0 else 0
             for index, ticket in enumerate(tickets):
@@ -463,7 +474,7 @@ class Producer:
         self._room.give(records.size_bytes)
         self._settle_flushes()
 
-    def failed(self, records: Sequence[Record], error: ClientError) -> None:
+    def failed(self, records: Sequence[OutgoingMessage], error: ClientError) -> None:
         for record in records:
             if not record.ticket.done():
                 record.ticket.set_exception(error)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client.producer.ancestry import Ancestry
-from anabranch.client.producer.segment_producer_state import Effect, Lane
+from anabranch.client.producer.segment_producer_state import Effect, SegmentProducerState
 from anabranch.model.hashrange import HashRange
 from anabranch.model.segment import Segment
 
 
 @dataclass(eq=False, slots=True)
-class Track:
+class SegmentLane:
     """One lane, the segment it leads to, and what is known of the two. `owner` is whatever the shell wants."""
 
     segment: Segment
-    lane: Lane
+    lane: SegmentProducerState
     hash_range: HashRange  # of the keys in it
     owner: Any = None
     is_attached: bool = False
@@ -33,7 +33,7 @@ class Track:
 class On:
     """Do this on that lane's connection."""
 
-    track: Track
+    track: SegmentLane
     effects: Sequence[Effect]
 
 
@@ -41,28 +41,28 @@ class On:
 class Open:
     """Attach a producer to the segment and keep it attached."""
 
-    track: Track
+    track: SegmentLane
 
 
 @dataclass(frozen=True, slots=True)
 class Reopen:
     """Attach anew: what its ancestors have may be told differently now."""
 
-    track: Track
+    track: SegmentLane
 
 
 @dataclass(frozen=True, slots=True)
-class Farewell:
+class CloseRequest:
     """Close the producer; call `farewell_said` once the broker answered everything it had received."""
 
-    track: Track
+    track: SegmentLane
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
     """The lane is over."""
 
-    track: Track
+    track: SegmentLane
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +70,4 @@ class AskLayout:
     """There must be a newer one."""
 
 
-LanesEffect = On | Open | Reopen | Farewell | Drop | AskLayout
+LanesEffect = On | Open | Reopen | CloseRequest | Drop | AskLayout

@@ -21,13 +21,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.client.errors import ClientError, TimedOut
-from anabranch.client.messages.outgoing import Record
+from anabranch.client.messages.outgoing import OutgoingMessage
 from anabranch.client.producer.ancestry import Ancestor, Ancestry, successors
 from anabranch.client.producer.credits import Credits
 from anabranch.client.producer.late_receipts import Late
-from anabranch.client.producer.producer_effects import AskLayout, Drop, Farewell, LanesEffect, On, Open, Reopen, Track
-from anabranch.client.producer.segment_producer_state import Effect, Failed, Lane, Stored
-from anabranch.client.producer.segment_router import Ring
+from anabranch.client.producer.producer_effects import (
+    AskLayout,
+    CloseRequest,
+    Drop,
+    LanesEffect,
+    On,
+    Open,
+    Reopen,
+    SegmentLane,
+)
+from anabranch.client.producer.segment_producer_state import Effect, Failed, SegmentProducerState, Stored
+from anabranch.client.producer.segment_router import SegmentRouter
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.hashrange import FULL
 from anabranch.model.layout import Layout
@@ -35,28 +44,28 @@ from anabranch.model.segment import Segment
 from anabranch.protocol.keyhash import murmur3_32
 
 
-class Lanes:
-    def __init__(self, make_lane: Callable[[], Lane]) -> None:
+class ProducerState:
+    def __init__(self, make_lane: Callable[[], SegmentProducerState]) -> None:
         self._make_lane = make_lane
         self._view: TopicView | None = None
         self._layout: Layout | None = None  # the view's, or what we know to come next
         self._next_view: TopicView | None = None  # waits until every lane is empty: it routes otherwise
-        self._parked: list[Record] = []  # sent since
+        self._parked: list[OutgoingMessage] = []  # sent since
         self._heard: dict[int, tuple[Segment, ...]] = {}  # sealed segments and their children
         self._finals: dict[int, Ancestor] = {}  # what sealed segments have of this producer
-        self._tracks: dict[int, Track] = {}  # of active segments
-        self._planned: dict[int, Track] = {}
-        self._retired: list[Track] = []
-        self._ring = Ring()
+        self._tracks: dict[int, SegmentLane] = {}  # of active segments
+        self._planned: dict[int, SegmentLane] = {}
+        self._retired: list[SegmentLane] = []
+        self._ring = SegmentRouter()
 
     # -- looking
 
     @property
-    def tracks(self) -> list[Track]:
+    def tracks(self) -> list[SegmentLane]:
         return [*self._retired, *self._tracks.values(), *self._planned.values()]
 
     @property
-    def active(self) -> Iterable[Track]:
+    def active(self) -> Iterable[SegmentLane]:
         return self._tracks.values()
 
     @property
@@ -80,7 +89,7 @@ class Lanes:
 
     # -- what the application does
 
-    def append(self, record: Record) -> tuple[Track | None, Sequence[Effect]]:
+    def append(self, record: OutgoingMessage) -> tuple[SegmentLane | None, Sequence[Effect]]:
         """The lane and what it wants done; no lane: it waits for the lanes to come. Raises, and takes nothing, when
         the record can never be sent."""
         if self._next_view is not None:
@@ -92,7 +101,7 @@ class Lanes:
             return track, (Stored((record,), -1, -1),)
         return track, track.lane.append(record)
 
-    def track_of(self, key: str | bytes | None, sequence_id: int) -> Track | None:
+    def track_of(self, key: str | bytes | None, sequence_id: int) -> SegmentLane | None:
         """Where a new message goes that needs no second look; None: it does, by `append`."""
         if self._next_view is not None:
             return None
@@ -101,7 +110,7 @@ class Lanes:
         ancestry = track.ancestry
         return track if ancestry is None or sequence_id > ancestry.highest else None
 
-    def ring(self, first: int) -> Ring | None:
+    def ring(self, first: int) -> SegmentRouter | None:
         """For rows that are routed all at once, numbered from `first` on; None while each must be looked at on its own:
         the lanes are changing, or some of the rows may be stored already."""
         known = (track.ancestry.highest for track in self._ring.tracks if track.ancestry is not None)
@@ -142,7 +151,7 @@ class Lanes:
         self._view = view
         return effects + self._converge(moved)
 
-    def _converge(self, moved: Sequence[Record] = ()) -> list[LanesEffect]:
+    def _converge(self, moved: Sequence[OutgoingMessage] = ()) -> list[LanesEffect]:
         """Lanes as the layout wants them; what was in others is put into the right ones."""
         view = self._view
         assert view is not None
@@ -163,7 +172,7 @@ class Lanes:
             self._tracks[segment_id] = track
         self._prepare(view, wanted, effects)
         tracks = tuple(self._tracks[one.segment_id] for one in layout.active)
-        self._ring = Ring(tracks, layout.routing, tuple(one.hash_range.start for one in layout.active))
+        self._ring = SegmentRouter(tracks, layout.routing, tuple(one.hash_range.start for one in layout.active))
         for track in list(self._retired):
             records += self._empty(track, effects)
         self._hold()
@@ -174,9 +183,9 @@ class Lanes:
             effects.append(AskLayout())
         return effects
 
-    def _track(self, segment: Segment, effects: list[LanesEffect]) -> Track:
+    def _track(self, segment: Segment, effects: list[LanesEffect]) -> SegmentLane:
         is_modulo = segment.legacy_topic_name is not None
-        track = Track(segment, self._make_lane(), FULL if is_modulo else segment.hash_range)
+        track = SegmentLane(segment, self._make_lane(), FULL if is_modulo else segment.hash_range)
         effects.append(Open(track))
         return track
 
@@ -191,7 +200,7 @@ class Lanes:
 
     # -- handing over
 
-    def _empty(self, track: Track, effects: list[LanesEffect]) -> list[Record]:
+    def _empty(self, track: SegmentLane, effects: list[LanesEffect]) -> list[OutgoingMessage]:
         """Take out of a retired lane what may go."""
         lane = track.lane
         if not track.is_attached and not track.is_sealed and self._is_sealed(track):
@@ -206,21 +215,21 @@ class Lanes:
             effects += self._say_farewell(track)
         return taken
 
-    def _say_farewell(self, track: Track) -> list[LanesEffect]:
+    def _say_farewell(self, track: SegmentLane) -> list[LanesEffect]:
         if not track.is_attached or track.is_closing:
             return []
         track.is_closing = True
         track.lane.hold()
-        return [Farewell(track)]
+        return [CloseRequest(track)]
 
-    def _is_sealed(self, track: Track) -> bool:
+    def _is_sealed(self, track: SegmentLane) -> bool:
         """Says the layout itself that it is final? (What is merely going to be may still be written to.)"""
         assert self._view is not None
         layout = self._view.layout
         return track.segment.segment_id not in layout or not layout[track.segment.segment_id].is_active
 
-    def _distribute(self, records: list[Record], effects: list[LanesEffect]) -> None:
-        groups: dict[Track, list[Record]] = {}
+    def _distribute(self, records: list[OutgoingMessage], effects: list[LanesEffect]) -> None:
+        groups: dict[SegmentLane, list[OutgoingMessage]] = {}
         for record in records:
             track = self._ring.route(record)
             groups.setdefault(track, []).append(record)
@@ -242,20 +251,20 @@ class Lanes:
         free = [track for track in self._tracks.values() if track.lane.is_held and not self._is_blocked(track)]
         effects += [On(track, done) for track in free if (done := track.lane.release())]
 
-    def _is_blocked(self, track: Track) -> bool:
+    def _is_blocked(self, track: SegmentLane) -> bool:
         if track.is_closing or track in self._retired:
             return track.is_closing
         return any(one.hash_range.overlaps(track.hash_range) for one in self._retired)
 
     # -- what is heard on a lane
 
-    def opening(self, track: Track) -> None:
+    def opening(self, track: SegmentLane) -> None:
         """A producer is being opened: what it is told of its ancestors is as new as this moment."""
         track.is_stale = False
 
     def opened(
         self,
-        track: Track,
+        track: SegmentLane,
         message_bytes_max: int,
         credits: Credits | None = None,
         ancestry: Ancestry | None = None,
@@ -276,18 +285,18 @@ class Lanes:
             effects.append(On(track, done))
         return effects + self.settled(track)
 
-    def lost(self, track: Track) -> list[LanesEffect]:
+    def lost(self, track: SegmentLane) -> list[LanesEffect]:
         """Its connection is over."""
         self._detach(track)
         if track not in self._retired:
             return []
         return self._converge()
 
-    def _detach(self, track: Track) -> None:
+    def _detach(self, track: SegmentLane) -> None:
         track.is_attached = track.is_closing = False
         track.lane.lost()
 
-    def settled(self, track: Track) -> list[LanesEffect]:
+    def settled(self, track: SegmentLane) -> list[LanesEffect]:
         """A lane has less in it than before."""
         if self._next_view is not None:
             return self._turn()
@@ -298,7 +307,7 @@ class Lanes:
             return effects
         return []
 
-    def sealed(self, track: Track, children: Iterable[Segment], last_sequence_id: int) -> list[LanesEffect]:
+    def sealed(self, track: SegmentLane, children: Iterable[Segment], last_sequence_id: int) -> list[LanesEffect]:
         """SEGMENT_SEALED: what has no receipt is not stored, unless the broker says so here."""
         stored = track.lane.settle(last_sequence_id)
         effects: list[LanesEffect] = [On(track, stored)] if stored else []
@@ -306,7 +315,7 @@ class Lanes:
         self._remember(track, last_sequence_id)
         return effects + self._ended(track)
 
-    def _remember(self, track: Track, last_sequence_id: int) -> None:
+    def _remember(self, track: SegmentLane, last_sequence_id: int) -> None:
         """Lanes to the children may have been opened, or may be opening, when their parent was not final yet."""
         if self._ring.is_modulo:
             return
@@ -316,33 +325,33 @@ class Lanes:
             if planned.ancestry is not None:
                 planned.ancestry = self._informed(planned, planned.ancestry)
 
-    def _informed(self, track: Track, ancestry: Ancestry) -> Ancestry:
+    def _informed(self, track: SegmentLane, ancestry: Ancestry) -> Ancestry:
         overlapping = [one for one in self._finals.values() if one.hash_range.overlaps(track.hash_range)]
         return ancestry.knowing(one for one in overlapping if one.segment_id < track.segment.segment_id)
 
-    def farewell_said(self, track: Track) -> list[LanesEffect]:
+    def farewell_said(self, track: SegmentLane) -> list[LanesEffect]:
         """The broker has answered all it had received before it closed the producer."""
         track.is_doubtful |= track.ancestry is not None  # then its children's owners know it best
         return self._ended(track)
 
-    def terminated(self, track: Track) -> list[LanesEffect]:
+    def terminated(self, track: SegmentLane) -> list[LanesEffect]:
         """A producer was refused: the segment is sealed or gone, and what was sent there before may be stored."""
         track.is_doubtful |= track.was_attached
         return self._ended(track)
 
-    def missing(self, track: Track) -> list[LanesEffect]:
+    def missing(self, track: SegmentLane) -> list[LanesEffect]:
         """No such segment: made anew, gone for good, or not there yet. The layout knows."""
         return self.terminated(track) if track in self._retired else [AskLayout()]
 
-    def refused(self, track: Track) -> list[LanesEffect]:
+    def refused(self, track: SegmentLane) -> list[LanesEffect]:
         """A SEND was refused because the segment is sealed. Others may still be answered: the farewell waits for it."""
         return self._say_farewell(track) if track in self.tracks else []
 
-    def heard_late(self, track: Track, late: Sequence[Late]) -> tuple[list[LanesEffect], list[Record]]:
+    def heard_late(self, track: SegmentLane, late: Sequence[Late]) -> tuple[list[LanesEffect], list[OutgoingMessage]]:
         """Receipts of a producer that is closed. What is still here, or waits to be sent elsewhere, is stored; with it
         come those that were sent again already."""
         effects: list[LanesEffect] = []
-        moved: dict[int, Record] = {}
+        moved: dict[int, OutgoingMessage] = {}
         for one in late:
             if done := track.lane.late_receipt(one.entry.first, one.ledger, one.position):
                 effects.append(On(track, done))
@@ -355,14 +364,14 @@ class Lanes:
                     moved.pop(record.order, None)
         return effects, list(moved.values())
 
-    def _ended(self, track: Track) -> list[LanesEffect]:
+    def _ended(self, track: SegmentLane) -> list[LanesEffect]:
         if track not in self.tracks:
             return []
         track.is_sealed = True
         self._detach(track)
         return self._converge()
 
-    def failed(self, track: Track, error: ClientError) -> list[LanesEffect]:
+    def failed(self, track: SegmentLane, error: ClientError) -> list[LanesEffect]:
         """It can never be attached: an error of the application's options or rights."""
         self._detach(track)
         effects: list[LanesEffect] = []

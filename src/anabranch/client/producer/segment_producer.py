@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from anabranch.client.config import AccessMode, seconds
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
-from anabranch.client.connection.reconnect import Attachment
-from anabranch.client.consumer.segment_consumer import MANAGED, Ground
+from anabranch.client.connection.reconnect import ReconnectLoop
+from anabranch.client.consumer.segment_consumer import MANAGED, ClientContext
 from anabranch.client.errors import (
     ClientError,
     NotReady,
@@ -27,13 +27,13 @@ from anabranch.client.errors import (
     Unreachable,
     refusal,
 )
-from anabranch.client.messages.outgoing import Record, Style
+from anabranch.client.messages.outgoing import EntryFormat, OutgoingMessage
 from anabranch.client.producer.ancestry import Ancestry
 from anabranch.client.producer.credits import Credits
-from anabranch.client.producer.late_receipts import Echo, Echoes, Late
+from anabranch.client.producer.late_receipts import Echoes, Late, LateReceipts
 from anabranch.client.producer.options import ProducerOptions
-from anabranch.client.producer.producer_effects import LanesEffect, Track
-from anabranch.client.producer.producer_state import Lanes
+from anabranch.client.producer.producer_effects import LanesEffect, SegmentLane
+from anabranch.client.producer.producer_state import ProducerState
 from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Reconnect, Stored, Transmit
 from anabranch.client.schema.schema_resolver import on_wire
 from anabranch.client.topic.topic_view import Served, read_brokers, read_segment
@@ -57,37 +57,37 @@ _ACCESS = {
 class Home(Protocol):
     """Whom the lane works for. Called on the event loop; must not raise."""
 
-    style: Style
+    style: EntryFormat
     echoes: Echoes  # of lanes that are over: their messages may still be on their way to others
 
     def perform(self, effects: Sequence[LanesEffect]) -> None: ...
 
-    def stored(self, records: Sequence[Record], lane: int, ledger: int, position: int) -> None: ...
+    def stored(self, records: Sequence[OutgoingMessage], lane: int, ledger: int, position: int) -> None: ...
 
-    def failed(self, records: Sequence[Record], error: ClientError) -> None: ...
+    def failed(self, records: Sequence[OutgoingMessage], error: ClientError) -> None: ...
 
     def heard_of(self, brokers: Mapping[int, Served]) -> None:
         """Who serves these segments."""
 
-    def heard_late(self, track: Track, late: Sequence[Late]) -> None:
+    def heard_late(self, track: SegmentLane, late: Sequence[Late]) -> None:
         """Receipts of a producer that is closed."""
 
-    def opened(self, runner: LaneRunner) -> None: ...
+    def opened(self, runner: SegmentProducer) -> None: ...
 
-    def ended(self, runner: LaneRunner, error: ClientError) -> None:
+    def ended(self, runner: SegmentProducer, error: ClientError) -> None:
         """It can never be attached: rights, options, a regular topic that was terminated."""
 
 
-class LaneRunner:
+class SegmentProducer:
     def __init__(
         self,
-        track: Track,
+        track: SegmentLane,
         topic: str,
         number: int,
         home: Home,
-        lanes: Lanes,
+        lanes: ProducerState,
         options: ProducerOptions,
-        ground: Ground,
+        ground: ClientContext,
         tasks: TaskOwner,
         hint: Served | None,
     ) -> None:
@@ -104,10 +104,10 @@ class LaneRunner:
         self._is_regular = track.segment.legacy_topic_name is not None
         self._tasks = tasks
         self._task: asyncio.Task[Any] | None = None
-        self._attachment: Attachment | None = None
+        self._attachment: ReconnectLoop | None = None
         self._connection: Connection | None = None
         self._id = 0
-        self._echo: Echo | None = None  # of the producer before, until there is a new one
+        self._echo: LateReceipts | None = None  # of the producer before, until there is a new one
         self._epoch = 0
         self._topic_epoch: int | None = None  # of exclusive producers: whoever came later has a higher one
         self._delay_s = seconds(options.batching.max_delay)
@@ -127,7 +127,7 @@ class LaneRunner:
         if not self._is_regular:  # the layout names it: it is there, or will be, or the layout says what became of it
             forgives = (*forgives, TopicNotFound)
         ground = self._ground
-        self._attachment = Attachment(self, self, ground.backoff, ground.clock, ground.chance, forgives)
+        self._attachment = ReconnectLoop(self, self, ground.backoff, ground.clock, ground.chance, forgives)
         self._task = self._tasks.spawn(self._attachment.run(), self.topic)
 
     # -- attached by an Attachment
@@ -306,7 +306,7 @@ class LaneRunner:
         self._unlisten()
         if connection is not None and connection.is_usable and self.track.is_attached and entries:
             self._forget_echo()
-            self._echo = Echo(connection, self._id, entries, partial(self._home.heard_late, self.track))
+            self._echo = LateReceipts(connection, self._id, entries, partial(self._home.heard_late, self.track))
 
     def _forget_echo(self) -> None:
         if self._echo is not None:

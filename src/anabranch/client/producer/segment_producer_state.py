@@ -20,9 +20,9 @@ from typing import Any
 from anabranch.client.config import Batching
 from anabranch.client.errors import ClientError, NotAllowed, Refused, TimedOut
 from anabranch.client.messages.chunking import entries_of
-from anabranch.client.messages.outgoing import Entry, Record, Style
+from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage
 from anabranch.client.producer.credits import Credits
-from anabranch.client.producer.open_batch import Draft, sealed
+from anabranch.client.producer.open_batch import OpenBatch, sealed
 from anabranch.protocol.frames import MESSAGE_BYTES_MAX
 from anabranch.protocol.server_errors import ServerError
 
@@ -38,14 +38,14 @@ class Transmit:
 class Stored:
     """The records of one entry are safe. A duplicate, which the broker dropped, has position (-1, -1)."""
 
-    records: Sequence[Record]
+    records: Sequence[OutgoingMessage]
     ledger: int
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    records: Sequence[Record]
+    records: Sequence[OutgoingMessage]
     error: ClientError
 
 
@@ -67,11 +67,11 @@ Effect = Transmit | Stored | Failed | Arm | Reconnect
 NOTHING: Sequence[Effect] = ()
 
 
-class Lane:
+class SegmentProducerState:
     def __init__(
-        self, producer: str | Style, batching: Batching, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX
+        self, producer: str | EntryFormat, batching: Batching, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX
     ) -> None:
-        self._style = Style(producer) if isinstance(producer, str) else producer
+        self._style = EntryFormat(producer) if isinstance(producer, str) else producer
         self._batching = batching
         self._in_flight_bytes_max = in_flight_bytes_max
         self._message_bytes_max = MESSAGE_BYTES_MAX
@@ -79,7 +79,7 @@ class Lane:
         self._is_open = False
         self.is_held = False
         self._dead: ClientError | None = None
-        self._batch: Draft | None = None
+        self._batch: OpenBatch | None = None
         self._batch_number = 0
         self._waiting: deque[Entry] = deque()
         self._in_flight: deque[Entry] = deque()
@@ -88,7 +88,7 @@ class Lane:
 
     # -- what the application does
 
-    def append(self, record: Record) -> Sequence[Effect]:
+    def append(self, record: OutgoingMessage) -> Sequence[Effect]:
         """Raises, and takes nothing, when the record can never be sent."""
         if self._dead is not None:
             raise self._dead
@@ -110,7 +110,7 @@ class Lane:
             return self._transmit([])
         return NOTHING
 
-    def _add(self, record: Record, effects: list[Effect]) -> None:
+    def _add(self, record: OutgoingMessage, effects: list[Effect]) -> None:
         size = record.size_bytes
         limits = self._batching
         batch = self._batch
@@ -133,7 +133,7 @@ class Lane:
             return
         is_first = batch is None
         if batch is None:
-            batch = self._batch = Draft(record)
+            batch = self._batch = OpenBatch(record)
         else:
             batch.add(record)
         if len(batch.values) >= limits.max_messages or batch.size_bytes >= limits.max_bytes:
@@ -240,7 +240,7 @@ class Lane:
 
     def expire(self, now: float) -> Sequence[Effect]:
         """Give up what is past its deadline, the oldest first. Its receipt, should it still come, is ignored."""
-        late: list[Record] = []
+        late: list[OutgoingMessage] = []
         for entries in (self._in_flight, self._waiting):
             while entries and entries[0].deadline <= now:
                 entry = entries.popleft()
@@ -292,7 +292,7 @@ class Lane:
         self.is_held = False
         return self._transmit([]) if self._waiting else NOTHING
 
-    def take_unsent(self) -> list[Record]:
+    def take_unsent(self) -> list[OutgoingMessage]:
         """What no broker has ever seen, in order; it is no longer in this lane."""
         unsent = [entry for entry in self._waiting if not entry.was_sent]
         self._waiting = deque(entry for entry in self._waiting if entry.was_sent)
@@ -303,13 +303,13 @@ class Lane:
         unsent = (record for entry in self._waiting if not entry.was_sent for record in entry.records)
         if not any(record.order in orders for record in chain(unsent, self._batch or ())):
             return NOTHING
-        found: list[Record] = []
-        left: list[Record] = []
+        found: list[OutgoingMessage] = []
+        left: list[OutgoingMessage] = []
         for record in self.take_unsent():
             (found if record.order in orders else left).append(record)
         return [Stored(found, -1, -1), *self.put(left)]
 
-    def take_all(self) -> list[Record]:
+    def take_all(self) -> list[OutgoingMessage]:
         """Everything without an outcome, in order; the lane is empty then."""
         self.lost()
         records = [record for entry in self._waiting for record in entry.records] + self._new_batch()
@@ -324,7 +324,7 @@ class Lane:
                 effects.append(Stored(entry.records, -1, -1))
         return effects
 
-    def put(self, records: Sequence[Record]) -> Sequence[Effect]:
+    def put(self, records: Sequence[OutgoingMessage]) -> Sequence[Effect]:
         """Records of other lanes, put where they belong among what this one has not sent yet. They have waited: no
         batch is kept open for more."""
         if self._dead is not None:
@@ -339,10 +339,10 @@ class Lane:
             self._seal(self._batch)
         return self._transmit([effect for effect in effects if isinstance(effect, Failed)])
 
-    def drop_stored(self, is_stored: Callable[[Record], bool]) -> Sequence[Effect]:
+    def drop_stored(self, is_stored: Callable[[OutgoingMessage], bool]) -> Sequence[Effect]:
         """Of what was not sent here: which of it is stored elsewhere and need not be."""
-        stored: list[Record] = []
-        left: list[Record] = []
+        stored: list[OutgoingMessage] = []
+        left: list[OutgoingMessage] = []
         for record in self.take_unsent():
             (stored if is_stored(record) else left).append(record)
             record.is_doubtful = False
@@ -355,12 +355,12 @@ class Lane:
 
     # -- inside
 
-    def _seal(self, batch: Draft) -> None:
+    def _seal(self, batch: OpenBatch) -> None:
         self._waiting.append(sealed(batch, self._style))
         self._batch = None
         self._batch_number += 1
 
-    def _new_batch(self) -> list[Record]:
+    def _new_batch(self) -> list[OutgoingMessage]:
         """The open batch is none any more; what was in it."""
         batch, self._batch = self._batch, None
         self._batch_number += 1
@@ -390,5 +390,5 @@ class Lane:
         return effects
 
 
-def _order(record: Record) -> int:
+def _order(record: OutgoingMessage) -> int:
     return record.order

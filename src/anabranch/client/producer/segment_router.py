@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
-from anabranch.client.messages.outgoing import Record
-from anabranch.client.producer.producer_effects import Track
+from anabranch.client.messages.outgoing import OutgoingMessage
+from anabranch.client.producer.producer_effects import SegmentLane
 from anabranch.model.routing import RANGE_LOW16, RingHash, Routing, RoutingKind, keyless_position
 
 
-class Ring(NamedTuple):
-    tracks: tuple[Track, ...] = ()
+class SegmentRouter(NamedTuple):
+    tracks: tuple[SegmentLane, ...] = ()
     routing: Routing = RANGE_LOW16
     starts: tuple[int, ...] = ()  # of the tracks' ranges
 
@@ -20,10 +20,10 @@ class Ring(NamedTuple):
         """Partitions of a regular topic: their ranges are decoration."""
         return self.routing.kind is RoutingKind.MOD_N
 
-    def route(self, record: Record) -> Track:
+    def route(self, record: OutgoingMessage) -> SegmentLane:
         return self.track_of(record.hash, record.sequence_id)
 
-    def track_of(self, raw: int, sequence_id: int) -> Track:
+    def track_of(self, raw: int, sequence_id: int) -> SegmentLane:
         """By the hash of its key, -1 for none. What `Layout.route` and `Layout.route_keyless` say, at less than half
         their price."""
         tracks = self.tracks

@@ -1,7 +1,8 @@
 """How one consumer reads bodies: a decoder for every version of the topic's schema that it has met.
 
-Decides what must be learned and remembers it; asking the broker is the `Tutor`'s work. Knows no connections, no time.
-A body is decoded when the application looks at `Message.value`, so what cannot be read fails there and nowhere else.
+Decides what must be learned and remembers it; asking the broker is the `SchemaResolver`'s work. Knows no connections,
+no time. A body is decoded when the application looks at `Message.value`, so what cannot be read fails there and
+nowhere else.
 """
 
 from __future__ import annotations

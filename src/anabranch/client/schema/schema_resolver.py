@@ -35,7 +35,7 @@ class Ground(Protocol):
     def chance(self) -> Chance: ...
 
 
-class Tutor:
+class SchemaResolver:
     """One for each consumer with a schema."""
 
     def __init__(self, schema: Schema, ground: Ground, tasks: TaskOwner) -> None:

@@ -1,7 +1,8 @@
 """Watches the layout of one topic for everybody in this client who needs it: one session, whatever broker it is on.
 
-Knows sessions, pauses and which refusals are final; which layouts are news is decided by `Sightings`. Until the first
-layout came, a final refusal ends the watch; afterwards the last layout counts and the watch is opened again for ever.
+Knows sessions, pauses and which refusals are final; which layouts are news is decided by `LayoutFilter`. Until the
+first layout came, a final refusal ends the watch; afterwards the last layout counts and the watch is opened again for
+ever.
 
 | the broker                                       | what is watched                                              |
 |--------------------------------------------------|--------------------------------------------------------------|
@@ -31,7 +32,7 @@ from anabranch.client.errors import (
     Unreachable,
     refusal,
 )
-from anabranch.client.topic.topic_view import Sightings, TopicView, UnreadableLayout, read_view, synthetic_view
+from anabranch.client.topic.topic_view import LayoutFilter, TopicView, UnreadableLayout, read_view, synthetic_view
 from anabranch.model.errors import Error
 from anabranch.model.names import Domain, TopicName
 from anabranch.protocol.commands import BaseCommand
@@ -77,7 +78,7 @@ class TopicWatch:
         self._policy = policy
         self._clock = clock
         self._chance = chance
-        self._sightings = Sightings()
+        self._sightings = LayoutFilter()
         self._followers: list[Follower] = []
         loop = asyncio.get_running_loop()
         self._loop = loop

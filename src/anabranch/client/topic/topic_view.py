@@ -6,8 +6,8 @@
 | regular, partitioned     | a synthetic layout: one segment per partition, routed modulo   |
 | regular, not partitioned | a synthetic layout of one segment                              |
 
-`Sightings` decides which of the layouts that come in are news: pushes overtake each other, brokers answer from caches,
-topics are deleted and made again, partitions are added.
+`LayoutFilter` decides which of the layouts that come in are news: pushes overtake each other, brokers answer from
+caches, topics are deleted and made again, partitions are added.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def read_brokers(brokers: Iterable[pb.SegmentBrokerAddress]) -> dict[int, Served
     return {one.segment_id: Served(one.broker_url, one.broker_url_tls) for one in brokers}
 
 
-class Sightings:
+class LayoutFilter:
     """The layout that counts, out of all that were seen. Epochs only grow within one incarnation of a topic."""
 
     def __init__(self) -> None:

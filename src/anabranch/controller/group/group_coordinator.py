@@ -1,4 +1,5 @@
-"""The consumers of one ordered subscription, led: the shell around `Group`. Does its effects, knows who is connected.
+"""The consumers of one ordered subscription, led: the shell around `GroupState`. Does its effects, knows who is
+connected.
 
 A consumer's connection is a `ConsumerLink`, numbered here; what a consumer is told goes through it. Whoever registers
 is answered together with its first assignment, once that is durable. Must not know frames or sockets.
@@ -19,8 +20,8 @@ from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group import group_events as grouping
 from anabranch.controller.group.assignment import AwaitRelease
 from anabranch.controller.group.checkpoint_progress import Report
-from anabranch.controller.group.group_state import Group
-from anabranch.controller.group.implicit_leave import Farewells
+from anabranch.controller.group.group_state import GroupState
+from anabranch.controller.group.implicit_leave import ImplicitLeaveDetector
 from anabranch.controller.group.owner_requests import SegmentOwners, together
 from anabranch.controller.group.retention_holds import Holds
 from anabranch.controller.interface import AssignedSegments, ConsumerLink
@@ -31,10 +32,10 @@ from anabranch.controller.segment_host import SegmentRef
 from anabranch.controller.topic import subscription_workflow as registering
 from anabranch.controller.topic.operation_events import NotLeading, StepDown
 from anabranch.model.errors import Error, NotAllowed
-from anabranch.runtime.retry_delays import PATIENCE
+from anabranch.runtime.retry_delays import RETRY_DELAYS
 
 if TYPE_CHECKING:
-    from anabranch.controller.topic.topic_controller import Leader
+    from anabranch.controller.topic.topic_controller import TopicController
 
 log = logging.getLogger(__name__)
 
@@ -51,16 +52,18 @@ class SessionTaken(NotAllowed):
     code = "consumer-fenced"
 
 
-class Members:
+class GroupCoordinator:
     """For one life of a subscription, while one leader leads."""
 
-    def __init__(self, leader: Leader, records: Records, subscription: Subscription, record: TopicRecord) -> None:
+    def __init__(
+        self, leader: TopicController, records: Records, subscription: Subscription, record: TopicRecord
+    ) -> None:
         self.subscription = subscription
         self.life = subscription.operation_id
         self.record = record
         self._leader, self._records = leader, records
         self._incarnation = record.incarnation
-        self.group = Group(
+        self.group = GroupState(
             self.life,
             leader.term,
             first_generation=subscription.first_generation,
@@ -75,7 +78,7 @@ class Members:
         self._eras: dict[int, int] = {}  # who owned the segments that are not drained, when we last looked
         self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
         self._granting: set[int] = set()  # links whose last assignment is told when the owners know
-        self._farewells = Farewells()
+        self._farewells = ImplicitLeaveDetector()
         self._joining: dict[int, asyncio.Future[AssignedSegments]] = {}
         self._saves = 0  # group records that are durable
         self._saved = asyncio.Event()
@@ -296,7 +299,7 @@ class Members:
         event = await self._records.load_group(self._leader.topic, self._incarnation, self.subscription.name)
         if isinstance(event, grouping.GroupUnread):
             self._failures += 1
-            await self._leader.clock.sleep(PATIENCE.retry_after(self._failures, 0.5))
+            await self._leader.clock.sleep(RETRY_DELAYS.retry_after(self._failures, 0.5))
         else:
             self._failures = 0
         self._deliver(event)
@@ -312,7 +315,7 @@ class Members:
             self._failures = 0
         else:
             self._failures += 1
-            await self._leader.clock.sleep(PATIENCE.retry_after(self._failures, 0.5))
+            await self._leader.clock.sleep(RETRY_DELAYS.retry_after(self._failures, 0.5))
         self._deliver(event)
         self._saved.set()
 

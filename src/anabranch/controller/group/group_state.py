@@ -65,7 +65,7 @@ PROGRESS_MS = 200
 """Between two writes that nothing but progress asks for."""
 
 
-class Group:
+class GroupState:
     """For one ordered subscription and one term of the topic's leader."""
 
     def __init__(self, life: str, term: int, *, first_generation: int = 0, grace_ms: int = seating.GRACE_MS) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-class Farewells:
+class ImplicitLeaveDetector:
     def __init__(self) -> None:
         self._given: dict[int, frozenset[int]] = {}
         self._closed: dict[int, set[int]] = {}

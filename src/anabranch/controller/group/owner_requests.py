@@ -18,7 +18,7 @@ from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.retry_delays import PATIENCE
+from anabranch.runtime.retry_delays import RETRY_DELAYS
 
 log = logging.getLogger(__name__)
 
@@ -112,5 +112,5 @@ class SegmentOwners:
             except Error as error:
                 failures += 1
                 log.info(trouble, extra={"segment": str(ref.name), "reason": error.reason})
-                await self._leader.clock.sleep(PATIENCE.retry_after(failures, 0.5))
+                await self._leader.clock.sleep(RETRY_DELAYS.retry_after(failures, 0.5))
         return None

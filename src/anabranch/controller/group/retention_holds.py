@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from anabranch.controller.group.group_state import Group
+from anabranch.controller.group.group_state import GroupState
 from anabranch.model.position import EARLIEST, Position
 from anabranch.runtime.clock import Clock
 
@@ -21,7 +21,7 @@ Tell = Callable[[int, Position | None], Awaitable[None]]
 """The owner of a segment: keep what comes behind this; None: nothing is needed. Returns when it has confirmed it."""
 
 
-def wanted(group: Group, segment_ids: Iterable[int]) -> dict[int, Position | None]:
+def wanted(group: GroupState, segment_ids: Iterable[int]) -> dict[int, Position | None]:
     """By segment. Nothing for a group that does not say how far it is."""
     progress, drained = group.progress, group.drain.drained
     if not progress.reached and not drained:
@@ -32,7 +32,7 @@ def wanted(group: Group, segment_ids: Iterable[int]) -> dict[int, Position | Non
 class Holds:
     """Of one group, while one leader leads. `segment_ids` answers what is in the layout now."""
 
-    def __init__(self, group: Group, segment_ids: Callable[[], Iterable[int]], tell: Tell, clock: Clock) -> None:
+    def __init__(self, group: GroupState, segment_ids: Callable[[], Iterable[int]], tell: Tell, clock: Clock) -> None:
         self._group, self._segment_ids, self._tell, self._clock = group, segment_ids, tell, clock
         self._told: dict[int, Position | None] = {}
         self._changed = asyncio.Event()

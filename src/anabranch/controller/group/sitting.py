@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anabranch.controller.group.checkpoint_progress import Report
-from anabranch.controller.group.group_coordinator import Members
+from anabranch.controller.group.group_coordinator import GroupCoordinator
 
 
 class Sitting:
     """Implements `face.Seat`."""
 
-    def __init__(self, members: Members, consumer: str, number: int) -> None:
+    def __init__(self, members: GroupCoordinator, consumer: str, number: int) -> None:
         self._members, self._consumer, self._number = members, consumer, number
 
     def released(self, segment_ids: Iterable[int], generation: int) -> None:

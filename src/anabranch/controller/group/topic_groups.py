@@ -1,4 +1,5 @@
-"""The consumers of all ordered subscriptions of one topic, while one leader leads it: one `Members` per subscription.
+"""The consumers of all ordered subscriptions of one topic, while one leader leads it: one `GroupCoordinator` per
+subscription.
 
 A subscription that was deleted and registered again is another life, and so has other consumers. Must not know what
 consumers are told.
@@ -10,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from anabranch.controller import segment_host as host
-from anabranch.controller.group.group_coordinator import Members
+from anabranch.controller.group.group_coordinator import GroupCoordinator
 from anabranch.controller.record_store import Records
 from anabranch.controller.records.subscription_registry import Subscription, SubscriptionKind, SubscriptionState
 from anabranch.controller.topic.operation_events import NotLeading
@@ -19,14 +20,14 @@ from anabranch.model.errors import Error
 from anabranch.model.names import encode_component
 
 if TYPE_CHECKING:
-    from anabranch.controller.topic.topic_controller import Leader
+    from anabranch.controller.topic.topic_controller import TopicController
 
 log = logging.getLogger(__name__)
 
 
-class Groups:
-    def __init__(self, leader: Leader, records: Records) -> None:
-        self.by_name: dict[str, Members] = {}
+class TopicGroups:
+    def __init__(self, leader: TopicController, records: Records) -> None:
+        self.by_name: dict[str, GroupCoordinator] = {}
         self._leader, self._records = leader, records
 
     def ordered(self, name: str) -> Subscription | None:
@@ -37,7 +38,7 @@ class Groups:
             return None
         return found
 
-    def of(self, subscription: Subscription) -> Members:
+    def of(self, subscription: Subscription) -> GroupCoordinator:
         """The consumers of this life of the subscription."""
         found = self.by_name.get(subscription.name)
         if found is None or found.life != subscription.operation_id:
@@ -45,7 +46,9 @@ class Groups:
                 found.end(NotLeading(f"subscription {subscription.name} is another one now"))
             record = self._leader.record
             assert record is not None
-            found = self.by_name[subscription.name] = Members(self._leader, self._records, subscription, record)
+            found = self.by_name[subscription.name] = GroupCoordinator(
+                self._leader, self._records, subscription, record
+            )
             found.start()
         return found
 

@@ -15,7 +15,7 @@ from anabranch.controller.records.topic_record_codec import decode_record, encod
 BYTES_MAX = 16 * 1024 * 1024
 
 
-class RecordMemo:
+class RecordCache:
     """The last record of each key, as long as all texts together are not larger than `bytes_max`."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:

@@ -22,7 +22,7 @@ from anabranch.controller.segment_host import SegmentRef, Status
 from anabranch.controller.topic import gc_policy as gc
 from anabranch.controller.topic import operation_events as steps
 from anabranch.controller.topic.gc_policy import Progress, Retention, Verdict
-from anabranch.controller.topic.topic_controller import Leader
+from anabranch.controller.topic.topic_controller import TopicController
 from anabranch.model.segment import backing_topic
 
 log = logging.getLogger(__name__)
@@ -31,10 +31,10 @@ ASK_TOGETHER = 16
 
 
 async def collect(
-    leader: Leader, records: Records, *, retention: Retention, sizes: Mapping[int, int], operation_id: str
+    leader: TopicController, records: Records, *, retention: Retention, sizes: Mapping[int, int], operation_id: str
 ) -> Verdict | None:
     """What was decided, and done. None: nothing could be decided now. Raises what stores and owners raise."""
-    record, registry = await leader.wait_in_office(), leader.registry
+    record, registry = await leader.wait_leading(), leader.registry
     if record.operation is not None or registry is None or registry.incarnation != record.incarnation:
         return None
     now_ms = leader.clock.now_ms()
@@ -53,7 +53,7 @@ async def collect(
     return verdict
 
 
-async def _statuses(leader: Leader, record: TopicRecord, segment_ids: tuple[int, ...]) -> dict[int, Status]:
+async def _statuses(leader: TopicController, record: TopicRecord, segment_ids: tuple[int, ...]) -> dict[int, Status]:
     async def ask(segment_id: int) -> Status:
         ref = SegmentRef(backing_topic(leader.topic, record.segments[segment_id]), record.incarnation, segment_id)
         status = await leader.ask_host(host.Fence("collect", ref))
@@ -68,7 +68,7 @@ async def _statuses(leader: Leader, record: TopicRecord, segment_ids: tuple[int,
 
 
 async def _progress(
-    leader: Leader, records: Records, record: TopicRecord, registry: Registry, statuses: Mapping[int, Status]
+    leader: TopicController, records: Records, record: TopicRecord, registry: Registry, statuses: Mapping[int, Status]
 ) -> dict[str, Progress]:
     """By subscription: registered ones, and whoever else has a cursor on a segment that would go."""
     drained: dict[str, set[int]] = {}
@@ -90,7 +90,7 @@ async def _progress(
     return found
 
 
-async def _completed(leader: Leader, records: Records, record: TopicRecord, name: str) -> frozenset[int]:
+async def _completed(leader: TopicController, records: Records, record: TopicRecord, name: str) -> frozenset[int]:
     """Of a checkpoint group: what its members have said."""
     members = leader.members.get(name)
     if members is not None and members.group.is_ready:

@@ -26,7 +26,7 @@ class OfficeContended(Busy):
     code = "not-leader"
 
 
-class Offices:
+class LeaderTerms:
     """`holder` is written down for people: who took the term."""
 
     def __init__(self, store: MetadataStore, holder: str) -> None:

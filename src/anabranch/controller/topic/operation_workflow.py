@@ -97,7 +97,7 @@ class Progress:
         return self.has_asked_seal or bool(self.seals)
 
 
-class Operations:
+class OperationWorkflow:
     """For one topic and one term of its leader. `create_ms_max`: children not made by then are given up."""
 
     def __init__(

@@ -17,16 +17,16 @@ from itertools import count
 from typing import Any, assert_never
 
 from anabranch.controller import segment_host as host
-from anabranch.controller.group.topic_groups import Groups
+from anabranch.controller.group.topic_groups import TopicGroups
 from anabranch.controller.record_store import NOW, Records, has_intents, is_unfinished
 from anabranch.controller.records.subscription_registry import Registry
 from anabranch.controller.records.topic_record import Phase, TopicRecord
 from anabranch.controller.records.topic_record_codec import RecordTooLarge, encode_record
-from anabranch.controller.segment_host import HostError, HostOutcomeUnknown, Mandate, Request, SegmentHost
+from anabranch.controller.segment_host import FencingToken, HostError, HostOutcomeUnknown, Request, SegmentHost
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic import operation_events as steps
 from anabranch.controller.topic import subscription_workflow as registering
-from anabranch.controller.topic.operation_workflow import Operations
+from anabranch.controller.topic.operation_workflow import OperationWorkflow
 from anabranch.controller.topic.subscription_workflow import Subscriptions
 from anabranch.metadata.interface import VALUE_BYTES_MAX
 from anabranch.metadata.write_gate import Permit, WriteGate
@@ -35,7 +35,7 @@ from anabranch.model.layout import LayoutLimits
 from anabranch.model.names import TopicName
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.retry_delays import PATIENCE
+from anabranch.runtime.retry_delays import RETRY_DELAYS
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def no_step(name: str, topic: TopicName) -> None:
     """Nobody wants to know."""
 
 
-class Leader:
+class TopicController:
     """For one topic and one term. `told`: every plan and layout as it becomes true, None when the topic is gone."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Leader:
         self._pruning = ""  # the last prune's operation
         self._in_office: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = TaskOwner(f"leader {topic}")
-        self.ops = Operations(
+        self.ops = OperationWorkflow(
             topic,
             term,
             limits=limits,
@@ -107,7 +107,7 @@ class Leader:
             journals_seal=not segments.capabilities.has_fencing,
         )
         self.subs = Subscriptions(topic, term)
-        self.groups = Groups(self, records)
+        self.groups = TopicGroups(self, records)
         self.members = self.groups.by_name
         self._is_restored = False
         self._doubts = 0  # writes of the record in a row whose fate was not known
@@ -118,7 +118,7 @@ class Leader:
         self._perform(self.ops, self.ops.begin())
         self._perform(self.subs, self.subs.begin())
 
-    async def wait_in_office(self) -> TopicRecord:
+    async def wait_leading(self) -> TopicRecord:
         """Until our term is in the record: from then on what it says is what we say. Raises NotLeading, TopicGone."""
         try:
             async with asyncio.timeout(self.settings.call_seconds):
@@ -186,7 +186,7 @@ class Leader:
     # calls ------------------------------------------------------------------------------------------------------------
     async def ask(self, call: steps.Call) -> int:
         """The epoch after it. Raises what the call was refused with; NotLeading when another must be asked."""
-        await self.wait_in_office()
+        await self.wait_leading()
         if isinstance(call, steps.SplitCall):
             self._check_room(call)
         elif isinstance(call, steps.PruneCall):
@@ -194,7 +194,7 @@ class Leader:
         return await self._ask(self.ops, call.operation_id, steps.Asked(call))
 
     async def ask_subscription(self, call: registering.SubscriptionCall) -> int:
-        await self.wait_in_office()
+        await self.wait_leading()
         await self._wait_pruned()
         return await self._ask(self.subs, call.operation_id, registering.SubscriptionAsked(call))
 
@@ -337,7 +337,7 @@ class Leader:
         return self._permit[1].copy().run(self._tasks.spawn, work, name)
 
     def _pause(self, failures: int) -> float:
-        return PATIENCE.retry_after(failures, self._chance.random())
+        return RETRY_DELAYS.retry_after(failures, self._chance.random())
 
     async def pause(self, failures: int) -> None:
         """The longer the more often something has failed."""
@@ -388,7 +388,7 @@ class Leader:
 
     async def ask_host(self, request: Request) -> host.Answer:
         """Under a new number. Raises what the host raises, HostOutcomeUnknown when it takes too long."""
-        mandate = Mandate(self.term, next(self._numbers))
+        mandate = FencingToken(self.term, next(self._numbers))
         try:
             async with asyncio.timeout(self.settings.seal_seconds):
                 return await self._host.ask(mandate, request)
@@ -402,7 +402,7 @@ class Leader:
             async with self._asking:
                 answer = await self.ask_host(request)
         except Error as error:
-            if not isinstance(error, host.Overtaken):
+            if not isinstance(error, host.StaleRequest):
                 log.info("segment request failed", extra={"request": str(request), "reason": error.reason})
             return steps.Failed(request, error)
         except Exception as error:

@@ -14,7 +14,7 @@ from anabranch.metadata.oxia.shard_writer import BATCH_BYTES_MAX, BATCH_WRITES_M
 from anabranch.metadata.oxia.shards import ShardMap
 
 GROUPS_MAX = 32  # on their way at once
-PATIENCE = 3  # times the deadline of a single write: many megabytes make a server pause to tidy up
+RETRY_DELAYS = 3  # times the deadline of a single write: many megabytes make a server pause to tidy up
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class BulkWriter:
                 writer = self._writers.get(load.shard)
                 if writer is None:
                     raise StoreUnavailable(f"Oxia shard {load.shard} is gone")
-                until = self._cluster.clock.monotonic() + PATIENCE * self._cluster.deadline_s
+                until = self._cluster.clock.monotonic() + RETRY_DELAYS * self._cluster.deadline_s
                 return await writer.write(load.puts, load.deletes, until)
             finally:
                 places.release()

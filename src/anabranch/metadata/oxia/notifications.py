@@ -21,7 +21,7 @@ from anabranch.metadata.grpc_calls import CallFailed
 from anabranch.metadata.interface import Change, ChangeKind, StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
 from anabranch.metadata.oxia.errors import AnswerUnreadable, as_error, is_worth_repeating
-from anabranch.metadata.oxia.server_channel import NOTIFICATIONS, Peer
+from anabranch.metadata.oxia.server_channel import NOTIFICATIONS, ServerChannel
 from anabranch.metadata.oxia.shard_leaders import Cluster, Pauses
 from anabranch.runtime.tasks import TaskOwner
 
@@ -127,7 +127,7 @@ class ShardFeed:
         self._cluster = cluster
         self._tell = tell
         self._offset: int | None = None
-        self._peer: Peer | None = None
+        self._peer: ServerChannel | None = None
         self._following: asyncio.Future[None] | None = None
         self._tasks = TaskOwner(f"oxia-feed-{shard_id}")
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -192,7 +192,7 @@ class ShardFeed:
             await asyncio.gather(following, return_exceptions=True)
             self._following = None
 
-    async def _follow(self, peer: Peer, pauses: Pauses) -> None:
+    async def _follow(self, peer: ServerChannel, pauses: Pauses) -> None:
         if self._offset is not None and (now := await self._committed(peer)) < self._offset:
             self._offset = now  # less than we have seen: another history
             self._tell((), True)
@@ -212,7 +212,7 @@ class ShardFeed:
                 self._tell(found.changes, found.is_gap)
                 self.passing.passed(batch)
 
-    async def _committed(self, peer: Peer) -> int:
+    async def _committed(self, peer: ServerChannel) -> int:
         """Where the shard is now: what a stream without a beginning tells first."""
         async with asyncio.timeout(self._cluster.deadline_s):
             request = wire.NotificationsRequest(shard=self.shard_id)

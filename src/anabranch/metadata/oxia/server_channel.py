@@ -42,7 +42,7 @@ def parse(kind: type[M], data: bytes) -> M:
         raise AnswerUnreadable(f"{len(data)} bytes are no {kind.__name__} of an Oxia server") from error
 
 
-class Peer:
+class ServerChannel:
     """Raises CallFailed. Deadlines are the caller's: it wraps calls in `asyncio.timeout`."""
 
     def __init__(self, address: str, connect_to: str) -> None:

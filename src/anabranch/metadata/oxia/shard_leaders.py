@@ -19,7 +19,7 @@ from anabranch.metadata.grpc_calls import CallFailed
 from anabranch.metadata.interface import StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
 from anabranch.metadata.oxia.errors import AnswerUnreadable, as_error, is_worth_repeating
-from anabranch.metadata.oxia.server_channel import ASSIGNMENTS, Peer
+from anabranch.metadata.oxia.server_channel import ASSIGNMENTS, ServerChannel
 from anabranch.metadata.oxia.shards import Shard, ShardMap, read_assignments
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -65,7 +65,7 @@ class Cluster:
         self.clock = clock
         self.deadline_s = deadline_s
         self._seeds = seeds
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, ServerChannel] = {}
         self._shards: ShardMap | None = None
         self._tasks = TaskOwner("oxia-cluster")
         self._listeners: list[Callable[[ShardMap], None]] = []
@@ -92,7 +92,7 @@ class Cluster:
     def on_change(self, listener: Callable[[ShardMap], None]) -> None:
         self._listeners.append(listener)
 
-    def leader(self, shard_id: int) -> Peer:
+    def leader(self, shard_id: int) -> ServerChannel:
         shard: Shard | None = self.shards.find(shard_id)
         if shard is None or not shard.leader:
             raise StoreUnavailable(f"Oxia shard {shard_id} has no leader now")
@@ -138,9 +138,9 @@ class Cluster:
     def deadline(self) -> float:
         return self.clock.monotonic() + self.deadline_s
 
-    def _peer(self, address: str) -> Peer:
+    def _peer(self, address: str) -> ServerChannel:
         if address not in self._peers:
-            self._peers[address] = Peer(address, self._reach(address))
+            self._peers[address] = ServerChannel(address, self._reach(address))
         return self._peers[address]
 
     async def _follow(self, first: asyncio.Future[None]) -> None:
@@ -168,7 +168,7 @@ class Cluster:
                 log.info("shard assignments are asked for elsewhere", extra={"reason": str(error)})
             await pauses.wait()
 
-    async def _told_by(self, peer: Peer) -> AsyncGenerator[ShardMap, None]:
+    async def _told_by(self, peer: ServerChannel) -> AsyncGenerator[ShardMap, None]:
         request = wire.AssignmentsRequest(namespace=self.namespace)
         async with aclosing(peer.flow(ASSIGNMENTS, request, wire.Assignments)) as answers:
             patience_s = min(FIRST_WORD_S, self.deadline_s / 3)  # another seed shall have its turn

@@ -23,7 +23,7 @@ from anabranch.metadata.grpc_calls import CallFailed, answer
 from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
 from anabranch.metadata.oxia.errors import AnswerUnreadable, is_surely_undone
-from anabranch.metadata.oxia.server_channel import Peer, WriteCall, parse
+from anabranch.metadata.oxia.server_channel import ServerChannel, WriteCall, parse
 from anabranch.metadata.oxia.shard_leaders import Cluster, Pauses
 from anabranch.runtime.tasks import TaskOwner
 
@@ -174,7 +174,7 @@ class ShardWriter:
             self._news.set()
         return bool(self._queue)
 
-    async def _serve(self, peer: Peer, pauses: Pauses) -> None:
+    async def _serve(self, peer: ServerChannel, pauses: Pauses) -> None:
         """One stream from its opening to its end. Returns when the leader moved, raises when it broke."""
         metadata = (("namespace", self._cluster.namespace), ("shard-id", str(self.shard_id)))
         call = await self._cluster.within(
@@ -197,7 +197,11 @@ class ShardWriter:
             self._give_up()
 
     async def _end(
-        self, halves: tuple[asyncio.Future[None], asyncio.Future[None]], call: WriteCall, peer: Peer, answered: int
+        self,
+        halves: tuple[asyncio.Future[None], asyncio.Future[None]],
+        call: WriteCall,
+        peer: ServerChannel,
+        answered: int,
     ) -> None:
         """Raise why it ended; what the server cannot have looked at goes back to the queue."""
         for half in halves:
@@ -217,7 +221,7 @@ class ShardWriter:
             self._under_way.clear()
         raise failed
 
-    async def _send(self, call: WriteCall, peer: Peer) -> None:
+    async def _send(self, call: WriteCall, peer: ServerChannel) -> None:
         while True:
             while not (self._queue and len(self._under_way) < UNDER_WAY_MAX) and not self._must_leave(peer):
                 self._news.clear()
@@ -237,7 +241,7 @@ class ShardWriter:
             self._under_way.append(batch)
             await answer(call.write(request.SerializeToString()))
 
-    def _must_leave(self, peer: Peer) -> bool:
+    def _must_leave(self, peer: ServerChannel) -> bool:
         shard = self._cluster.shards.find(self.shard_id)
         return self._stalled or (shard is not None and bool(shard.leader) and shard.leader != peer.address)
 

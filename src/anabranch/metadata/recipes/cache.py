@@ -41,7 +41,7 @@ from anabranch.metadata.recipes.session_keeper import (
 )
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.retry_delays import PATIENCE, Patience
+from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class MetadataCache(Generic[T]):
         chance: Chance,
         keeper: SessionKeeper | None = None,
         entries_max: int = 10_000,
-        patience: Patience = PATIENCE,
+        patience: RetryDelays = RETRY_DELAYS,
     ) -> None:
         self._store = store
         self._tree = check_tree(prefix)

@@ -25,7 +25,7 @@ from anabranch.metadata.interface import (
 )
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.retry_delays import PATIENCE, Patience
+from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 
 RECENT = 32
 """So many writers are remembered in a counter's record."""
@@ -71,7 +71,7 @@ class Counter:
         owner: str,
         clock: Clock,
         chance: Chance,
-        patience: Patience = PATIENCE,
+        patience: RetryDelays = RETRY_DELAYS,
     ) -> None:
         self._store, self._key, self._owner = store, key, owner
         self._clock, self._chance, self._patience = clock, chance, patience
@@ -142,7 +142,7 @@ class IdBlocks:
         chance: Chance,
         block: int = 256,
         first: int = 1,
-        patience: Patience = PATIENCE,
+        patience: RetryDelays = RETRY_DELAYS,
     ) -> None:
         self._store, self._key, self._block, self._first = store, key, block, first
         self._clock, self._chance, self._patience = clock, chance, patience

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, assert_never
 
 from anabranch.metadata.interface import MetadataStore, StoreUnavailable, Versioned, VersionMismatch
-from anabranch.metadata.recipes.event_stream import News
+from anabranch.metadata.recipes.event_stream import EventStream
 from anabranch.metadata.recipes.key_claim import (
     Amend,
     TellFree,
@@ -25,7 +25,7 @@ from anabranch.metadata.recipes.key_claim import (
     Want,
     decode_claim,
 )
-from anabranch.metadata.recipes.key_claim_runner import Holder, Told
+from anabranch.metadata.recipes.key_claim_runner import KeyClaimRunner, Told
 from anabranch.metadata.recipes.leader_term import (
     Effect,
     Event,
@@ -50,7 +50,7 @@ from anabranch.metadata.recipes.subtree_mirror import Mirror
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock, Timer
-from anabranch.runtime.retry_delays import PATIENCE, Patience
+from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 from anabranch.runtime.tasks import TaskOwner
 
 
@@ -125,11 +125,11 @@ class Election:
         self._candidate = candidate
         self._machine = TermMachine(candidate)
         self._leadership: Leadership | None = None
-        self._news: News[ElectionEvent] = News()
+        self._news: EventStream[ElectionEvent] = EventStream()
         self._turned = asyncio.Event()
         self._rest: Timer | None = None
         self._tasks = TaskOwner("election")
-        self._holder = Holder(keeper, leader_key(path), is_contended=True, told=self._hear)
+        self._holder = KeyClaimRunner(keeper, leader_key(path), is_contended=True, told=self._hear)
 
     @property
     def leadership(self) -> Leadership | None:
@@ -254,7 +254,7 @@ async def read_leader(store: MetadataStore, path: str) -> Leader | None:
 
 
 def observe(
-    store: MetadataStore, path: str, *, clock: Clock, chance: Chance, patience: Patience = PATIENCE
+    store: MetadataStore, path: str, *, clock: Clock, chance: Chance, patience: RetryDelays = RETRY_DELAYS
 ) -> Observer:
     return Observer(Mirror(store, leader_key(path), clock=clock, chance=chance, patience=patience))
 

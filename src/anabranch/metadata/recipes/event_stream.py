@@ -44,7 +44,7 @@ class NewsReader(AsyncIterator[T]):
         self._ready.set()
 
 
-class News(Generic[T]):
+class EventStream(Generic[T]):
     """The source. Readers hear what is told after they were made."""
 
     def __init__(self) -> None:

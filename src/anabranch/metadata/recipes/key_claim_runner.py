@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 Told = TellHeld | TellWritten | TellLost | TellFree | TellOther
 
 
-class Holder:
+class KeyClaimRunner:
     """One key that this process holds or tries to hold. `told` hears everything, in order, in the loop."""
 
     def __init__(self, keeper: SessionKeeper, key: str, *, is_contended: bool, told: Callable[[Told], None]) -> None:

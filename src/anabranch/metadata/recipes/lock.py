@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self, assert_never
 
 from anabranch.metadata.interface import MetadataStore, StoreUnavailable
-from anabranch.metadata.recipes.event_stream import News
+from anabranch.metadata.recipes.event_stream import EventStream
 from anabranch.metadata.recipes.key_claim import (
     TellFree,
     TellHeld,
@@ -25,7 +25,7 @@ from anabranch.metadata.recipes.key_claim import (
     Want,
     decode_claim,
 )
-from anabranch.metadata.recipes.key_claim_runner import Holder, Told
+from anabranch.metadata.recipes.key_claim_runner import KeyClaimRunner, Told
 from anabranch.metadata.recipes.session_keeper import Lease, SessionKeeper
 from anabranch.model.errors import Error
 
@@ -91,9 +91,9 @@ class ResourceLock:
         self._value = value
         self._held: HeldLock | None = None
         self._written: bytes | None = None
-        self._news: News[LockEvent] = News()
+        self._news: EventStream[LockEvent] = EventStream()
         self._turned = asyncio.Event()
-        self._holder = Holder(keeper, key, is_contended=True, told=self._hear)
+        self._holder = KeyClaimRunner(keeper, key, is_contended=True, told=self._hear)
 
     @property
     def held(self) -> HeldLock | None:

@@ -14,12 +14,12 @@ from typing import Self
 
 from anabranch.metadata.interface import BadKey, MetadataStore, Versioned
 from anabranch.metadata.recipes.key_claim import TellHeld, TellLost, TellWritten, Want, decode_claim
-from anabranch.metadata.recipes.key_claim_runner import Holder, Told
+from anabranch.metadata.recipes.key_claim_runner import KeyClaimRunner, Told
 from anabranch.metadata.recipes.session_keeper import SessionKeeper
 from anabranch.metadata.recipes.subtree_mirror import Mirror
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.retry_delays import PATIENCE, Patience
+from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 
 
 class Registration:
@@ -31,7 +31,7 @@ class Registration:
         self._value = value
         self._written: bytes | None = None
         self._turned = asyncio.Event()
-        self._holder = Holder(keeper, f"{prefix}/{member}", is_contended=False, told=self._hear)
+        self._holder = KeyClaimRunner(keeper, f"{prefix}/{member}", is_contended=False, told=self._hear)
 
     @property
     def is_registered(self) -> bool:
@@ -99,7 +99,7 @@ class Members:
     """Everybody's view of who is registered."""
 
     def __init__(
-        self, store: MetadataStore, prefix: str, *, clock: Clock, chance: Chance, patience: Patience = PATIENCE
+        self, store: MetadataStore, prefix: str, *, clock: Clock, chance: Chance, patience: RetryDelays = RETRY_DELAYS
     ) -> None:
         self._start = f"{prefix}/"
         self._mirror = Mirror(store, prefix, clock=clock, chance=chance, patience=patience)

@@ -24,7 +24,7 @@ from anabranch.metadata.interface import MetadataStore, Session, SessionEvent, S
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock, Timer
-from anabranch.runtime.retry_delays import PATIENCE, Patience
+from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -293,7 +293,7 @@ class SessionKeeper:
         ttl_ms: int,
         clock: Clock,
         chance: Chance,
-        patience: Patience = PATIENCE,
+        patience: RetryDelays = RETRY_DELAYS,
     ) -> None:
         if not name or any(letter.isspace() for letter in name):
             raise ValueError(f"the name of a keeper is one word, not {name!r}")

@@ -14,11 +14,11 @@ from types import MappingProxyType, TracebackType
 from typing import Self, assert_never
 
 from anabranch.metadata.interface import ChangeKind, MetadataStore, Versioned, Watch
-from anabranch.metadata.recipes.event_stream import News, NewsReader
+from anabranch.metadata.recipes.event_stream import EventStream, NewsReader
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock, Timer
-from anabranch.runtime.retry_delays import PATIENCE, Patience
+from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -192,13 +192,13 @@ class Mirror:
     """The shell. `async with` starts it; `now` is the picture, `changes` tells what becomes of it."""
 
     def __init__(
-        self, store: MetadataStore, prefix: str, *, clock: Clock, chance: Chance, patience: Patience = PATIENCE
+        self, store: MetadataStore, prefix: str, *, clock: Clock, chance: Chance, patience: RetryDelays = RETRY_DELAYS
     ) -> None:
         self._store = store
         self.prefix = prefix
         self._clock, self._chance, self._patience = clock, chance, patience
         self._machine = MirrorMachine()
-        self._news: News[KeyChanged] = News()
+        self._news: EventStream[KeyChanged] = EventStream()
         self._ready = asyncio.Event()
         self._settled = asyncio.Event()
         self._watch: Watch | None = None

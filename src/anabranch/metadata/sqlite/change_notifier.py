@@ -28,7 +28,7 @@ _MESSAGE = struct.Struct("<II")  # length, checksum
 MESSAGE_BYTES_MAX = 4096 - _MESSAGE.size
 
 
-class Doorbell:
+class ChangeNotifier:
     """`ring` tells the others; after `listen` the loop hears who closes a file, after `hear` also who rings."""
 
     def __init__(self, bell: Path, folder: Path) -> None:

@@ -12,7 +12,7 @@ from anabranch.metadata.interface import Session, SessionLost, StoreUnavailable
 from anabranch.metadata.sqlite.session import SqliteSession
 from anabranch.metadata.sqlite.session_files import SessionFiles
 from anabranch.metadata.sqlite.tables import Writing
-from anabranch.metadata.sqlite.write_queue import Intake
+from anabranch.metadata.sqlite.write_queue import WriteQueue
 from anabranch.metadata.sqlite.writer import Operation
 from anabranch.runtime.clock import Clock
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class OpenSessions:
-    def __init__(self, intake: Intake, files: SessionFiles, clock: Clock) -> None:
+    def __init__(self, intake: WriteQueue, files: SessionFiles, clock: Clock) -> None:
         self._intake = intake
         self._files = files
         self._clock = clock

@@ -37,7 +37,7 @@ from anabranch.metadata.sqlite.place import KEY_CHARS_KEPT, place_of
 from anabranch.metadata.sqlite.session_files import SessionFiles
 from anabranch.metadata.sqlite.sessions import OpenSessions
 from anabranch.metadata.sqlite.tables import INT_MAX, INT_MIN, Reading, Writing, page_reader, scan_ranges
-from anabranch.metadata.sqlite.write_queue import Intake
+from anabranch.metadata.sqlite.write_queue import WriteQueue
 from anabranch.metadata.sqlite.writer import Writer
 from anabranch.metadata.watch_fanout import TreeWatch
 from anabranch.runtime.clock import Clock
@@ -56,7 +56,7 @@ class SqliteStore:
         self._lock_wait_ms_max = lock_wait_ms_max
         self._clock = clock
         self._writer: Writer | None = None
-        self._intake: Intake | None = None
+        self._intake: WriteQueue | None = None
         self._is_forked = False
         guard(self)
 
@@ -65,7 +65,7 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(1, "metadata-reader")
 
-        intake = Intake(loop)
+        intake = WriteQueue(loop)
         writer = Writer(self._folder, self._clock, intake.deliver, self._lock_wait_ms_max)
         try:
             await loop.run_in_executor(self._pool, writer.open)

@@ -25,7 +25,7 @@ WAITING_MAX = 100_000
 T = TypeVar("T")
 
 
-class Intake:
+class WriteQueue:
     """Made in the loop that uses it. `to` gets the writes of a turn, `told` every group with its outcomes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable, Version
-from anabranch.metadata.sqlite.change_notifier import Doorbell
+from anabranch.metadata.sqlite.change_notifier import ChangeNotifier
 from anabranch.metadata.sqlite.event_log import EventLog, Told
 from anabranch.metadata.sqlite.file_lock import WriterLock
 from anabranch.metadata.sqlite.fork_guard import abandon, guard
@@ -82,7 +82,7 @@ class Writer:
                 prepare(self._db)
                 self._table = Writing(self._db)
                 self.sessions = SessionFiles(self._folder / "sessions")
-                self.bell = Doorbell(self._folder / "bell", self.sessions.folder)
+                self.bell = ChangeNotifier(self._folder / "bell", self.sessions.folder)
                 self.reading = Reading(self._connect(path))
                 self.events = EventLog(self._connect(path))
         except (sqlite3.Error, OSError) as error:

@@ -1,5 +1,5 @@
-"""All brokers of the cluster as `broker.fleet.Fleet` wants them: cards and table from the cluster, errands over HTTP.
-Wiring, no decisions."""
+"""All brokers of the cluster as `broker.fleet.BrokerPeers` wants them: cards and table from the cluster, errands over
+HTTP. Wiring, no decisions."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 from anabranch.broker.peers import BrokerFacts, NoAnswer, NotConnected
 from anabranch.cluster.cluster import DIRECTOR
-from anabranch.cluster.slot_table import Seat
+from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.cluster.slots import slots_of_bundle
-from anabranch.interbroker.client import BrokersClient
+from anabranch.interbroker.client import PeerClient
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.recipes.election import read_leader
 from anabranch.model.errors import NotFound, NotReady
 from anabranch.model.names import TopicName
-from anabranch.node.adapters.placement import ClusterPlace, address_of
+from anabranch.node.adapters.placement import ClusterPlacement, address_of
 
 MOVE_SECONDS = 40.0
 LOOK_SECONDS = 1.0
 
 
-class ClusterFleet:
+class ClusterPeers:
     def __init__(
-        self, place: ClusterPlace, store: MetadataStore, client: BrokersClient, me: str, drain_seconds: float
+        self, place: ClusterPlacement, store: MetadataStore, client: PeerClient, me: str, drain_seconds: float
     ) -> None:
         self._place = place
         self._store = store
@@ -82,7 +82,7 @@ class ClusterFleet:
                 task.cancel()
             await asyncio.gather(asking, leaving, return_exceptions=True)
 
-    async def _wait_gone(self, seat: Seat) -> None:
+    async def _wait_gone(self, seat: BrokerIncarnation) -> None:
         """A frozen broker keeps its connections: nobody waits for it longer than the cluster does."""
         cluster = self._place.cluster
         while (card := cluster.cards.get(seat.broker)) is not None and card.seat == seat:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from anabranch.broker.placement import Address, ServedElsewhere
-from anabranch.broker.topic_registry.registry import Topics
-from anabranch.cluster.broker_info import Card
+from anabranch.broker.topic_registry.registry import TopicRegistry
+from anabranch.cluster.broker_info import BrokerInfo
 from anabranch.cluster.cluster import Cluster
 from anabranch.cluster.slots import slot_of
 from anabranch.model.errors import NotReady
@@ -16,22 +16,26 @@ from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.reach import is_listening
 from anabranch.storage.interface import Fenced
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 
 PLACED_SECONDS = 8.0  # how long a client is kept waiting for a topic that changes hands; it gives up after 30
 PROBE_SECONDS = 0.2
 FENCE_SECONDS = 0.25
 
 
-def address_of(card: Card) -> Address:
+def address_of(card: BrokerInfo) -> Address:
     return Address(card.service_url, card.http_url, card.service_url_tls, card.http_url_tls)
 
 
-class ClusterPlace:
+class ClusterPlacement:
     """`broker.placement.Placement`, and the cluster's `Serving`."""
 
     def __init__(
-        self, topics: Callable[[], Topics], ledgers: EmbeddedLedgers, on_given_up: Callable[[], None], clock: Clock
+        self,
+        topics: Callable[[], TopicRegistry],
+        ledgers: EmbeddedLedgerStore,
+        on_given_up: Callable[[], None],
+        clock: Clock,
     ) -> None:
         self._topics = topics
         self._ledgers = ledgers
@@ -54,7 +58,7 @@ class ClusterPlace:
     def is_here(self, topic: TopicName) -> bool:
         return self._cluster is not None and self._cluster.is_here(str(topic))
 
-    def whereabouts(self, topic: TopicName) -> Address | None:
+    def owner_address(self, topic: TopicName) -> Address | None:
         card = self.cluster.card_of(str(topic))
         if card is None or (card.seat == self.cluster.card.seat and not self.is_here(topic)):
             return None  # ours by the table, but we may not serve it: nobody is sent to us in circles
@@ -62,13 +66,13 @@ class ClusterPlace:
 
     def check_here(self, topic: TopicName) -> None:
         if not self.is_here(topic):
-            raise ServedElsewhere(topic, self.whereabouts(topic))
+            raise ServedElsewhere(topic, self.owner_address(topic))
 
     def tenure_of(self, topic: TopicName) -> int:
         """Of our holding of the topic's slot; whoever holds it later has a higher one."""
         tenure = self.cluster.tenure_of(str(topic))
         if tenure is None:
-            raise ServedElsewhere(topic, self.whereabouts(topic))
+            raise ServedElsewhere(topic, self.owner_address(topic))
         return tenure
 
     def era(self, topic: TopicName) -> int:
@@ -89,7 +93,7 @@ class ClusterPlace:
             await cluster.wait_changed(looked, min(remaining, PROBE_SECONDS))
             looked = cluster.changes
 
-    async def _answers(self, card: Card | None) -> bool:
+    async def _answers(self, card: BrokerInfo | None) -> bool:
         if card is None:
             return False
         if card.broker == self.cluster.card.broker:
@@ -110,7 +114,7 @@ class ClusterPlace:
             raise Fenced("another broker serves the topics of this one")
         return self._cluster.is_valid
 
-    async def close(self, heirs: Mapping[int, Card | None]) -> Callable[[], None]:
+    async def close(self, heirs: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
         def heir_of(name: TopicName) -> Address | None:
             card = heirs.get(slot_of(str(name)))
             return None if card is None else address_of(card)

@@ -12,7 +12,7 @@ from anabranch.runtime.clock import Clock
 from anabranch.storage.interface import LedgerStore
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.record_store import RecordStore
-from anabranch.storage.topic.tombstone import Peek, bury_topic, clear_grave, peek_topic
+from anabranch.storage.topic.tombstone import TopicPresence, bury_topic, clear_grave, peek_topic
 from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
 
 
@@ -56,7 +56,7 @@ class NodeSegmentLogs:
             is_first=is_first,
         )
 
-    async def peek(self, name: TopicName) -> Peek:
+    async def peek(self, name: TopicName) -> TopicPresence:
         found = await peek_topic(Catalog.topic_key(name), self._records)
         if not found.is_half_deleted:
             return found

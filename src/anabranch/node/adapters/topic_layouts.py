@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic
-from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.metadata.interface import MetadataStore
 from anabranch.model.names import TopicName
@@ -16,10 +16,10 @@ def topic_record_key(topic: TopicName) -> str:
 
 
 class StoredScalableRecords:
-    """Implements `broker.scalable_records.ScalableRecords`. Read anew each time, decoded when it has changed: producers
+    """Implements `broker.scalable_records.TopicLayouts`. Read anew each time, decoded when it has changed: producers
     open a lane to every segment, and the record of a thousand of them takes milliseconds."""
 
-    def __init__(self, store: MetadataStore, memo: RecordMemo) -> None:
+    def __init__(self, store: MetadataStore, memo: RecordCache) -> None:
         self._store, self._memo = store, memo
 
     async def read(self, topic: TopicName, *, is_fresh: bool = False) -> ScalableTopic | None:

@@ -12,18 +12,18 @@ from anabranch import __version__
 from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.catalog.catalog_watch import CatalogWatch
 from anabranch.broker.placement import Address
-from anabranch.broker.topic_registry.registry import Topics
+from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.broker.wire.server import BrokerServer
-from anabranch.cluster.broker_info import Card
+from anabranch.cluster.broker_info import BrokerInfo
 from anabranch.cluster.cluster import Cluster
-from anabranch.cluster.slot_table import Seat
+from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.controller.service import ScalableService
-from anabranch.interbroker.client import BrokersClient
-from anabranch.interbroker.endpoint import BrokersDoor
+from anabranch.interbroker.client import PeerClient
+from anabranch.interbroker.endpoint import PeerEndpoint
 from anabranch.interbroker.secret import load_secret
 from anabranch.interbroker.signature import SECRET_BYTES
-from anabranch.node.adapters.peers import ClusterFleet
-from anabranch.node.adapters.placement import ClusterPlace
+from anabranch.node.adapters.peers import ClusterPeers
+from anabranch.node.adapters.placement import ClusterPlacement
 from anabranch.node.settings.node import NodeSettings
 from anabranch.node.wiring.scalable_topics import follow_placement
 from anabranch.node.wiring.stores import Stores
@@ -34,7 +34,7 @@ from anabranch.runtime.tasks import TaskOwner
 SERVING_SECONDS = 60.0  # until a broker that joined serves something
 
 
-class Joining:
+class ClusterWiring:
     """In order of need: `place` at once, then `meet_others`, `join`, `follow` and `wait_serving`; `leave` at the
     end."""
 
@@ -42,28 +42,28 @@ class Joining:
         self,
         settings: NodeSettings,
         stores: Stores,
-        topics: Callable[[], Topics],
+        topics: Callable[[], TopicRegistry],
         fenced: Callable[[], None],
         clock: Clock,
         stack: AsyncExitStack,
     ) -> None:
-        self.place = ClusterPlace(topics, stores.ledgers, fenced, clock)
+        self.place = ClusterPlacement(topics, stores.ledgers, fenced, clock)
         self._settings = settings
         self._stores = stores
         self._clock = clock
         self._stack = stack
 
-    async def meet_others(self, admin: BrokerAdmin) -> tuple[ClusterFleet, BrokersDoor]:
+    async def meet_others(self, admin: BrokerAdmin) -> tuple[ClusterPeers, PeerEndpoint]:
         """How this broker asks the others, and how they ask it."""
         stores, settings = self._stores, self._settings
-        me = Seat(settings.storage.broker_id, stores.ledgers.generation)
+        me = BrokerIncarnation(settings.storage.broker_id, stores.ledgers.generation)
         secret = await load_secret(stores.metadata, secret_bytes(SECRET_BYTES))
-        client = BrokersClient(secret, me, self._clock)
+        client = PeerClient(secret, me, self._clock)
         self._stack.callback(client.close)
-        fleet = ClusterFleet(self.place, stores.metadata, client, me.broker, settings.cluster.drain_seconds)
-        return fleet, BrokersDoor(secret, me, self._clock, admin.errand)
+        fleet = ClusterPeers(self.place, stores.metadata, client, me.broker, settings.cluster.drain_seconds)
+        return fleet, PeerEndpoint(secret, me, self._clock, admin.errand)
 
-    async def join(self, topics: Topics, server: BrokerServer, address: Address) -> None:
+    async def join(self, topics: TopicRegistry, server: BrokerServer, address: Address) -> None:
         """Become a member; from now on this broker may be given topics to serve."""
         await self._stack.enter_async_context(CatalogWatch(self._stores.metadata, topics, server, self._clock))
         self.place.cluster = await self._stack.enter_async_context(self._cluster(address))
@@ -87,7 +87,7 @@ class Joining:
 
     def _cluster(self, address: Address) -> Cluster:
         settings, ledgers = self._settings, self._stores.ledgers
-        card = Card(
+        card = BrokerInfo(
             broker=settings.storage.broker_id,
             incarnation=ledgers.generation,
             service_url=address.service_url,

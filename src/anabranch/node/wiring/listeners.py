@@ -17,7 +17,7 @@ from anabranch.runtime.net_tls import TlsNetwork
 from anabranch.runtime.tls import TlsServer
 
 
-class Doors:
+class Listeners:
     def __init__(self, settings: NodeSettings, tls: TlsServer | None, stack: AsyncExitStack) -> None:
         self._settings = settings
         self._tls = tls

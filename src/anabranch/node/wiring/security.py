@@ -12,7 +12,7 @@ from anabranch.model.errors import Error
 from anabranch.node.settings.security import SecuritySettings, TlsSettings
 from anabranch.runtime.blocking import Blocking
 from anabranch.runtime.tls import TlsError, TlsFiles, TlsServer
-from anabranch.security.access_control import Guard
+from anabranch.security.access_control import AccessControl
 from anabranch.security.authentication import Authenticator, CertificateMethod, Method
 
 
@@ -20,10 +20,10 @@ class BadTlsFiles(Error):
     code = "bad-tls-files"
 
 
-def make_guard(settings: SecuritySettings, catalog: Catalog, blocking: Blocking) -> Guard:
+def make_guard(settings: SecuritySettings, catalog: Catalog, blocking: Blocking) -> AccessControl:
     """`blocking` is for password checks alone: they take long by design and must not keep storage waiting."""
     if not settings.methods:
-        return Guard()
+        return AccessControl()
     methods: dict[str, Method] = {}
     for name in settings.methods:
         match name:
@@ -36,7 +36,7 @@ def make_guard(settings: SecuritySettings, catalog: Catalog, blocking: Blocking)
                 methods[name] = PasswordMethod(settings.basic_file, blocking, os.urandom(32))
             case "tls":
                 methods[name] = CertificateMethod()
-    return Guard(
+    return AccessControl(
         catalog,
         authenticator=Authenticator(methods, settings.anonymous_role or None),
         superusers=frozenset(settings.superusers),

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from anabranch.broker.peers import Fleet
+from anabranch.broker.peers import BrokerPeers
 from anabranch.broker.placement import Placement
-from anabranch.broker.segment_host.host import EmbeddedHost
-from anabranch.broker.segment_host.local_segments import SegmentOwner
+from anabranch.broker.segment_host.host import ClusterSegmentHost
+from anabranch.broker.segment_host.local_segments import LocalSegments
 from anabranch.broker.segment_host.segment_guard import SegmentGuard
-from anabranch.broker.segment_host.tombstone_sweeper import SegmentGraves
-from anabranch.broker.topic_registry.registry import Topics
+from anabranch.broker.segment_host.tombstone_sweeper import TombstoneSweeper
+from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.node.adapters.segment_logs import NodeSegmentLogs
 from anabranch.node.adapters.topic_layouts import StoredScalableRecords
 from anabranch.node.wiring.stores import Stores
@@ -19,20 +19,20 @@ from anabranch.node.wiring.stores import Stores
 
 async def open_segments(
     stores: Stores,
-    topics: Topics,
+    topics: TopicRegistry,
     logs: NodeSegmentLogs,
     records: StoredScalableRecords,
     placement: Placement,
-    fleet: Fleet | None,
+    fleet: BrokerPeers | None,
     stack: AsyncExitStack,
-) -> EmbeddedHost:
-    owner = SegmentOwner(topics, logs, stores.clock)
+) -> ClusterSegmentHost:
+    owner = LocalSegments(topics, logs, stores.clock)
     stack.push_async_callback(owner.close)
     owner.start()
-    graves = SegmentGraves(stores.catalog, logs, owner, stores.clock)
+    graves = TombstoneSweeper(stores.catalog, logs, owner, stores.clock)
     stack.push_async_callback(graves.close)
     graves.start()
-    host = EmbeddedHost(owner, placement, fleet, stores.clock, records)
+    host = ClusterSegmentHost(owner, placement, fleet, stores.clock, records)
     stack.push_async_callback(host.close)
     topics.admit_segment = SegmentGuard(records, owner.wait_made).admit
     return host

@@ -23,7 +23,7 @@ from anabranch.runtime.clock import Clock
 from anabranch.runtime.disk import RealDisk
 from anabranch.storage.interface import Payload
 from anabranch.storage.ledger.ledger_ids import LedgerIds
-from anabranch.storage.ledger_store import EmbeddedLedgers
+from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.topic.topic_log import TopicLog
 
 BLOCKING_THREADS = 4
@@ -39,7 +39,7 @@ class Stores:
     clock: Clock
     blocking: ThreadBlocking
     metadata: GatedStore
-    ledgers: EmbeddedLedgers
+    ledgers: EmbeddedLedgerStore
     catalog: Catalog
     records: MetadataRecords
     ids: LedgerIds
@@ -77,7 +77,7 @@ async def open_stores(settings: NodeSettings, clock: Clock, stack: AsyncExitStac
     stack.push_async_callback(blocking.close)
     metadata = await stack.enter_async_context(open_store(settings.metadata_url, clock, settings.metadata.deadline_ms))
     ledgers = await stack.enter_async_context(
-        EmbeddedLedgers(
+        EmbeddedLedgerStore(
             settings.storage,
             RealDisk(),
             blocking,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from anabranch.broker.catalog.policies import QuotaType
-from anabranch.broker.catalog.policy_fields import RULES, Rule, cluster_names, one_of, quota, words
+from anabranch.broker.catalog.policy_fields import RULES, PolicyField, cluster_names, one_of, quota, words
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response, raw_response
 from anabranch.rest.namespace_face import NamespaceFace
@@ -32,14 +32,14 @@ class PolicyCalls:
 
     # -- by the table
 
-    def get(self, rule: Rule) -> Handler:
+    def get(self, rule: PolicyField) -> Handler:
         async def call(request: Request) -> Response:
             value = rule.shown(await self._face.record(namespace_of(request)))
             return UNSET if value is None else json_response(value)
 
         return call
 
-    def set(self, rule: Rule) -> Handler:
+    def set(self, rule: PolicyField) -> Handler:
         async def call(request: Request) -> Response:
             is_removal = rule.empty_removes and not request.body.strip()
             value = None if is_removal else body_of(request)
@@ -52,7 +52,7 @@ class PolicyCalls:
 
         return call
 
-    def remove(self, rule: Rule) -> Handler:
+    def remove(self, rule: PolicyField) -> Handler:
         async def call(request: Request) -> Response:
             await self._face.change(namespace_of(request), lambda record: rule.stored(record, None))
             return NO_CONTENT

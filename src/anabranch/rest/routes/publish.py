@@ -112,6 +112,6 @@ def publish_routes(face: PublishFace) -> list[Route]:
             calls.publish,
             "Publish messages whose payload is text",
             TOPIC_PRODUCE,
-            at_owner=True,
+            call_owner=True,
         )
     ]

@@ -141,7 +141,7 @@ def subscription_routes(face: CursorFace, topics: TopicFace) -> list[Route]:
     ]
     return [
         Route(
-            "GET", f"{topic}/subscriptions", calls.list_all, "Subscriptions of a topic", TOPIC_CONSUME, at_owner=True
+            "GET", f"{topic}/subscriptions", calls.list_all, "Subscriptions of a topic", TOPIC_CONSUME, call_owner=True
         ),
         Route(
             "POST",
@@ -149,7 +149,10 @@ def subscription_routes(face: CursorFace, topics: TopicFace) -> list[Route]:
             calls.expire_everywhere,
             "Expire messages older than an age for every subscription",
             TOPIC_ADMIN,
-            at_owner=True,
+            call_owner=True,
         ),
-        *(Route(verb, one + path, call, text, SUBSCRIPTION_CONSUME, at_owner=True) for verb, path, call, text in table),
+        *(
+            Route(verb, one + path, call, text, SUBSCRIPTION_CONSUME, call_owner=True)
+            for verb, path, call, text in table
+        ),
     ]

@@ -40,7 +40,7 @@ def make_router(face: BrokerFace, version: str) -> Router:
         *publish_routes(face.publishing),
         *broker_routes(face, version),
     ]
-    routes = [replace(route, handler=_at_owner(face, route.handler)) if route.at_owner else route for route in routes]
+    routes = [replace(route, handler=_at_owner(face, route.handler)) if route.call_owner else route for route in routes]
     return Router([*routes, *openapi_routes(routes, version)])
 
 

@@ -142,7 +142,9 @@ def topic_care_routes(face: TopicFace) -> list[Route]:
             TOPIC_LOOKUP,
         ),
     ]
-    served = [Route(verb, f"{topic}/{path}", call, text, need, at_owner=True) for verb, path, call, text, need in table]
+    served = [
+        Route(verb, f"{topic}/{path}", call, text, need, call_owner=True) for verb, path, call, text, need in table
+    ]
     refused = [
         (verb, f"{{policy:{TOPIC_POLICIES}}}", calls.policy, "Policies of single topics: not served yet", TOPIC_LOOKUP)
         for verb in ("GET", "PUT", "POST", "DELETE")

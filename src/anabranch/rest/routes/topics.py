@@ -134,15 +134,15 @@ def topic_routes(face: BrokerFace) -> list[Route]:
             "Partitioned topics of a namespace",
             NAMESPACE_LIST,
         ),
-        Route("PUT", topic, calls.create, "Create a topic", TOPIC_ADMIN, at_owner=True),
-        Route("DELETE", topic, calls.delete, "Delete a topic", TOPIC_ADMIN, at_owner=True),
+        Route("PUT", topic, calls.create, "Create a topic", TOPIC_ADMIN, call_owner=True),
+        Route("DELETE", topic, calls.delete, "Delete a topic", TOPIC_ADMIN, call_owner=True),
         Route(
             "POST",
             f"{topic}/terminate",
             calls.terminate,
             "End a topic: no message after the last one",
             TOPIC_ADMIN,
-            at_owner=True,
+            call_owner=True,
         ),
         Route("GET", f"{topic}/partitions", calls.partitions, "Number of partitions", TOPIC_LOOKUP),
         Route("PUT", f"{topic}/partitions", calls.create_partitions, "Create a partitioned topic", TOPIC_ADMIN),
@@ -155,7 +155,7 @@ def topic_routes(face: BrokerFace) -> list[Route]:
             "Make partitions again that were deleted one by one",
             TOPIC_ADMIN,
         ),
-        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic", TOPIC_LOOKUP, at_owner=True),
+        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic", TOPIC_LOOKUP, call_owner=True),
         Route(
             "GET", f"{topic}/partitioned-stats", calls.partitioned_stats, "Figures of a partitioned topic", TOPIC_LOOKUP
         ),
@@ -165,6 +165,6 @@ def topic_routes(face: BrokerFace) -> list[Route]:
             calls.internal_stats,
             "Ledgers and cursors of a topic",
             TOPIC_LOOKUP,
-            at_owner=True,
+            call_owner=True,
         ),
     ]

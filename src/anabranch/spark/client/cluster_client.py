@@ -31,10 +31,10 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, message_id, position_of
 from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import SystemClock
-from anabranch.runtime.loop_thread import Portal
+from anabranch.runtime.loop_thread import LoopThread
 from anabranch.spark.client.access import Access
 from anabranch.spark.client.entry_fetcher import Intake, subscribe_fields
-from anabranch.spark.offsets.topic_view import LedgerSum, Stretch, View
+from anabranch.spark.offsets.topic_view import LedgerSum, SegmentExtent, View
 
 T = TypeVar("T")
 BACKOFF = Backoff(initial=0.05, maximum=1.0)
@@ -59,11 +59,11 @@ class Extent:
     ledgers: tuple[LedgerSum, ...]
 
 
-class Cluster:
+class ClusterClient:
     def __init__(self, access: Access) -> None:
         self.timeout_s = access.operation_timeout_ms / 1000
         self._access = access
-        self._portal = Portal()
+        self._portal = LoopThread()
         self._clock = SystemClock()
         self._chance = SystemChance()
         self._pool: Pool | None = None
@@ -372,8 +372,8 @@ def view_of(topic: str, seen: TopicView, extents: Mapping[int, Extent]) -> View:
     return View(topic, uid, segments, seen.layout.routing.ring_hash)
 
 
-def stretch_of(segment: Segment, extent: Extent) -> Stretch:
-    return Stretch(
+def stretch_of(segment: Segment, extent: Extent) -> SegmentExtent:
+    return SegmentExtent(
         segment.segment_id,
         (segment.hash_range.start, segment.hash_range.end),
         extent.first,
@@ -404,14 +404,14 @@ def read_extent(answer: pb.CommandTopicExtentResponse) -> Extent:
     )
 
 
-_clusters: dict[tuple[int, Access], Cluster] = {}
+_clusters: dict[tuple[int, Access], ClusterClient] = {}
 _lock = threading.Lock()
 
 
-def cluster_of(access: Access) -> Cluster:
+def cluster_of(access: Access) -> ClusterClient:
     """The one that this process keeps."""
     key = (os.getpid(), access)
     with _lock:
         if key not in _clusters:
-            _clusters[key] = Cluster(access)
+            _clusters[key] = ClusterClient(access)
         return _clusters[key]

@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
-from anabranch.spark.offsets.key_filter import EVERYTHING, Wanted
+from anabranch.spark.offsets.key_filter import EVERYTHING, KeyFilter
 from anabranch.spark.offsets.offset import Cut, Mark, Offset
-from anabranch.spark.offsets.topic_view import Stretch, View
+from anabranch.spark.offsets.topic_view import SegmentExtent, View
 
 Segment = tuple[str, int]
 """Topic and segment id."""
@@ -82,16 +82,16 @@ def at(view: View, positions: Mapping[int, Position]) -> Cut:
 # ------------------------------------------------------------------------------------------------------ between batches
 
 
-def is_of_interest(segment: Stretch | Mark, view: View, wanted: Wanted) -> bool:
+def is_of_interest(segment: SegmentExtent | Mark, view: View, wanted: KeyFilter) -> bool:
     """Segments that cannot have a wanted row are passed unread. Partitions of a regular topic can have any key."""
     return wanted.is_all or segment.topic is not None or wanted.can_be_in(segment.span, view.ring_hash)
 
 
-def settled(cut: Cut, view: View, on_loss: OnLoss = raise_loss, wanted: Wanted = EVERYTHING) -> Cut:
+def settled(cut: Cut, view: View, on_loss: OnLoss = raise_loss, wanted: KeyFilter = EVERYTHING) -> Cut:
     """The cut at the start of a batch: holes found, drained parents replaced by their children, segments without a
     wanted row passed."""
 
-    def opened(segment: Stretch) -> Mark:
+    def opened(segment: SegmentExtent) -> Mark:
         return (
             segment.opened()
             if is_of_interest(segment, view, wanted)
@@ -126,7 +126,7 @@ def settled(cut: Cut, view: View, on_loss: OnLoss = raise_loss, wanted: Wanted =
     return Cut(view.uid or cut.uid, _passed(marks, view, opened))
 
 
-def _passed(marks: dict[int, Mark], view: View, opened: Callable[[Stretch], Mark]) -> dict[int, Mark]:
+def _passed(marks: dict[int, Mark], view: View, opened: Callable[[SegmentExtent], Mark]) -> dict[int, Mark]:
     """Drained segments replaced by their children, as often as it goes."""
     ahead = list(marks)
     while ahead:

@@ -19,7 +19,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class KeyFilter:
     keys: frozenset[bytes] | None = None  # None: any
     spans: tuple[Span, ...] | None = None
 
@@ -56,7 +56,7 @@ class Wanted:
         return found
 
 
-EVERYTHING = Wanted()
+EVERYTHING = KeyFilter()
 
 
 def read_keys(text: str) -> frozenset[bytes]:

@@ -24,7 +24,7 @@ class LedgerSum:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SegmentExtent:
     """One segment: which entries of it there are. `[first, end)` can be read; an end is one past an entry, or
     0:0 when there never was one."""
 
@@ -47,7 +47,7 @@ class Stretch:
         """A fresh mark: reading begins there."""
         return Mark(position, self.span, position, self.is_read(position), self.topic)
 
-    def upto(self, end: Position | None) -> Stretch:
+    def upto(self, end: Position | None) -> SegmentExtent:
         """Without what comes at or after `end`."""
         return self if end is None or end >= self.end else replace(self, end=end, is_sealed=False)
 
@@ -60,7 +60,7 @@ class Stretch:
 class View:
     topic: str
     uid: str
-    segments: Mapping[int, Stretch]
+    segments: Mapping[int, SegmentExtent]
     ring_hash: RingHash = RingHash.LOW16
 
     def bounded(self, ends: Mapping[int, Position]) -> View:
@@ -85,7 +85,7 @@ class View:
     def ancestors(self, ids: Iterable[int]) -> set[int]:
         return self._reached(ids, lambda one: one.parent_ids)
 
-    def _reached(self, ids: Iterable[int], step: Callable[[Stretch], tuple[int, ...]]) -> set[int]:
+    def _reached(self, ids: Iterable[int], step: Callable[[SegmentExtent], tuple[int, ...]]) -> set[int]:
         found: set[int] = set()
         ahead = [follower for one in ids if one in self.segments for follower in self.known(step(self.segments[one]))]
         while ahead:

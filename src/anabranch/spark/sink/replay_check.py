@@ -1,9 +1,9 @@
 """Is a replay the same as the first time? What a task leaves out is compared with what is stored.
 
-A task that finds rows of its name persisted leaves out what has their sequence ids. That is right only if it brings the
-same rows again. Brokers keep a checksum of them (`anabranch.spark.sink.row_checksum`), for the segment and for those
-before it: the task makes its own of what it leaves out (`Memory`). Where there is none (another broker, rows of an older
-version) the stored rows are read back, the last ones of the segment, as many as `LOOKED_AT`.
+A task that finds rows of its name persisted leaves out what has their sequence ids. That is right only if it brings
+the same rows again. Brokers keep a checksum of them (`anabranch.spark.sink.row_checksum`), for the segment and for
+those before it: the task makes its own of what it leaves out (`Memory`). Where there is none (another broker, rows of
+an older version) the stored rows are read back, the last ones of the segment, as many as `LOOKED_AT`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
-from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.client.cluster_client import ClusterClient
 from anabranch.spark.client.entry_fetcher import Fetch
 from anabranch.spark.offsets.partitions import Range
-from anabranch.spark.sink.row_checksum import Tally
+from anabranch.spark.sink.row_checksum import RowChecksum
 from anabranch.spark.source.arrow_rows import decode
 
 LOOKED_AT = 2_000  # entries
@@ -42,8 +42,8 @@ class Brought:
     """What one segment has of the task from before, and how much of it came again."""
 
     last: int  # sequence id
-    stored: Tally
-    again: Tally
+    stored: RowChecksum
+    again: RowChecksum
 
 
 class Memory:
@@ -62,9 +62,9 @@ class Memory:
         """This attempt writes there: what is stored from now on is its own."""
         self._known.add(segment)
 
-    def expect(self, segment: int, last: int, stored: Tally) -> None:
+    def expect(self, segment: int, last: int, stored: RowChecksum) -> None:
         self._known.add(segment)
-        self._open[segment] = Brought(last, stored, Tally(stored.first))
+        self._open[segment] = Brought(last, stored, RowChecksum(stored.first))
 
     def bring(self, segment: int, first: int, rows: Any, values: Any, keys: Any) -> None:
         """These rows are left out, because the segment has them."""
@@ -89,7 +89,7 @@ Stored = dict[int, tuple[object, object]]
 """Sequence id to key and value."""
 
 
-def stored_rows(cluster: Cluster, backing: str, producer_name: str) -> Stored:
+def stored_rows(cluster: ClusterClient, backing: str, producer_name: str) -> Stored:
     """The last rows of this producer in one segment, as far back as is looked."""
     extent = cluster.extents({backing: {}})[backing]
     start = max(extent.first, Position(extent.end.ledger, max(extent.end.entry - LOOKED_AT, 0)))

@@ -28,7 +28,7 @@ _SHAPE = np.dtype([("sequence", "<i8"), ("value", "<i4"), ("key", "<i4")])
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class RowChecksum:
     """Of the rows of one run of a task (a batch) in one segment, in order."""
 
     first: int  # sequence id of the run's first row, wherever that went
@@ -37,7 +37,7 @@ class Tally:
     values: int = 0  # bytes of values,
     keys: int = 0  # bytes of keys
 
-    def with_rows(self, first: int, rows: Sequence[int], values: Any, keys: Any) -> Tally:
+    def with_rows(self, first: int, rows: Sequence[int], values: Any, keys: Any) -> RowChecksum:
         """And these rows, by their numbers in the columns, ascending; `first` is the sequence id of row 0."""
         if not len(rows):
             return self
@@ -46,7 +46,7 @@ class Tally:
         key_lengths, key_bytes = _texts(_picked(keys, picked)) if keys is not None else (-1, b"")
         shape = np.empty(len(picked), _SHAPE)
         shape["sequence"], shape["value"], shape["key"] = picked + first, value_lengths, key_lengths
-        return Tally(
+        return RowChecksum(
             self.first,
             self.rows + len(picked),
             crc32c(shape.tobytes(), self.shape),
@@ -62,13 +62,13 @@ class Tally:
         return pb.MessageMetadata(producer_note=self.note()).SerializePartialToString()
 
 
-def read_note(note: bytes) -> Tally | None:
+def read_note(note: bytes) -> RowChecksum | None:
     """None for what is no note of ours, or of a later form."""
     try:
         form, *found = _NOTE.unpack(note)
     except bad_struct:
         return None
-    return Tally(*found) if form == FORMAT else None
+    return RowChecksum(*found) if form == FORMAT else None
 
 
 def _picked(column: Any, rows: Any) -> Any:

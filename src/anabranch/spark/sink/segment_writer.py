@@ -20,7 +20,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_before
 from anabranch.protocol.entry import Bytes
 from anabranch.spark.sink import replay_check as replay
-from anabranch.spark.sink.row_checksum import Tally
+from anabranch.spark.sink.row_checksum import RowChecksum
 
 
 @dataclass(slots=True, eq=False)
@@ -47,10 +47,10 @@ class Sent:
 
     entry: codec.Packed
     rows: Rows
-    tally: Tally | None = None  # of the segment, with this entry
+    tally: RowChecksum | None = None  # of the segment, with this entry
 
 
-class Lane:
+class SegmentWriter:
     """One producer on the wire. Told on the loop's thread, looked at on the task's, both under one condition."""
 
     def __init__(self, backing: str, segment: Segment, news: threading.Condition) -> None:
@@ -59,7 +59,7 @@ class Lane:
         self.producer_id = 0
         self.last_sequence = -1
         self.note = b""  # of the entry with that number
-        self.tally: Tally | None = None  # of what the task has sent there; None: not known, or of no interest
+        self.tally: RowChecksum | None = None  # of what the task has sent there; None: not known, or of no interest
         self.ancestors: Sequence[pb.AncestorSequence] = ()
         self.outstanding: deque[Sent] = deque()
         self.bytes = 0
@@ -111,7 +111,7 @@ def frame_of(producer_id: int, entry: codec.Packed) -> tuple[bytes, bytes | byte
     return frame_before(pb.BaseCommand(type=pb.BaseCommand.SEND, send=send), entry.head, len(entry.body)), entry.body
 
 
-def stored_in(rows: Rows, mine: Any, ring: Any, lane: Lane) -> Iterator[tuple[int, Any]]:
+def stored_in(rows: Rows, mine: Any, ring: Any, lane: SegmentWriter) -> Iterator[tuple[int, Any]]:
     """Which of the lane's rows are stored already, and in which segment: a row is where it was sent first, so the
     oldest of the segments that could have it is the one."""
     sequence = rows.first + np.arange(len(rows), dtype=np.int64)

@@ -29,11 +29,11 @@ from anabranch.model.routing import RoutingKind
 from anabranch.model.segment import Segment
 from anabranch.protocol import codec
 from anabranch.protocol.commands import BaseCommand
-from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.client.cluster_client import ClusterClient
 from anabranch.spark.sink import replay_check as replay
 from anabranch.spark.sink.replay_check import Memory, NonDeterministicReplay
-from anabranch.spark.sink.row_checksum import Tally, read_note
-from anabranch.spark.sink.segment_writer import Lane, Rows, Sent, frame_of, ring_of, stored_in
+from anabranch.spark.sink.row_checksum import RowChecksum, read_note
+from anabranch.spark.sink.segment_writer import Rows, SegmentWriter, Sent, frame_of, ring_of, stored_in
 
 log = logging.getLogger(__name__)
 
@@ -65,15 +65,17 @@ class OutletOptions:
     on_replay: OnReplay = OnReplay.FAIL
 
 
-class Outlet:
-    def __init__(self, cluster: Cluster, topic: str, name: str, fencing_epoch: int, options: OutletOptions) -> None:
+class TopicWriter:
+    def __init__(
+        self, cluster: ClusterClient, topic: str, name: str, fencing_epoch: int, options: OutletOptions
+    ) -> None:
         self._cluster = cluster
         self._topic = topic
         self._name = name
         self._fencing_epoch = fencing_epoch
         self._options = options
         self._news = threading.Condition()
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, SegmentWriter] = {}
         self._attempts = 0
         self._view: TopicView | None = None
         self._first: int | None = None  # sequence id of the task's first row
@@ -122,7 +124,7 @@ class Outlet:
             self._leave_out_known(rows, view, target, lanes)
         if not (target >= 0).any():
             return
-        tallies: list[list[Tally | None]] = [[None if lane is None else lane.tally] for lane in lanes]
+        tallies: list[list[RowChecksum | None]] = [[None if lane is None else lane.tally] for lane in lanes]
 
         def noted(number: int, picked: Sequence[int]) -> bytes:
             before = tallies[number][-1]
@@ -163,7 +165,7 @@ class Outlet:
         keys = pa.nulls(len(rows), pa.string()) if rows.keys is None else rows.keys
         return np.asarray(codec.route(keys, routing, borders, first=rows.first))
 
-    def _leave_out_known(self, rows: Rows, view: TopicView, target: Any, lanes: Sequence[Lane | None]) -> None:
+    def _leave_out_known(self, rows: Rows, view: TopicView, target: Any, lanes: Sequence[SegmentWriter | None]) -> None:
         """What this name has persisted in a lane's segment, or in one before it, is not sent again."""
         known = np.zeros(len(rows), bool)
         stored: dict[int, Any] = {}  # per segment that has some: which rows
@@ -215,7 +217,7 @@ class Outlet:
             except NonDeterministicReplay as error:
                 self._complain(error)
 
-    def _hand_over(self, lane: Lane, sent: Sent) -> None:
+    def _hand_over(self, lane: SegmentWriter, sent: Sent) -> None:
         limit = self._options.in_flight_bytes
         self._wait(lambda: lane.bytes < limit or lane.is_settled)
         self._mend(lane)
@@ -227,7 +229,7 @@ class Outlet:
             lane.tally = sent.tally
         self._write(lane, [sent])
 
-    def _write(self, lane: Lane, some: Sequence[Sent]) -> None:
+    def _write(self, lane: SegmentWriter, some: Sequence[Sent]) -> None:
         connection = lane.connection
         assert connection is not None
         frames = [frame_of(lane.producer_id, one.entry) for one in some]
@@ -276,10 +278,10 @@ class Outlet:
 
     # -- producers on the wire
 
-    def _lane(self, view: TopicView, segment: Segment) -> Lane:
+    def _lane(self, view: TopicView, segment: Segment) -> SegmentWriter:
         lane = self._lanes.get(segment.segment_id)
         if lane is None:
-            lane = self._lanes[segment.segment_id] = Lane(view.backing(segment), segment, self._news)
+            lane = self._lanes[segment.segment_id] = SegmentWriter(view.backing(segment), segment, self._news)
             self._mend(lane)
             if lane.is_sealed:
                 raise _Sealed
@@ -287,7 +289,7 @@ class Outlet:
                 self._remember(lane)
         return lane
 
-    def _remember(self, lane: Lane) -> None:
+    def _remember(self, lane: SegmentWriter) -> None:
         """What earlier attempts have stored there and in the segments before: what they say of it is kept, to be
         compared with what this one brings."""
         assert self._first is not None
@@ -301,10 +303,10 @@ class Outlet:
                 if segment == lane.segment.segment_id:
                     lane.tally = stored
         if lane.last_sequence < self._first:
-            lane.tally = Tally(self._first)
+            lane.tally = RowChecksum(self._first)
         self._memory.own(lane.segment.segment_id)
 
-    def _mend(self, lane: Lane) -> None:
+    def _mend(self, lane: SegmentWriter) -> None:
         """A lane that is not attached (any more) is, and says once more what has no receipt."""
         tries, began = 0, self._cluster.clock.monotonic()
         while lane.failure is not None and not lane.is_sealed:
@@ -331,7 +333,7 @@ class Outlet:
                 again = list(lane.outstanding)
             self._write(lane, again)
 
-    async def _attach(self, lane: Lane) -> None:
+    async def _attach(self, lane: SegmentWriter) -> None:
         connection = await self._cluster.serving(lane.backing, fresh=True)
         lane.connection, lane.producer_id = connection, connection.new_id()
         connection.listen_producer(lane.producer_id, lane)
@@ -357,7 +359,7 @@ class Outlet:
         lane.last_sequence, lane.ancestors = answer.last_sequence_id, tuple(answer.ancestors)
         lane.note = answer.last_note
 
-    async def _leave(self, lane: Lane) -> None:
+    async def _leave(self, lane: SegmentWriter) -> None:
         connection = lane.connection
         if connection is None or not connection.is_usable:
             return

@@ -36,11 +36,11 @@ from anabranch.client.messages.compression import Compression
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.chance import secret_bytes
 from anabranch.spark.client.access import Access, BadSparkOption
-from anabranch.spark.client.cluster_client import Cluster, cluster_of
+from anabranch.spark.client.cluster_client import ClusterClient, cluster_of
 from anabranch.spark.options import ASYNC_PROGRESS, SINK_OPTIONS, Given
 from anabranch.spark.sink.buckets import BUCKET, BUCKETS_MAX
 from anabranch.spark.sink.segment_writer import Rows
-from anabranch.spark.sink.topic_writer import NotDeduplicating, OnReplay, Outlet, OutletOptions
+from anabranch.spark.sink.topic_writer import NotDeduplicating, OnReplay, OutletOptions, TopicWriter
 
 BATCH_SHIFT = 32
 ROWS_MAX = (1 << BATCH_SHIFT) - 1
@@ -225,7 +225,7 @@ def identity(options: SinkOptions, job: str, now_ms: int) -> Identity:
 def write_task(options: SinkOptions, job: str, batches: Iterable[pa.RecordBatch]) -> Written:
     cluster = cluster_of(options.access)
     who = identity(options, job, cluster.now_ms())
-    outlets: dict[Lot, Outlet] = {}
+    outlets: dict[Lot, TopicWriter] = {}
     count = 0
     try:
         for lot, rows in rows_of(options, batches, who.first):
@@ -237,7 +237,7 @@ def write_task(options: SinkOptions, job: str, batches: Iterable[pa.RecordBatch]
                 if options.outlet.is_exact:
                     check_deduplicates(cluster, topic)
                 name = who.name if bucket is None else who.of_bucket(bucket).name
-                outlets[lot] = Outlet(cluster, topic, name, who.epoch, options.outlet)
+                outlets[lot] = TopicWriter(cluster, topic, name, who.epoch, options.outlet)
             outlets[lot].send(rows)
         for outlet in outlets.values():
             outlet.finish()
@@ -249,7 +249,7 @@ def write_task(options: SinkOptions, job: str, batches: Iterable[pa.RecordBatch]
     return Written(0 if context is None else context.partitionId(), count, known)
 
 
-def check_deduplicates(cluster: Cluster, topic: str) -> None:
+def check_deduplicates(cluster: ClusterClient, topic: str) -> None:
     view = cluster.layout(topic, creates=True)
     names = [view.backing(one) for one in view.layout.active[:1]]
     for name in names:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from anabranch.model.position import Position
 from anabranch.protocol.commands import message_id
-from anabranch.spark.client.cluster_client import Cluster, Extent
+from anabranch.spark.client.cluster_client import ClusterClient, Extent
 from anabranch.spark.offsets import advance as cuts
 from anabranch.spark.offsets import partitions as plan
 from anabranch.spark.offsets.advance import Segment
@@ -30,7 +30,7 @@ Ahead = Mapping[Segment, tuple[Position, Position]]
 
 
 def admitted(
-    cluster: Cluster,
+    cluster: ClusterClient,
     settled: Offset,
     views: Mapping[str, View],
     rows_max: int,
@@ -62,7 +62,7 @@ def admitted(
 
 
 def _asked(
-    cluster: Cluster, names: Mapping[Segment, str], ahead: Ahead, more: Mapping[Segment, Mapping[str, int]]
+    cluster: ClusterClient, names: Mapping[Segment, str], ahead: Ahead, more: Mapping[Segment, Mapping[str, int]]
 ) -> dict[Segment, Extent]:
     """What the segments named in `more` (or all, when it is empty) have from where they are read on."""
     wanted = more or {one: {} for one in ahead}
@@ -71,7 +71,7 @@ def _asked(
 
 
 def _shared(
-    cluster: Cluster, names: Mapping[Segment, str], ahead: Ahead, shares: Mapping[Segment, int]
+    cluster: ClusterClient, names: Mapping[Segment, str], ahead: Ahead, shares: Mapping[Segment, int]
 ) -> dict[Segment, Position]:
     asked = {one: {"messages_max": share} for one, share in shares.items() if share}
     limited = _asked(cluster, names, ahead, asked)
@@ -79,7 +79,7 @@ def _shared(
     return {one: end for one, end in ends.items() if end > ahead[one][0]}
 
 
-def _aligned(cluster: Cluster, names: Mapping[Segment, str], ahead: Ahead, limit: int) -> dict[Segment, Position]:
+def _aligned(cluster: ClusterClient, names: Mapping[Segment, str], ahead: Ahead, limit: int) -> dict[Segment, Position]:
     """Every segment up to the latest moment before which all of them together have no more than the limit."""
 
     def before(moment: int) -> dict[Segment, Extent]:

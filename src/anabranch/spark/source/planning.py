@@ -8,7 +8,7 @@ from dataclasses import replace
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.spark.client.access import BadSparkOption
-from anabranch.spark.client.cluster_client import Cluster
+from anabranch.spark.client.cluster_client import ClusterClient
 from anabranch.spark.offsets import advance as cuts
 from anabranch.spark.offsets import offset as offsets
 from anabranch.spark.offsets import partitions as plan
@@ -25,7 +25,7 @@ class NothingAtThatTime(Error):
     code = "nothing-at-that-time"
 
 
-def topics_of(cluster: Cluster, options: SourceOptions) -> tuple[str, ...]:
+def topics_of(cluster: ClusterClient, options: SourceOptions) -> tuple[str, ...]:
     if options.topics_pattern is None:
         return options.topics
     found = cluster.topics(options.topics_pattern)
@@ -34,7 +34,7 @@ def topics_of(cluster: Cluster, options: SourceOptions) -> tuple[str, ...]:
     return found
 
 
-def offset_at(cluster: Cluster, point: Point, views: Mapping[str, View]) -> dict[str, Cut]:
+def offset_at(cluster: ClusterClient, point: Point, views: Mapping[str, View]) -> dict[str, Cut]:
     """The cut that a starting or ending option names."""
     if point.offset is not None:
         given = offsets.load(point.offset)
@@ -52,14 +52,14 @@ def _fresh(cut: Cut) -> Cut:
     return Cut(cut.uid, {one: replace(mark, base=mark.position) for one, mark in cut.marks.items()})
 
 
-def at_time(cluster: Cluster, view: View, time_ms: int) -> dict[int, Position]:
+def at_time(cluster: ClusterClient, view: View, time_ms: int) -> dict[int, Position]:
     """Of every segment the first entry that was published then or later, or its end."""
     names = {one: backing(view, one) for one in view.segments}
     found = cluster.extents({name: {"publish_time": max(time_ms, 0)} for name in names.values()})
     return {one: found[name].at_time for one, name in names.items()}
 
 
-def _cut_at_time(cluster: Cluster, view: View, point: Point) -> Cut:
+def _cut_at_time(cluster: ClusterClient, view: View, point: Point) -> Cut:
     positions = at_time(cluster, view, point.time_ms or 0)
     if not point.latest_if_none and all(positions[i] >= one.end for i, one in view.segments.items()):
         raise NothingAtThatTime(f"{view.topic} has nothing published at or after {point.time_ms}")
@@ -70,7 +70,7 @@ def backing(view: View, segment: int) -> str:
     return plan.backing_of(view.topic, segment, view.segments[segment].opened())
 
 
-def batch_partitions(cluster: Cluster, options: SourceOptions) -> list[tuple[Range, ...]]:
+def batch_partitions(cluster: ClusterClient, options: SourceOptions) -> list[tuple[Range, ...]]:
     """What a batch query reads: planned once, so that it sees one state of its topics."""
     views = cluster.views(topics_of(cluster, options))
     starts = offset_at(cluster, options.start, views)

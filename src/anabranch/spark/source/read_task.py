@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from anabranch.model.errors import Error
 from anabranch.protocol.errors import BadEntry, OpaqueEntry
-from anabranch.spark.client.cluster_client import Cluster, cluster_of
+from anabranch.spark.client.cluster_client import ClusterClient, cluster_of
 from anabranch.spark.client.entry_fetcher import Fetch, Stored
 from anabranch.spark.offsets.advance import LostData
 from anabranch.spark.offsets.partitions import Range
@@ -44,7 +44,7 @@ def read(task: Task, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         yield from _read_range(task, cluster, one)
 
 
-def _read_range(task: Task, cluster: Cluster, one: Range) -> Iterator[pa.RecordBatch]:
+def _read_range(task: Task, cluster: ClusterClient, one: Range) -> Iterator[pa.RecordBatch]:
     options = task.options
     if not options.fails_on_loss:
         first = cluster.extents({one.backing: {}})[one.backing].first
@@ -102,7 +102,7 @@ def _rows(task: Task, one: Range, fetch: Fetch, entries: list[Stored]) -> Iterat
         yield batch.slice(start, rows_max)
 
 
-def _check_beginning(task: Task, cluster: Cluster, one: Range, fetch: Fetch) -> None:
+def _check_beginning(task: Task, cluster: ClusterClient, one: Range, fetch: Fetch) -> None:
     """A first entry of a later ledger than asked for: the ledger ended there, or retention took the rest of it."""
     if fetch.began_late is None or not task.options.fails_on_loss:
         return

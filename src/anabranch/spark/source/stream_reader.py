@@ -26,7 +26,7 @@ from anabranch.client.errors import ClientError, TimedOut
 from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.protocol.commands import message_id
-from anabranch.spark.client.cluster_client import Cluster, cluster_of
+from anabranch.spark.client.cluster_client import ClusterClient, cluster_of
 from anabranch.spark.offsets import advance as cuts
 from anabranch.spark.offsets import offset as offsets
 from anabranch.spark.offsets import partitions as plan
@@ -45,7 +45,9 @@ NAMES_EVERY_S = 5.0  # how often topics that match a pattern are looked for
 class Watcher:
     """What the brokers said last of some topics, asked for again and again on the event loop."""
 
-    def __init__(self, cluster: Cluster, topics: Sequence[str], every_ms: int, pattern: str | None = None) -> None:
+    def __init__(
+        self, cluster: ClusterClient, topics: Sequence[str], every_ms: int, pattern: str | None = None
+    ) -> None:
         """With a pattern, topics that begin to match it are watched from then on."""
         self._cluster = cluster
         self._topics = list(topics)
@@ -124,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(state["_task"])  # type: ignore[misc]  # unpickled for every task: only `read` is called there
 
     @property
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> ClusterClient:
         return cluster_of(self._task.options.access)
 
     def _views(self) -> Mapping[str, View]:

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 from anabranch.model.errors import Error
 from anabranch.protocol import codec
 from anabranch.spark.client.access import Access, BadSparkOption
-from anabranch.spark.client.cluster_client import Cluster, cluster_of
+from anabranch.spark.client.cluster_client import ClusterClient, cluster_of
 from anabranch.spark.client.entry_fetcher import Stored
 from anabranch.spark.columns import COLUMNS
 from anabranch.spark.source.arrow_rows import record_batch
@@ -128,7 +128,7 @@ def _avro_reader(
     return read
 
 
-def value_reader(cluster: Cluster, access: Access, topics: Sequence[str]) -> tuple[ValueReader, StructType]:
+def value_reader(cluster: ClusterClient, access: Access, topics: Sequence[str]) -> tuple[ValueReader, StructType]:
     """The newest schema of the topic: how to read its values, and their columns."""
     if len(topics) != 1:
         raise BadSparkOption("valueFormat=schema reads one topic: schemas of several may differ")

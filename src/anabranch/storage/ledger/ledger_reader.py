@@ -24,7 +24,7 @@ from anabranch.storage.ledger.record_format import (
     decode_header,
 )
 from anabranch.storage.ledger.record_runs import sound_run
-from anabranch.storage.ledger.record_scanner import BLOCK_BYTES, Walk
+from anabranch.storage.ledger.record_scanner import BLOCK_BYTES, RecordScanner
 from anabranch.storage.ledger.sparse_index import IndexPoint, SparseIndex, decode_index, encode_point, place_of_point
 
 HINTS_MAX = 4096
@@ -64,7 +64,7 @@ class LedgerReader:
                     if found:
                         self._remember(ledger_id, found[-1].position.entry + 1, after)
                         return found
-                walk = Walk(file, ledger_id, entry_id, offset, block_bytes=block, stop_after=first)
+                walk = RecordScanner(file, ledger_id, entry_id, offset, block_bytes=block, stop_after=first)
                 for entry, place, messages, payload, after in walk:
                     if entry < first:
                         continue
@@ -128,7 +128,7 @@ class LedgerReader:
                     (point.entry_id, point.offset, point.messages) if point else (0, LEDGER_START, 0)
                 )
                 if entry_id < end:
-                    for slot in Walk(file, ledger_id, entry_id, offset):
+                    for slot in RecordScanner(file, ledger_id, entry_id, offset):
                         if slot.entry_id >= end:
                             break
                         messages += slot.messages
@@ -142,7 +142,7 @@ class LedgerReader:
             with self._files.lease(self._files.path(ledger_id)) as file:
                 point = (index or self._index_of(file, ledger_id)).before_time(publish_ms)
                 entry_id, offset = (point.entry_id, point.offset) if point else (0, LEDGER_START)
-                for slot in Walk(file, ledger_id, entry_id, offset):
+                for slot in RecordScanner(file, ledger_id, entry_id, offset):
                     if slot.entry_id >= end:
                         break
                     if slot.payload is not None and self._publish_time_of(slot.payload) >= publish_ms:
@@ -216,7 +216,7 @@ class LedgerReader:
         entries, messages, size = last.entry_id, last.messages, last.bytes
         publish_ms = 0
         payload: memoryview | None = None
-        walk = Walk(file, ledger_id, last.entry_id, last.offset, count_tail=True)
+        walk = RecordScanner(file, ledger_id, last.entry_id, last.offset, count_tail=True)
         for slot in walk:
             if slot.payload is not None:
                 payload = slot.payload

@@ -2,7 +2,7 @@
 
 There are two forms of it that give the same: in C, where the extension was built and the processor has the instruction
 for its checksum, and in Python. `ANABRANCH_NATIVE=off` in the environment chooses the latter. Pure: a block in, entries
-out. Stops at the first doubt: `scan.Walk` knows what to make of damage.
+out. Stops at the first doubt: `scan.RecordScanner` knows what to make of damage.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Slot(NamedTuple):
     end: int  # where the next record starts
 
 
-class Walk:
+class RecordScanner:
     """A forward walk from a known place. `offset` and `entry_id` tell where it stands between slots."""
 
     def __init__(

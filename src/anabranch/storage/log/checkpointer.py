@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 PREPARE_PAUSE = 0.02
 
 
-class Settler:
+class Checkpointer:
     def __init__(
         self,
         *,

@@ -22,7 +22,7 @@ SaveRecord = Callable[[Callable[[TopicRecord], TopicRecord]], Awaitable[None]]
 """Write the record as memory has it, with a change on top."""
 
 
-class Compacting:
+class CompactedViewSwap:
     __slots__ = ("_check_usable", "_garbage", "_ids", "_ledgers", "_owner", "_save", "view")
 
     def __init__(

@@ -17,7 +17,7 @@ from anabranch.storage.topic.topic_record import TopicRecord, decode_record, enc
 
 
 @dataclass(frozen=True, slots=True)
-class Peek:
+class TopicPresence:
     """What a record says without opening its topic."""
 
     exists: bool
@@ -25,12 +25,12 @@ class Peek:
     properties: Mapping[str, str] = field(default_factory=dict)  # of the topic, or its grave's inscription
 
 
-async def peek_topic(name: str, metadata: RecordStore) -> Peek:
+async def peek_topic(name: str, metadata: RecordStore) -> TopicPresence:
     found = await metadata.load(record_key(name))
     if found is None:
-        return Peek(exists=False)
+        return TopicPresence(exists=False)
     record = decode_record(found.value)
-    return Peek(not record.is_deleted, record.is_deleted and not record.is_grave, record.properties)
+    return TopicPresence(not record.is_deleted, record.is_deleted and not record.is_grave, record.properties)
 
 
 async def clear_grave(name: str, metadata: RecordStore, is_old: Callable[[Mapping[str, str]], bool]) -> bool:

@@ -54,7 +54,7 @@ class _Run:
         self.count = 0
 
 
-class TopicTail:
+class TopicAppender:
     def __init__(
         self,
         chain: LedgerChain,

@@ -25,11 +25,11 @@ from anabranch.storage.interface import Fenced, LedgerStore, Payload, StorageErr
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.record_store import RecordStore
 from anabranch.storage.topic.compacted_view import CompactedView
-from anabranch.storage.topic.compacted_view_swap import Compacting
+from anabranch.storage.topic.compacted_view_swap import CompactedViewSwap
 from anabranch.storage.topic.ledger_garbage import TopicGarbage
 from anabranch.storage.topic.ownership import TopicOwnership
 from anabranch.storage.topic.retention import ledgers_to_drop, next_drop_ms
-from anabranch.storage.topic.topic_appender import TopicSink, TopicTail
+from anabranch.storage.topic.topic_appender import TopicAppender, TopicSink
 from anabranch.storage.topic.topic_log_stats import CursorStats, LedgerStats, TopicLogStats
 from anabranch.storage.topic.topic_open import OpenedTopic, finish_deletion, open_topic
 from anabranch.storage.topic.topic_reader import TopicReader
@@ -77,7 +77,7 @@ class TopicLog(TopicState):
         self._tasks = TaskOwner(f"topic {opened.name}")
         self._trim_lock = asyncio.Lock()
         self._garbage = TopicGarbage(opened.record.garbage, ledgers, self._tasks)
-        self.compacting = Compacting(
+        self.compacting = CompactedViewSwap(
             owner, ledgers, ids, self._garbage, save=self._save, check_usable=self._check_usable
         )
         self._reader = TopicReader(self.chain, ledgers, self._give_up)
@@ -96,7 +96,7 @@ class TopicLog(TopicState):
             replace=self._replace_state_ledger,
             retire=self._garbage.discard,
         )
-        self._tail = TopicTail(
+        self._tail = TopicAppender(
             self.chain,
             ledgers=ledgers,
             clock=clock,

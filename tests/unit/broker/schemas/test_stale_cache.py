@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.broker.schemas.stale_cache import AWAY_SECONDS, LastKnown
+from anabranch.broker.schemas.stale_cache import AWAY_SECONDS, StaleWhileUnavailableCache
 from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable
 from anabranch.model.errors import NotFound
 from tests.support.in_memory.topic_log import ManualClock
@@ -24,7 +24,7 @@ class Source:
 
 
 async def test_the_store_is_asked_while_it_answers() -> None:
-    known, source = LastKnown[str](ManualClock()), Source()
+    known, source = StaleWhileUnavailableCache[str](ManualClock()), Source()
     assert await known.recall("a", source.ask) == "one"
     source.value = "two"
     assert await known.recall("a", source.ask) == "two"
@@ -33,7 +33,7 @@ async def test_the_store_is_asked_while_it_answers() -> None:
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), OutcomeUnknown("away")])
 async def test_the_last_answer_stands_in(error: StoreUnavailable) -> None:
-    known, source, other = LastKnown[str](ManualClock()), Source(), Source()
+    known, source, other = StaleWhileUnavailableCache[str](ManualClock()), Source(), Source()
     await known.recall("a", source.ask)
     source.error = other.error = error
     assert await known.recall("a", source.ask) == "one"
@@ -43,7 +43,7 @@ async def test_the_last_answer_stands_in(error: StoreUnavailable) -> None:
 
 async def test_nobody_waits_again_for_a_moment_and_then_somebody_does() -> None:
     clock = ManualClock()
-    known, source = LastKnown[str](clock), Source()
+    known, source = StaleWhileUnavailableCache[str](clock), Source()
     await known.recall("a", source.ask)
     source.error = StoreUnavailable("away")
     await known.recall("a", source.ask)
@@ -55,7 +55,7 @@ async def test_nobody_waits_again_for_a_moment_and_then_somebody_does() -> None:
 
 
 async def test_what_is_gone_is_forgotten() -> None:
-    known, source = LastKnown[str](ManualClock()), Source()
+    known, source = StaleWhileUnavailableCache[str](ManualClock()), Source()
     await known.recall("a", source.ask)
     source.error = NotFound("gone")
     with pytest.raises(NotFound):
@@ -66,7 +66,7 @@ async def test_what_is_gone_is_forgotten() -> None:
 
 
 async def test_it_is_bounded() -> None:
-    known, source = LastKnown[str](ManualClock(), count_max=2), Source()
+    known, source = StaleWhileUnavailableCache[str](ManualClock(), count_max=2), Source()
     for key in "abc":
         await known.recall(key, source.ask)
     assert len(known) == 2

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from anabranch.broker.errors import TopicFenced
-from anabranch.broker.segment.pending_cursors import REGISTRY_SECONDS, AwaitedCursors
+from anabranch.broker.segment.pending_cursors import REGISTRY_SECONDS, PendingCursors
 from anabranch.model.errors import NotAllowed
 from tests.support.in_memory.topic_log import ManualClock
 
@@ -15,7 +15,7 @@ from tests.support.in_memory.topic_log import ManualClock
 class Scene:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.awaited = AwaitedCursors(self.clock)
+        self.awaited = PendingCursors(self.clock)
         self.cursors: set[str] = set()
         self.asked: list[str] = []
         self.is_open = True

@@ -19,11 +19,11 @@ from anabranch.broker.segment.segment_state import (
 )
 from anabranch.controller.segment_host import (
     Drained,
-    Mandate,
+    FencingToken,
     OtherIncarnation,
-    Overtaken,
     Refilled,
     SegmentRef,
+    StaleRequest,
     StaleTerm,
 )
 from anabranch.model.names import TopicName
@@ -35,18 +35,18 @@ CHILD = SegmentRef(TopicName.parse("segment://public/default/orders/0000-7fff-1"
 
 
 def fresh() -> SegmentFacts:
-    return SegmentFacts(REF, "op", Mandate(2, 5))
+    return SegmentFacts(REF, "op", FencingToken(2, 5))
 
 
 def test_lower_mandates_are_refused_and_equal_ones_are_not() -> None:
     facts = fresh()
-    facts.admit(Mandate(2, 5))
-    with pytest.raises(Overtaken):
-        facts.admit(Mandate(2, 4))
+    facts.admit(FencingToken(2, 5))
+    with pytest.raises(StaleRequest):
+        facts.admit(FencingToken(2, 4))
     with pytest.raises(StaleTerm):
-        facts.admit(Mandate(1, 99))
-    facts.admit(Mandate(3, 0))
-    assert facts.mandate == Mandate(3, 0)
+        facts.admit(FencingToken(1, 99))
+    facts.admit(FencingToken(3, 0))
+    assert facts.mandate == FencingToken(3, 0)
 
 
 def test_another_life() -> None:
@@ -76,7 +76,7 @@ def test_moves_are_remembered_the_last_ones() -> None:
     assert not facts.has_moved("t", "m1")
 
 
-mandates = st.builds(Mandate, st.integers(0, 1 << 40), st.integers(0, 1 << 40))
+mandates = st.builds(FencingToken, st.integers(0, 1 << 40), st.integers(0, 1 << 40))
 names = st.text(min_size=1, max_size=8)
 notes = st.none() | st.builds(SealNote, st.integers(0, 1 << 45), names, st.sampled_from([(), (CHILD,), (CHILD, REF)]))
 places = st.none() | st.builds(Position, st.integers(-1, 1 << 40), st.integers(-1, 1 << 40))
@@ -98,7 +98,7 @@ cursors = st.dictionaries(
 
 @given(mandates, mandates, notes, cursors)
 def test_both_texts_together_bring_it_back(
-    born: Mandate, later: Mandate, sealed: SealNote | None, known: dict[str, CursorFacts]
+    born: FencingToken, later: FencingToken, sealed: SealNote | None, known: dict[str, CursorFacts]
 ) -> None:
     """The record may be older than the state, or newer: the highest mandate counts."""
     facts = SegmentFacts(REF, "op", born, sealed, known)
@@ -117,6 +117,6 @@ def test_the_state_of_an_earlier_version_has_no_fences() -> None:
 
 
 def test_graves_remember_mandates() -> None:
-    text = grave_text(Mandate(4, 2), 77)
-    assert (mandate_on(text), buried_at_ms(text)) == (Mandate(4, 2), 77)
+    text = grave_text(FencingToken(4, 2), 77)
+    assert (mandate_on(text), buried_at_ms(text)) == (FencingToken(4, 2), 77)
     assert mandate_on({}) == NEVER

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.publish.sequence_ids import Last
-from anabranch.broker.segment_host.ancestor_sequences import LastSequence, Lineage, telling
+from anabranch.broker.segment_host.ancestor_sequences import AncestorSequences, LastSequence, telling
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic, find_segment
-from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.metadata.interface import ANY
@@ -65,7 +65,7 @@ class Owners:
 
 async def test_final_answers_are_remembered_per_producer_and_life() -> None:
     owners, topic = Owners(), split_topic()
-    lineage = Lineage(Records(topic), owners)
+    lineage = AncestorSequences(Records(topic), owners)
 
     async def last(of: ScalableTopic, producer: str) -> list[int]:
         return [one.last_sequence_id for one in await lineage.ancestors(of, of.layout[1], producer)]
@@ -80,7 +80,7 @@ async def test_final_answers_are_remembered_per_producer_and_life() -> None:
 
 async def test_what_may_still_grow_is_asked_every_time() -> None:
     owners, topic = Owners(), split_topic()
-    lineage = Lineage(Records(topic), owners)
+    lineage = AncestorSequences(Records(topic), owners)
     for last in (3, 4):
         owners.answer = LastSequence(Last(last), is_final=False)
         assert [one.last_sequence_id for one in await lineage.ancestors(topic, topic.layout[2], "p")] == [last]
@@ -89,17 +89,17 @@ async def test_what_may_still_grow_is_asked_every_time() -> None:
 async def test_ancestors_that_are_gone_are_left_out() -> None:
     owners, topic = Owners(), split_topic()
     owners.answer = None
-    assert await Lineage(Records(topic), owners).ancestors(topic, topic.layout[1], "p") == []
+    assert await AncestorSequences(Records(topic), owners).ancestors(topic, topic.layout[1], "p") == []
 
 
 async def test_segments_that_no_record_lists() -> None:
     topic = split_topic()
     name = backing_topic(TOPIC, topic.layout[1])
-    assert (await Lineage(Records(topic), Owners()).topic(name))[1] == topic.layout[1]
+    assert (await AncestorSequences(Records(topic), Owners()).topic(name))[1] == topic.layout[1]
     with pytest.raises(TopicNotFound):
-        await Lineage(Records(None), Owners()).topic(name)
+        await AncestorSequences(Records(None), Owners()).topic(name)
     with pytest.raises(TopicNotFound):
-        await Lineage(Records(topic), Owners()).topic(TopicName.parse(f"{name}7"))
+        await AncestorSequences(Records(topic), Owners()).topic(TopicName.parse(f"{name}7"))
 
 
 async def test_before_no_is_said_the_store_is_asked_for_all_there_is() -> None:
@@ -114,7 +114,7 @@ async def test_before_no_is_said_the_store_is_asked_for_all_there_is() -> None:
 
 async def test_records_are_decoded_when_they_have_changed() -> None:
     async with open_store("memory:", SystemClock(), 8_000) as store:
-        records, key = StoredScalableRecords(store, RecordMemo()), topic_record_key(TOPIC)
+        records, key = StoredScalableRecords(store, RecordCache()), topic_record_key(TOPIC)
         assert await records.read(TOPIC) is None
         stored = TopicRecord(Layout.initial(2, now_ms=0), incarnation=1)
         await store.put(key, encode_record(stored), expected=ANY)
@@ -134,7 +134,7 @@ async def test_records_are_decoded_when_they_have_changed() -> None:
 
 def test_keys_are_judged_where_ranges_mean_something() -> None:
     topic = split_topic()
-    lineage = Lineage(Records(topic), Owners())
+    lineage = AncestorSequences(Records(topic), Owners())
     proof = lineage.proof(topic, topic.layout[1])
     assert proof is not None
     assert proof.span == topic.layout[1].hash_range
@@ -181,7 +181,7 @@ async def test_a_long_line_of_splits_and_merges_tells_of_a_few() -> None:
             return LastSequence(Last(10 * name.segment.segment_id), is_final=True)
 
     owners = Growing()
-    lineage = Lineage(Records(topic), owners)
+    lineage = AncestorSequences(Records(topic), owners)
     for _ in range(2):
         told = await lineage.ancestors(topic, whole, "p")
         assert [one.segment_id for one in told] == [whole.segment_id - 3, whole.segment_id - 2, whole.segment_id - 1]

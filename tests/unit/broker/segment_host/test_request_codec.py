@@ -29,7 +29,7 @@ refs = st.builds(
 specs = st.builds(host.CursorSpec, texts, st.sampled_from(host.Start))
 positions = st.builds(Position, st.integers(-1, 1 << 50), st.integers(-1, 1 << 50))
 seals = st.builds(host.SealFacts, positions, numbers, texts, st.lists(st.tuples(texts, numbers), max_size=3).map(tuple))
-mandates = st.builds(host.Mandate, numbers, numbers)
+mandates = st.builds(host.FencingToken, numbers, numbers)
 rates = st.builds(host.Rates, *[st.floats(0, 1e9)] * 4)
 
 BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
@@ -60,7 +60,7 @@ def through_json(value: Any) -> Any:
 
 
 @given(mandates, any_of(host.Request))
-def test_requests(mandate: host.Mandate, request: host.Request) -> None:
+def test_requests(mandate: host.FencingToken, request: host.Request) -> None:
     assert codec.read_request(through_json(codec.request_json(mandate, request))) == (mandate, request)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.broker.placement import Address, EverythingHere
-from anabranch.broker.segment_host.seal_notifications import SealedNotices
+from anabranch.broker.segment_host.seal_notifications import SealNotifications
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic
 from anabranch.controller.segment_host import Seal, SegmentRef
 from anabranch.metadata.interface import StoreUnavailable
@@ -61,13 +61,13 @@ async def test_the_plan_is_read_where_it_is_not_known(
     known: ScalableTopic | None, stored: ScalableTopic | None, reads: int
 ) -> None:
     records = Records(known, stored)
-    notices = SealedNotices(records, EverythingHere(Address("pulsar://a:1", "http://a:2")))
+    notices = SealNotifications(records, EverythingHere(Address("pulsar://a:1", "http://a:2")))
     await notices.prepare(SEAL)
     assert (notices.ready(SEAL.segment.name), records.reads) == (PLAN.children, reads)
 
 
 async def test_without_a_record_names_say_enough() -> None:
-    notices = SealedNotices(Records(None, None), EverythingHere(Address("pulsar://a:1", "http://a:2")))
+    notices = SealNotifications(Records(None, None), EverythingHere(Address("pulsar://a:1", "http://a:2")))
     await notices.prepare(SEAL)
     told = notices.ready(SEAL.segment.name)
     assert [(one.segment_id, one.hash_range, one.parent_ids) for one in told] == [

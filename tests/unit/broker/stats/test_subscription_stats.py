@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from anabranch.broker.stats.subscription_stats import StatsOptions, consumer_stats, rate_since, subscription_stats, when
 from anabranch.broker.subscription.consumer import SubscriptionType
-from anabranch.broker.topic.non_persistent_topic import MemoryTopic
-from anabranch.broker.topic_registry.rate_sampler import SubscriptionBook
+from anabranch.broker.topic.non_persistent_topic import NonPersistentTopic
+from anabranch.broker.topic_registry.rate_sampler import SubscriptionSample
 from anabranch.model.names import TopicName
 from tests.support.in_memory.broker import BrokerWorld
 from tests.support.in_memory.broker_fakes import RecordingPeer, make_consumer
@@ -18,9 +18,9 @@ async def test_one_that_keeps_nothing_shows_the_keys_of_one_that_does() -> None:
     topic = await world.topic()
     kept, _ = await world.subscribe(topic, "s", SubscriptionType.SHARED)
     name = TopicName.parse("non-persistent://t/n/m")
-    memory = MemoryTopic(name, settings=world.settings, clock=world.clock, stir=world.topics.stirred.note)
+    memory = NonPersistentTopic(name, settings=world.settings, clock=world.clock, stir=world.topics.stirred.note)
     passing, _ = await memory.subscribe(world.request("s", SubscriptionType.SHARED), RecordingPeer())
-    book, now_ms = SubscriptionBook(), world.clock.now_ms()
+    book, now_ms = SubscriptionSample(), world.clock.now_ms()
     stored = await subscription_stats(topic, kept, book, now_ms, StatsOptions())
     shown = await subscription_stats(memory, passing, book, now_ms, StatsOptions())
     assert stored.keys() - OPTIONAL == shown.keys() - OPTIONAL
@@ -33,7 +33,7 @@ async def test_options_say_what_is_left_out_and_what_is_read() -> None:
     topic = await world.topic()
     subscription, _ = await world.subscribe(topic, "s", SubscriptionType.KEY_SHARED)
     await world.publish(topic, 1, 2)
-    book, now_ms = SubscriptionBook(), world.clock.now_ms()
+    book, now_ms = SubscriptionSample(), world.clock.now_ms()
     full = await subscription_stats(topic, subscription, book, now_ms, StatsOptions(earliest_time=True))
     brief = await subscription_stats(
         topic, subscription, book, now_ms, StatsOptions(subscription_backlog_size=False, exclude_consumers=True)

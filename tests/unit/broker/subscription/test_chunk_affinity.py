@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from anabranch.broker.subscription.chunk_affinity import KNOWN_MAX, Chunk, ChunkOwners
+from anabranch.broker.subscription.chunk_affinity import KNOWN_MAX, Chunk, ChunkAffinity
 from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
 from anabranch.broker.subscription.entry_metadata import chunk_of
 from anabranch.client.messages.chunking import entries_of
-from anabranch.client.messages.outgoing import Record, Style
+from anabranch.client.messages.outgoing import EntryFormat, OutgoingMessage
 from anabranch.model.position import Position
 from anabranch.protocol.entry import build_batch, build_entry
 from anabranch.storage.topic.topic_log import StoredEntry
@@ -88,7 +88,7 @@ def test_a_rest_without_its_beginning_goes_to_anybody() -> None:
 
 
 def test_owners_are_forgotten_when_all_is_delivered_or_there_are_too_many() -> None:
-    owners: ChunkOwners[str] = ChunkOwners()
+    owners: ChunkAffinity[str] = ChunkAffinity()
     owners.delivered(Chunk("a", 0, 2), "x")
     assert owners.owner(Chunk("a", 1, 2)) == "x"
     assert owners.owner(Chunk("a", 0, 2)) is None, "it begins anew"
@@ -106,7 +106,7 @@ def test_chunks_are_found_in_entries() -> None:
     def stored(data: bytes) -> StoredEntry:
         return StoredEntry(Position(1, 1), 1, data)
 
-    made = entries_of(Record(7, b"x" * 3000), Style("p", chunk_bytes=900), 1500)
+    made = entries_of(OutgoingMessage(7, b"x" * 3000), EntryFormat("p", chunk_bytes=900), 1500)
     assert [chunk_of(stored(one.data)) for one in made] == [Chunk("p-7", n, 4) for n in range(4)]
     for whole in (build_entry(b"x"), build_batch([b"x"] * 3), b"", b"nonsense", b"\xd8\x01" * 9):
         assert chunk_of(stored(whole)) is None

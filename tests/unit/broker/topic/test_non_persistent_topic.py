@@ -8,7 +8,7 @@ from anabranch.broker.errors import ConsumerBusy, ProducerBusy, SubscriptionNotF
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.producer_access import AccessMode
 from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
-from anabranch.broker.topic.non_persistent_topic import MemorySubscription, MemoryTopic
+from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.model.errors import NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.protocol.commands import BaseCommand
@@ -24,7 +24,7 @@ NAME = TopicName.parse("non-persistent://public/default/t")
 class Scene:
     def __init__(self) -> None:
         self.world = BrokerWorld()
-        self.topic = MemoryTopic(NAME, settings=self.world.settings, clock=self.world.clock, stir=lambda _: None)
+        self.topic = NonPersistentTopic(NAME, settings=self.world.settings, clock=self.world.clock, stir=lambda _: None)
         self.producer = self.world.producer("filler")
 
     async def subscribe(

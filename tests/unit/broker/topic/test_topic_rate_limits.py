@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.publish.producer import Producer, Publish
-from anabranch.broker.publish.publish_rate_limiter import PublishGate
+from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.consumer import SubscriptionType
 from anabranch.broker.token_bucket import Rate
@@ -25,11 +25,11 @@ FREE = Policies.of({}, BrokerSettings())
 class Scene:
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.gate: PublishGate | None = None
-        self.released: list[tuple[Producer, PublishGate | None]] = []
+        self.gate: PublishRateLimiter | None = None
+        self.released: list[tuple[Producer, PublishRateLimiter | None]] = []
         self.rates = TopicRates(self.clock, lambda one: self.released.append((one, self.gate)), self._gated)
 
-    def _gated(self, gate: PublishGate | None) -> None:
+    def _gated(self, gate: PublishRateLimiter | None) -> None:
         self.gate = gate
 
 

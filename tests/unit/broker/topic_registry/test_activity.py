@@ -7,7 +7,7 @@ from typing import Any
 
 from anabranch.broker.subscription.consumer import SubscriptionType
 from anabranch.broker.topic.topic import Topic
-from anabranch.broker.topic_registry.activity import Stirred
+from anabranch.broker.topic_registry.activity import ActivityTracker
 from anabranch.broker.topic_registry.rate_meter import WINDOW_SECONDS
 from anabranch.broker.topic_registry.rate_sampler import LOOK_SECONDS
 from anabranch.broker.topic_registry.registry import REST_SECONDS
@@ -19,7 +19,7 @@ SWEEP_SECONDS = 5.0
 
 
 def test_each_view_is_told_everything_once() -> None:
-    stirred = Stirred[str]()
+    stirred = ActivityTracker[str]()
     one, other = stirred.view(), stirred.view()
     stirred.note("a")
     assert one.take() == {"a"}

@@ -10,7 +10,7 @@ from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.errors import NamespaceNotFound, TopicFenced, TopicNotFound
 from anabranch.broker.placement import Address, ServedElsewhere
 from anabranch.broker.publish.producer import Publish
-from anabranch.broker.topic.non_persistent_topic import MemoryTopic
+from anabranch.broker.topic.non_persistent_topic import NonPersistentTopic
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import Error, NotAllowed, NotReady
 from anabranch.model.names import TopicName
@@ -72,7 +72,7 @@ async def test_missing_things_are_told_apart() -> None:
 async def test_non_persistent_topics_need_no_log() -> None:
     world = await BrokerWorld().start()
     name = TopicName.parse("non-persistent://public/default/t")
-    assert isinstance(await world.topics.get(name, create=True), MemoryTopic)
+    assert isinstance(await world.topics.get(name, create=True), NonPersistentTopic)
     assert not world.opened
 
 

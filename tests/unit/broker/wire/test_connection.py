@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.name_generator import NameGiver
+from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.services import Address, Services
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
 from anabranch.protocol import pulsar_pb2 as pb
@@ -112,7 +112,7 @@ class Scene:
             catalog=self.world.catalog,
             topics=self.world.topics,
             schemas=new_registry(self.world.store, self.world.catalog, self.world.clock),
-            names=NameGiver("x"),
+            names=NameGenerator("x"),
             address=Address("pulsar://here:1", "http://here:2"),
         )
         self.stream = MemoryStream()

@@ -8,11 +8,11 @@ from anabranch.client.connection.connection_state import (
     Answered,
     Broken,
     Challenged,
+    ConnectionState,
     Event,
     Failed,
     ForConsumer,
     ForProducer,
-    Link,
     Opened,
     State,
     Write,
@@ -31,15 +31,15 @@ def commands(data: bytes) -> list[tuple[int, object]]:
     return [read_command(one.command) for one in FrameDecoder(1 << 20).feed(data)]
 
 
-def opened(now: float = 0.0) -> Link:
-    link = Link(keepalive_s=30)
+def opened(now: float = 0.0) -> ConnectionState:
+    link = ConnectionState(keepalive_s=30)
     link.start(now)
     assert isinstance(link.feed(CONNECTED, now)[0], Opened)
     return link
 
 
 def test_the_greeting() -> None:
-    link = Link()
+    link = ConnectionState()
     ((kind, body),) = commands(link.start(0.0, auth_method="token", auth_data=b"secret"))
     assert kind == BaseCommand.CONNECT
     assert isinstance(body, pb.CommandConnect)
@@ -50,7 +50,7 @@ def test_the_greeting() -> None:
 
 
 def test_a_refused_greeting_is_the_end() -> None:
-    link = Link()
+    link = ConnectionState()
     link.start(0.0)
     (event,) = link.feed(replies.error(0, ServerError.AuthenticationError, "who are you"), 0.0)
     assert isinstance(event, Broken) and isinstance(event.error, NotAuthenticated)

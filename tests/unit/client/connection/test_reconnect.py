@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.client.config import Backoff
 from anabranch.client.connection.connection import Connection
-from anabranch.client.connection.reconnect import URGENT_EVERY_SECONDS, Attachment
+from anabranch.client.connection.reconnect import URGENT_EVERY_SECONDS, ReconnectLoop
 from anabranch.client.errors import (
     ClientError,
     ConsumerBusy,
@@ -79,8 +79,8 @@ class Part:
 @asynccontextmanager
 async def attached(
     part: Part, clock: QuickClock, forgives: tuple[type[ClientError], ...] = ()
-) -> AsyncIterator[Attachment]:
-    made = Attachment(part, part, BACKOFF, clock, Even(), forgives)
+) -> AsyncIterator[ReconnectLoop]:
+    made = ReconnectLoop(part, part, BACKOFF, clock, Even(), forgives)
     task = asyncio.ensure_future(made.run())
     try:
         await made.wait_first(5)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from anabranch.client.consumer.assignment_reconciler import Attach, Detach, Holdings, Stop, Void
+from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Stop, Void
 from anabranch.client.consumer.segment_consumer_effects import Ack
-from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.message import MessageId
 
 
-def holding(*segment_ids: int) -> Holdings:
-    holdings = Holdings()
+def holding(*segment_ids: int) -> AssignmentReconciler:
+    holdings = AssignmentReconciler()
     assert holdings.assigned(segment_ids, generation=4, epoch=1) == [Attach(one) for one in segment_ids]
     return holdings
 
@@ -50,7 +50,7 @@ def test_once_per_seek() -> None:
 
 
 def test_what_was_acknowledged_before_is_never_said() -> None:
-    intake = Intake("t")
+    intake = SegmentConsumerState("t")
     intake.opened()
     intake.ack_cumulative(MessageId("t", 1, 7))
     (said,) = intake.flush()

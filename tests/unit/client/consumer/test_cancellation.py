@@ -15,7 +15,7 @@ import pytest
 
 import anabranch
 from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy, DeadLetter
-from anabranch.client.async_resource import Opening
+from anabranch.client.async_resource import AsyncResource
 from tests.support.in_memory.simulated_loop import LoopClock
 from tests.support.models.broker_model import TLS, TOPIC, URL, ConsumerWorld, WiredLoop, run_wired
 
@@ -29,7 +29,7 @@ class Zero:
         return 0.0
 
 
-def connected() -> Opening[Client]:
+def connected() -> AsyncResource[Client]:
     return anabranch.connect(URL, tls=TLS, connection=QUICK, clock=LoopClock(), chance=Zero())
 
 

@@ -19,13 +19,13 @@ import pytest
 
 import anabranch
 from anabranch import Backoff, Checkpoint, Client, ConnectionPolicy, DeadLetter, Message
-from anabranch.client.async_resource import Opening
+from anabranch.client.async_resource import AsyncResource
 from anabranch.client.consumer.consumer import Consumer
 from tests.support.in_memory.simulated_loop import LoopClock
 from tests.support.models.broker_model import KEYS, TLS, TOPIC, URL, ConsumerWorld, WiredLoop, run_wired
 
 QUICK = ConnectionPolicy(backoff=Backoff(initial=0.01, maximum=0.1), keepalive=30.0)
-PATIENCE = 200.0  # simulated
+RETRY_DELAYS = 200.0  # simulated
 FIRST, SECOND = 9, 8  # messages before and after the split
 MOMENTS = range(3, 30)
 KINDS = ("stream", "queue", "checkpoint")
@@ -65,7 +65,7 @@ class Story:
     async def take(self, consumer: Any, until: int) -> None:
         """Until so many have come in all."""
         while len(self.found) < until:
-            message = await consumer.receive(timeout=PATIENCE)
+            message = await consumer.receive(timeout=RETRY_DELAYS)
             assert message is not None, f"only {sorted(int(one.value) for one in self.found)} came"
             assert len(consumer._inbox) <= self.world.prefetch * 3 + self.world.batch
             if self.pace_s:
@@ -108,7 +108,7 @@ class Story:
                 assert not left, f"segment {store.segment_id}: entries {left} are not acknowledged"
 
 
-def connected() -> Opening[Client]:
+def connected() -> AsyncResource[Client]:
     return anabranch.connect(URL, tls=TLS, connection=QUICK, clock=LoopClock(), chance=Zero())
 
 

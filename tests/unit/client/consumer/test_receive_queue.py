@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.client.consumer.buffer import TURN_MAX, Buffer
+from anabranch.client.consumer.buffer import TURN_MAX, ReceiveQueue
 from anabranch.client.messages.message import Message, Origin
 
 
@@ -13,7 +13,7 @@ def message(n: int) -> Message:
     return Message(Origin("t", 0, n), -1, b"%d" % n, None, {}, None, n)
 
 
-def taken(buffer: Buffer[str]) -> list[tuple[str, int]]:
+def taken(buffer: ReceiveQueue[str]) -> list[tuple[str, int]]:
     found = []
     while one := buffer.take():
         found.append((one[0], one[1].sequence_id))
@@ -21,7 +21,7 @@ def taken(buffer: Buffer[str]) -> list[tuple[str, int]]:
 
 
 def test_a_long_backlog_does_not_starve_the_others() -> None:
-    buffer: Buffer[str] = Buffer()
+    buffer: ReceiveQueue[str] = ReceiveQueue()
     buffer.add("long", [message(n) for n in range(1000)])
     buffer.add("short", [message(5000)])
     order = taken(buffer)
@@ -30,7 +30,7 @@ def test_a_long_backlog_does_not_starve_the_others() -> None:
 
 
 def test_a_held_channel_waits_and_keeps_its_place() -> None:
-    buffer: Buffer[str] = Buffer()
+    buffer: ReceiveQueue[str] = ReceiveQueue()
     buffer.hold("child")
     buffer.add("child", [message(1), message(2)])
     buffer.add("parent", [message(0)])
@@ -50,7 +50,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 def test_nothing_is_lost_reordered_or_counted_wrong(steps: list[tuple[str, int, int]]) -> None:
-    buffer: Buffer[int] = Buffer()
+    buffer: ReceiveQueue[int] = ReceiveQueue()
     model: dict[int, list[int]] = {channel: [] for channel in range(4)}
     held: set[int] = set()
     last = 0
@@ -88,7 +88,7 @@ def test_nothing_is_lost_reordered_or_counted_wrong(steps: list[tuple[str, int, 
 
 
 def test_a_channel_is_let_go_when_the_last_reason_is_gone() -> None:
-    buffer: Buffer[str] = Buffer()
+    buffer: ReceiveQueue[str] = ReceiveQueue()
     buffer.hold("c")
     buffer.hold("c", "schema 1")
     buffer.hold("c", "schema 2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
-from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.messages.message import Message
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_batch, build_entry
@@ -26,8 +26,8 @@ def batch(count: int) -> bytes:
     return build_batch([b"%d" % n for n in range(count)], keys=["k"] * count)
 
 
-def opened(prefetch: int = 10) -> Intake:
-    intake = Intake(TOPIC, prefetch=prefetch)
+def opened(prefetch: int = 10) -> SegmentConsumerState:
+    intake = SegmentConsumerState(TOPIC, prefetch=prefetch)
     assert intake.opened() == [Flow(prefetch)]
     return intake
 

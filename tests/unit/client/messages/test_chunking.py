@@ -10,24 +10,24 @@ import pytest
 
 from anabranch.client.config import Batching
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
-from anabranch.client.consumer.segment_consumer_state import Intake
+from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.errors import MessageTooLarge, TimedOut, refusal
 from anabranch.client.messages.chunking import Assembly, Whole, entries_of
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message
-from anabranch.client.messages.outgoing import Entry, Record, Style
+from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage
 from anabranch.client.producer.credits import Credits
 from anabranch.client.producer.segment_producer_state import Effect as LaneEffect
-from anabranch.client.producer.segment_producer_state import Failed, Lane, Stored, Transmit
+from anabranch.client.producer.segment_producer_state import Failed, SegmentProducerState, Stored, Transmit
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import build_batch, build_entry, metadata, parts
 
 MAX = 1000
-CHUNKED = Style("p", chunk_bytes=10_000)
+CHUNKED = EntryFormat("p", chunk_bytes=10_000)
 
 
-def cut(value: bytes, *, sequence: int = 7, style: Style = CHUNKED) -> list[Entry]:
-    return entries_of(Record(sequence, value, "k", {"a": "b"}), style, MAX)
+def cut(value: bytes, *, sequence: int = 7, style: EntryFormat = CHUNKED) -> list[Entry]:
+    return entries_of(OutgoingMessage(sequence, value, "k", {"a": "b"}), style, MAX)
 
 
 def body(entry: int, redeliveries: int = 0) -> pb.CommandMessage:
@@ -35,8 +35,8 @@ def body(entry: int, redeliveries: int = 0) -> pb.CommandMessage:
     return pb.CommandMessage(consumer_id=1, message_id=identity, redelivery_count=redeliveries)
 
 
-def opened(*, is_shared: bool = False) -> Intake:
-    intake = Intake("t", prefetch=100, is_shared=is_shared)
+def opened(*, is_shared: bool = False) -> SegmentConsumerState:
+    intake = SegmentConsumerState("t", prefetch=100, is_shared=is_shared)
     assert intake.opened() == [Flow(100)]
     return intake
 
@@ -66,26 +66,26 @@ def test_chunks_fit_and_say_what_they_belong_to() -> None:
 
 
 def test_a_message_that_packs_small_enough_is_not_cut() -> None:
-    (entry,) = cut(b"x" * 50_000, style=Style("p", Compression.ZSTD))
+    (entry,) = cut(b"x" * 50_000, style=EntryFormat("p", Compression.ZSTD))
     assert (entry.is_chunk, len(entry.records)) == (False, 1)
     assert len(entry.data) < MAX
 
 
 def test_without_chunking_a_large_message_is_refused() -> None:
     with pytest.raises(MessageTooLarge):
-        cut(os.urandom(5000), style=Style("p", Compression.ZSTD))
+        cut(os.urandom(5000), style=EntryFormat("p", Compression.ZSTD))
 
 
-def lane_with_chunks(value: bytes, **options: int) -> tuple[Lane, Record, list[Entry]]:
-    lane = Lane(CHUNKED, Batching(max_messages=3), **options)
+def lane_with_chunks(value: bytes, **options: int) -> tuple[SegmentProducerState, OutgoingMessage, list[Entry]]:
+    lane = SegmentProducerState(CHUNKED, Batching(max_messages=3), **options)
     lane.opened(message_bytes_max=MAX)
-    record = Record(1, value, deadline=10.0)
-    lane.append(Record(0, b"before"))
+    record = OutgoingMessage(1, value, deadline=10.0)
+    lane.append(OutgoingMessage(0, b"before"))
     effects = lane.append(record)
     return lane, record, [one.entry for one in effects if isinstance(one, Transmit)]
 
 
-def stored(effects: Sequence[LaneEffect]) -> list[tuple[list[Record], int, int]]:
+def stored(effects: Sequence[LaneEffect]) -> list[tuple[list[OutgoingMessage], int, int]]:
     return [([*one.records], one.ledger, one.position) for one in effects if isinstance(one, Stored)]
 
 
@@ -109,7 +109,7 @@ def test_after_a_loss_the_chunks_without_receipt_go_again() -> None:
 
 def test_a_refused_chunk_ends_its_message_and_nothing_else() -> None:
     lane, record, _ = lane_with_chunks(os.urandom(5000), in_flight_bytes_max=2200)
-    after = Record(2, b"after")
+    after = OutgoingMessage(2, b"after")
     lane.append(after)
     lane.flush()
     effects = lane.refused(1, refusal(pb.NotAllowedError, "no"))
@@ -128,9 +128,9 @@ def test_a_late_message_in_chunks_fails_once() -> None:
 
 def test_a_batch_that_is_refused_fails_by_its_highest_id() -> None:
     """Brokers name the highest sequence id of what they refuse."""
-    lane = Lane("p", Batching(max_messages=2))
+    lane = SegmentProducerState("p", Batching(max_messages=2))
     lane.opened()
-    pair = [Record(0, b"a"), Record(1, b"b")]
+    pair = [OutgoingMessage(0, b"a"), OutgoingMessage(1, b"b")]
     for one in pair:
         lane.append(one)
     (failed,) = lane.refused(1, refusal(pb.NotAllowedError, "no"))
@@ -138,9 +138,9 @@ def test_a_batch_that_is_refused_fails_by_its_highest_id() -> None:
 
 
 def test_a_lane_stops_when_the_brokers_credits_are_used_up() -> None:
-    lane = Lane("p", Batching(max_messages=1))
+    lane = SegmentProducerState("p", Batching(max_messages=1))
     lane.opened(credits=Credits(10_000, 2))
-    sent = [one for n in range(4) for one in lane.append(Record(n, b"x")) if isinstance(one, Transmit)]
+    sent = [one for n in range(4) for one in lane.append(OutgoingMessage(n, b"x")) if isinstance(one, Transmit)]
     assert [one.entry.first for one in sent] == [0, 1]
     assert [one for one in lane.receipt(0, 5, 0) if isinstance(one, Transmit)] == [], "no room came back with it"
     lane.credited(len(sent[0].entry.data), 1)
@@ -168,7 +168,7 @@ def test_chunks_become_one_message_with_one_permit() -> None:
 @pytest.mark.parametrize("kind", [Compression.ZSTD, Compression.ZLIB])
 def test_a_packed_message_is_opened_when_it_is_whole(kind: Compression) -> None:
     value = random.Random(1).randbytes(6000) + bytes(6000)
-    entries = cut(value, style=Style("p", kind, chunk_bytes=800))
+    entries = cut(value, style=EntryFormat("p", kind, chunk_bytes=800))
     assert len(entries) > 3
     intake = opened()
     found = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n), entry.data))]
@@ -177,7 +177,7 @@ def test_a_packed_message_is_opened_when_it_is_whole(kind: Compression) -> None:
 
 def test_messages_of_several_producers_mix() -> None:
     values = {name: os.urandom(4000) for name in ("a", "b", "c")}
-    streams = [cut(value, style=Style(name, chunk_bytes=10_000)) for name, value in values.items()]
+    streams = [cut(value, style=EntryFormat(name, chunk_bytes=10_000)) for name, value in values.items()]
     mixed = [entry for row in zip(*streams, strict=True) for entry in row]
     intake = opened()
     found = [m for n, entry in enumerate(mixed) for m in delivered(intake.delivered(body(n), entry.data))]

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.client.errors import BadOption
 from anabranch.client.messages.compression import FLOOR_BYTES, Compression, packed, unpacked
-from anabranch.client.messages.outgoing import Record, Style
+from anabranch.client.messages.outgoing import EntryFormat, OutgoingMessage
 from anabranch.client.producer.open_batch import sealed
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import messages_of, parts
@@ -46,8 +46,8 @@ def test_small_and_random_bodies_stay_plain(kind: Compression) -> None:
 @pytest.mark.parametrize("kind", CODECS)
 @pytest.mark.parametrize("count", [1, 300])
 def test_entries_say_how_they_are_packed(kind: Compression, count: int) -> None:
-    records = [Record(n, BODY[: 20_000 // count + n], "k") for n in range(count)]
-    entry = sealed(records, Style("p", kind))
+    records = [OutgoingMessage(n, BODY[: 20_000 // count + n], "k") for n in range(count)]
+    entry = sealed(records, EntryFormat("p", kind))
     of, data = parts(entry.data)
     assert (of.compression, of.num_messages_in_batch) == (kind.number, count)
     assert len(data) < of.uncompressed_size

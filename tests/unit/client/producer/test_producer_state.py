@@ -13,12 +13,12 @@ import pytest
 
 from anabranch.client.config import Batching
 from anabranch.client.errors import Closed, NotAuthorized, TimedOut
-from anabranch.client.messages.outgoing import Record
+from anabranch.client.messages.outgoing import OutgoingMessage
 from anabranch.client.producer.ancestry import Ancestor, Ancestry, successors
-from anabranch.client.producer.producer_effects import AskLayout, Drop, Farewell, On, Open, Reopen, Track
-from anabranch.client.producer.producer_state import Lanes
-from anabranch.client.producer.segment_producer_state import Failed, Lane, Stored
-from anabranch.client.producer.segment_router import Ring
+from anabranch.client.producer.producer_effects import AskLayout, CloseRequest, Drop, On, Open, Reopen, SegmentLane
+from anabranch.client.producer.producer_state import ProducerState
+from anabranch.client.producer.segment_producer_state import Failed, SegmentProducerState, Stored
+from anabranch.client.producer.segment_router import SegmentRouter
 from anabranch.client.topic.topic_view import TopicView, synthetic_view
 from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import NO_LIMITS, Layout
@@ -31,7 +31,7 @@ from tests.support.models.producer_model import HASHES, KEYS, MAX_BYTES, TOPIC, 
 REGULAR = TopicName.parse("persistent://public/default/x")
 
 
-def attached(world: LanesWorld) -> list[Track]:
+def attached(world: LanesWorld) -> list[SegmentLane]:
     for track in list(world.lines):
         world.ask(track)
         world.hear(track, 10)
@@ -132,13 +132,13 @@ def test_scenario_32_no_duplicates_over_two_generations_and_cut_lines(answers: t
 # -- single rules
 
 
-def record(key: str | None, order: int, **fields: object) -> Record:
+def record(key: str | None, order: int, **fields: object) -> OutgoingMessage:
     hashed = -1 if key is None else HASHES[key]
-    return Record(order, b"x", key, hash=hashed, order=order, **fields)  # type: ignore[arg-type]  # fields of Record
+    return OutgoingMessage(order, b"x", key, hash=hashed, order=order, **fields)  # type: ignore[arg-type]  # fields of Record
 
 
-def lanes_on(view: TopicView) -> tuple[Lanes, list[Track]]:
-    lanes = Lanes(lambda: Lane("p", Batching(max_messages=1)))
+def lanes_on(view: TopicView) -> tuple[ProducerState, list[SegmentLane]]:
+    lanes = ProducerState(lambda: SegmentProducerState("p", Batching(max_messages=1)))
     tracks = [effect.track for effect in lanes.viewed(view) if isinstance(effect, Open)]
     for track in tracks:
         lanes.opened(track, MAX_BYTES, None, None if view.is_synthetic else Ancestry())
@@ -221,7 +221,7 @@ def test_scenario_31_migration_keeps_keys_behind_all_partitions() -> None:
         lanes.append(record(key, n))
     migrated = applied(regular.layout, plan_migration(regular.layout, now_ms=1, limits=NO_LIMITS))
     effects = lanes.viewed(TopicView(TOPIC, migrated))
-    assert {type(effect) for effect in effects} == {Open, Farewell}
+    assert {type(effect) for effect in effects} == {Open, CloseRequest}
     children = list(lanes.active)
     lanes.opened(children[0], MAX_BYTES, None, Ancestry())
     track, wanted = lanes.append(record(next(key for key in KEYS if not HASHES[key] & 0x8000), 99))
@@ -290,11 +290,13 @@ def test_successors_follow_seals_in_a_row_and_leave_out_what_does_not_fit() -> N
 @pytest.mark.parametrize("routing", [RANGE_LOW16, RANGE_HIGH16, MOD_N])
 def test_the_ring_routes_as_the_layout_says(routing: Routing) -> None:
     layout = replace(split(Layout.initial(3, now_ms=0), 1, ways=4), routing=routing)
-    tracks = {one.segment_id: Track(one, Lane("p", Batching()), one.hash_range) for one in layout.active}
+    tracks = {
+        one.segment_id: SegmentLane(one, SegmentProducerState("p", Batching()), one.hash_range) for one in layout.active
+    }
     starts = tuple(one.hash_range.start for one in layout.active)
-    ring = Ring(tuple(tracks[one.segment_id] for one in layout.active), layout.routing, starts)
+    ring = SegmentRouter(tuple(tracks[one.segment_id] for one in layout.active), layout.routing, starts)
     for n in range(500):
         raw = key_hash(f"key-{n}")
-        keyed = Record(n, b"", f"key-{n}", hash=raw)
+        keyed = OutgoingMessage(n, b"", f"key-{n}", hash=raw)
         assert ring.route(keyed).segment == layout.route(raw)
-        assert ring.route(Record(n, b"")).segment == layout.route_keyless(n)
+        assert ring.route(OutgoingMessage(n, b"")).segment == layout.route_keyless(n)

@@ -8,9 +8,17 @@ import pytest
 
 from anabranch.client.config import Batching
 from anabranch.client.errors import Closed, MessageTooLarge, TimedOut, refusal
-from anabranch.client.messages.outgoing import Entry, Record, Style
+from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage
 from anabranch.client.producer.open_batch import sealed
-from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Lane, Reconnect, Stored, Transmit
+from anabranch.client.producer.segment_producer_state import (
+    Arm,
+    Effect,
+    Failed,
+    Reconnect,
+    SegmentProducerState,
+    Stored,
+    Transmit,
+)
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import checksum_ok, metadata, split_batch
 from anabranch.protocol.keyhash import murmur3_32
@@ -19,8 +27,8 @@ ONE_BY_ONE = Batching(max_messages=1)
 BY_THREE = Batching(max_messages=3)
 
 
-def record(n: int, **fields: object) -> Record:
-    return Record(n, b"%d" % n, **fields)  # type: ignore[arg-type]  # fields of Record, by name
+def record(n: int, **fields: object) -> OutgoingMessage:
+    return OutgoingMessage(n, b"%d" % n, **fields)  # type: ignore[arg-type]  # fields of Record, by name
 
 
 def sent(effects: object) -> list[list[int]]:
@@ -28,8 +36,8 @@ def sent(effects: object) -> list[list[int]]:
     return [[one.sequence_id for one in e.entry.records] for e in effects if isinstance(e, Transmit)]
 
 
-def opened(batching: Batching = ONE_BY_ONE, **options: int) -> Lane:
-    lane = Lane("p", batching, **options)
+def opened(batching: Batching = ONE_BY_ONE, **options: int) -> SegmentProducerState:
+    lane = SegmentProducerState("p", batching, **options)
     assert list(lane.opened()) == []
     return lane
 
@@ -47,9 +55,9 @@ def test_a_full_batch_goes_out_at_once_and_a_small_one_when_it_is_due() -> None:
 
 def test_a_batch_ends_before_it_would_be_too_large() -> None:
     lane = opened(Batching(max_bytes=300))
-    lane.append(Record(0, b"x" * 150))
-    assert sent(lane.append(Record(1, b"x" * 100))) == [[0]]
-    assert sent(lane.append(Record(2, b"x" * 500))) == [[1], [2]]
+    lane.append(OutgoingMessage(0, b"x" * 150))
+    assert sent(lane.append(OutgoingMessage(1, b"x" * 100))) == [[0]]
+    assert sent(lane.append(OutgoingMessage(2, b"x" * 500))) == [[1], [2]]
 
 
 def test_messages_join_an_open_batch_and_no_other() -> None:
@@ -149,7 +157,7 @@ def test_a_refused_message_fails_alone_a_terminated_topic_fails_all() -> None:
 
 
 def test_closing_fails_what_is_left_in_order() -> None:
-    lane = Lane("p", BY_THREE)
+    lane = SegmentProducerState("p", BY_THREE)
     for n in range(5):
         lane.append(record(n))
     (failed,) = lane.fail(Closed("x"))
@@ -158,10 +166,10 @@ def test_closing_fails_what_is_left_in_order() -> None:
 
 
 def test_too_large_is_told_before_anything_is_taken() -> None:
-    lane = Lane("p", BY_THREE)
+    lane = SegmentProducerState("p", BY_THREE)
     lane.opened(message_bytes_max=1000)
     with pytest.raises(MessageTooLarge):
-        lane.append(Record(0, b"x" * 1000))
+        lane.append(OutgoingMessage(0, b"x" * 1000))
     assert lane.is_idle
 
 
@@ -174,10 +182,10 @@ def test_a_delayed_message_has_an_entry_of_its_own_in_its_place() -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_entry_reads_back_as_it_was_written(count: int) -> None:
     records = [
-        Record(7, b"one", "k", {"a": "b"}, event_time_ms=9, publish_time_ms=3),
-        Record(9, b"two", b"\xff\x00"),
+        OutgoingMessage(7, b"one", "k", {"a": "b"}, event_time_ms=9, publish_time_ms=3),
+        OutgoingMessage(9, b"two", b"\xff\x00"),
     ][:count]
-    entry = sealed(records, Style("me"))
+    entry = sealed(records, EntryFormat("me"))
     of, batch = metadata(entry.data), split_batch(entry.data)
     assert checksum_ok(entry.data)
     assert (of.producer_name, of.sequence_id, of.publish_time) == ("me", 7, 3)
@@ -192,7 +200,7 @@ def test_an_entry_reads_back_as_it_was_written(count: int) -> None:
 
 @pytest.mark.parametrize("key", [None, "", "customer-1", "日本語" * 60])
 def test_the_short_way_writes_what_protobuf_writes(key: str | None) -> None:
-    entry: Entry = sealed([Record(300, b"x" * 200, key), Record(301, b"", key)], Style("p"))
+    entry: Entry = sealed([OutgoingMessage(300, b"x" * 200, key), OutgoingMessage(301, b"", key)], EntryFormat("p"))
     for n, one in enumerate(split_batch(entry.data)):
         expected = pb.SingleMessageMetadata(payload_size=0 if n else 200, sequence_id=300 + n, partition_key=key)
         assert one.metadata == expected
@@ -200,7 +208,7 @@ def test_the_short_way_writes_what_protobuf_writes(key: str | None) -> None:
 
 def test_a_loss_empties_the_window() -> None:
     lane = opened(in_flight_bytes_max=300)
-    effects = [effect for n in range(4) for effect in lane.append(Record(n, b"x" * 80))]
+    effects = [effect for n in range(4) for effect in lane.append(OutgoingMessage(n, b"x" * 80))]
     before = sent(effects)
     assert 1 < len(before) < 4
     lane.lost()

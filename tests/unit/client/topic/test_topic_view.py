@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.client.topic.topic_view import Served, Sightings, TopicView, UnreadableLayout, read_view, synthetic_view
+from anabranch.client.topic.topic_view import (
+    LayoutFilter,
+    Served,
+    TopicView,
+    UnreadableLayout,
+    read_view,
+    synthetic_view,
+)
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_migration
@@ -87,7 +94,7 @@ def test_a_regular_topic_is_a_synthetic_layout_whoever_builds_it() -> None:
 def test_scenario_33_an_older_epoch_is_ignored_an_equal_one_counts() -> None:
     first = Layout.initial(1, now_ms=0)
     second = split(first, 0)
-    sightings = Sightings()
+    sightings = LayoutFilter()
     assert sightings.saw(view(first)) and sightings.saw(view(second))
     assert not sightings.saw(view(first))
     assert sightings.saw(view(second))
@@ -96,7 +103,7 @@ def test_scenario_33_an_older_epoch_is_ignored_an_equal_one_counts() -> None:
 
 @pytest.mark.parametrize("incarnation", [0, 1])
 def test_scenario_34_a_topic_made_again_is_another_one(incarnation: int) -> None:
-    sightings = Sightings()
+    sightings = LayoutFilter()
     sightings.saw(view(split(Layout.initial(1, now_ms=0), 0), incarnation))
     again = Layout.initial(1, now_ms=99)
     assert sightings.saw(view(again, 2 * incarnation))
@@ -104,7 +111,7 @@ def test_scenario_34_a_topic_made_again_is_another_one(incarnation: int) -> None
 
 
 def test_a_migrated_topic_is_the_same_one_though_its_epoch_is_no_higher() -> None:
-    sightings = Sightings()
+    sightings = LayoutFilter()
     regular = synthetic_view(REGULAR, 2, 0)
     sightings.saw(regular)
     migrated = applied(regular.layout, plan_migration(regular.layout, now_ms=1, limits=NO_LIMITS))
@@ -113,7 +120,7 @@ def test_a_migrated_topic_is_the_same_one_though_its_epoch_is_no_higher() -> Non
 
 
 def test_partitions_grow_and_nothing_else_is_news() -> None:
-    sightings = Sightings()
+    sightings = LayoutFilter()
     assert sightings.saw(synthetic_view(REGULAR, 2, 0))
     assert not sightings.saw(synthetic_view(REGULAR, 2, 1))
     assert sightings.saw(synthetic_view(REGULAR, 3, 2))

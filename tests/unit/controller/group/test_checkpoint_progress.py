@@ -19,7 +19,7 @@ from anabranch.controller.group.group_events import (
     SaveProgressAt,
 )
 from anabranch.controller.group.group_record import GroupRecord
-from anabranch.controller.group.group_state import PROGRESS_MS, Group
+from anabranch.controller.group.group_state import PROGRESS_MS, GroupState
 from anabranch.controller.group.retention_holds import wanted
 from anabranch.model.layout import Layout
 from anabranch.model.position import EARLIEST, Position
@@ -34,7 +34,7 @@ class Bench:
     """A group with one member, `a`, that has both segments; every save is done when the test says so."""
 
     def __init__(self, stored: GroupRecord | None = None) -> None:
-        self.group, self.now_ms, self.stamp = Group("life", 1, grace_ms=1_000), 10_000, 0
+        self.group, self.now_ms, self.stamp = GroupState("life", 1, grace_ms=1_000), 10_000, 0
         self.tell(GroupSeen(stored, 0), save=True)
         self.tell(LayoutTold(Layout.initial(2, now_ms=0)), save=True)
         self.told = self.tell(Registered("a", 1), save=True)

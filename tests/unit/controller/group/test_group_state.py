@@ -27,7 +27,7 @@ from anabranch.controller.group.group_events import (
     SaveGroup,
 )
 from anabranch.controller.group.group_record import BadGroup, GroupRecord
-from anabranch.controller.group.group_state import Group
+from anabranch.controller.group.group_state import GroupState
 from anabranch.controller.topic.operation_events import StepDown
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.replacement import plan_split, replaced, reserved
@@ -36,7 +36,7 @@ from anabranch.model.segment import Seal
 
 class Bench:
     def __init__(self, term: int = 1, stored: GroupRecord | None = None, stamp: int | None = None) -> None:
-        self.group = Group("life", term, grace_ms=100)
+        self.group = GroupState("life", term, grace_ms=100)
         self.stored, self.stamp, self.now_ms = stored, stamp, 0
         assert self.group.begin() == [ReadGroup()]
 
@@ -167,7 +167,7 @@ def test_generations_of_a_new_life_begin_above_those_of_the_old() -> None:
     old = Bench()
     old.lead(two())
     old.tell(Registered("a", 1))
-    heir = Group("another", 2, first_generation=1 << 32)
+    heir = GroupState("another", 2, first_generation=1 << 32)
     (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
     assert isinstance(save, SaveGroup)
     assert save.record.assignment.generation == 1 << 32
@@ -277,7 +277,7 @@ class TestSuccessor:
     def test_adopts_what_its_predecessor_wrote_at_the_last_moment(self) -> None:
         old = Bench()
         old.lead(two())
-        heir = Group("life", 2, grace_ms=100)
+        heir = GroupState("life", 2, grace_ms=100)
         (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
         assert isinstance(save, SaveGroup)
         old.tell(Registered("a", 1))  # told, so it must hold
@@ -312,7 +312,7 @@ class TestSuccessor:
         old = Bench()
         old.lead(two())
         old.tell(Registered("a", 1))
-        heir = Group("another", 2)
+        heir = GroupState("another", 2)
         (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
         assert isinstance(save, SaveGroup)
         assert save.record == GroupRecord("another", 2)

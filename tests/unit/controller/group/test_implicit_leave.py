@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from anabranch.controller.group.implicit_leave import Farewells
+from anabranch.controller.group.implicit_leave import ImplicitLeaveDetector
 
 
 def test_whoever_closed_all_its_readers_is_gone() -> None:
-    told = Farewells()
+    told = ImplicitLeaveDetector()
     told.given(1, [4, 5])
     told.given(2, [6])
     assert [told.closed(1, 4), told.closed(1, 4), told.closed(1, 5)] == [False, False, True]
@@ -14,7 +14,7 @@ def test_whoever_closed_all_its_readers_is_gone() -> None:
 
 
 def test_what_was_taken_from_it_says_nothing() -> None:
-    told = Farewells()
+    told = ImplicitLeaveDetector()
     told.given(1, [4, 5])
     told.given(1, [4])
     assert not told.closed(1, 5)
@@ -23,7 +23,7 @@ def test_what_was_taken_from_it_says_nothing() -> None:
 
 
 def test_what_is_given_again_is_not_closed() -> None:
-    told = Farewells()
+    told = ImplicitLeaveDetector()
     told.given(1, [4, 5])
     assert not told.closed(1, 4)
     told.given(1, [5])
@@ -32,7 +32,7 @@ def test_what_is_given_again_is_not_closed() -> None:
 
 
 def test_what_it_keeps_stays_closed() -> None:
-    told = Farewells()
+    told = ImplicitLeaveDetector()
     told.given(1, [4, 5])
     assert not told.closed(1, 4)
     told.given(1, [4, 5, 6])
@@ -40,7 +40,7 @@ def test_what_it_keeps_stays_closed() -> None:
 
 
 def test_the_forgotten_begin_anew() -> None:
-    told = Farewells()
+    told = ImplicitLeaveDetector()
     told.given(1, [4])
     told.forget(1)
     assert not told.closed(1, 4)

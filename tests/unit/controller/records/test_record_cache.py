@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 
-from anabranch.controller.records.record_cache import RecordMemo
+from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import BadTopicRecord, decode_record, encode_record, record_json
 from anabranch.model.layout import Layout
@@ -32,7 +32,7 @@ class Place:
 @settings(max_examples=40, deadline=None)
 @given(histories(steps_max=8))
 def test_a_growing_record_is_written_and_read_as_if_for_the_first_time(lives: list[Layout]) -> None:
-    writer, reader = RecordMemo(), RecordMemo()
+    writer, reader = RecordCache(), RecordCache()
     for layout in lives:
         record = TopicRecord(layout, 7, {"team": "ä"}, garbage=tuple(layout.active[:1]), extra={"later": [1]})
         data = writer.encode(KEY, record)
@@ -45,7 +45,7 @@ def test_a_growing_record_is_written_and_read_as_if_for_the_first_time(lives: li
 def test_segments_that_did_not_change_are_the_same_objects() -> None:
     before = Layout.initial(3, now_ms=0)
     after = split(before, 1)
-    memo = RecordMemo()
+    memo = RecordCache()
     known = memo.decode(KEY, encode_record(TopicRecord(before)))
     found = memo.decode(KEY, encode_record(TopicRecord(after)))
     assert found.layout == after
@@ -53,7 +53,7 @@ def test_segments_that_did_not_change_are_the_same_objects() -> None:
 
 
 def test_a_text_that_was_never_stored_is_no_fact_about_the_store() -> None:
-    memo, stored = RecordMemo(), TopicRecord(Layout.initial(1, now_ms=0), leader_term=3)
+    memo, stored = RecordCache(), TopicRecord(Layout.initial(1, now_ms=0), leader_term=3)
     memo.encode(KEY, replace(stored, leader_term=4))  # refused by the store
     assert memo.decode(KEY, encode_record(stored)) == stored
     with pytest.raises(BadTopicRecord):
@@ -64,14 +64,14 @@ def test_a_text_that_was_never_stored_is_no_fact_about_the_store() -> None:
 def test_the_oldest_are_forgotten_first_and_the_last_one_stays() -> None:
     record = TopicRecord(Layout.initial(4, now_ms=0))
     size = len(encode_record(record))
-    memo = RecordMemo(bytes_max=2 * size)
+    memo = RecordCache(bytes_max=2 * size)
     first, second, third = (memo.decode(name, encode_record(record)) for name in "abc")
     assert memo.decode("b", encode_record(record)) is second
     assert memo.decode("c", encode_record(record)) is third
     assert memo.decode("a", encode_record(record)) is not first
     memo.forget("a")
     memo.forget("a")
-    assert RecordMemo(bytes_max=1).decode("a", encode_record(record)) == record
+    assert RecordCache(bytes_max=1).decode("a", encode_record(record)) == record
 
 
 def test_a_changed_segment_has_no_old_forms() -> None:

@@ -36,7 +36,7 @@ from anabranch.controller.topic.operation_events import (
     TellLayout,
     TellPlan,
 )
-from anabranch.controller.topic.operation_workflow import CALLS_MAX, Operations
+from anabranch.controller.topic.operation_workflow import CALLS_MAX, OperationWorkflow
 from anabranch.model.layout import Layout, LayoutLimits
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -49,7 +49,7 @@ class Bench:
     """One leader, answered by hand. `stored` is the record in the store."""
 
     def __init__(self, term: int, stored: TopicRecord, stamp: int = 1, **options: Any) -> None:
-        self.machine = Operations(TOPIC, term, limits=LIMITS, **options)
+        self.machine = OperationWorkflow(TOPIC, term, limits=LIMITS, **options)
         self.stored, self.stamp, self.now_ms = stored, stamp, 1_000
         self.told: list[Effect] = []
         assert self.machine.begin() == [ReadRecord()]

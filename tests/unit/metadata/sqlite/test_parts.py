@@ -23,7 +23,7 @@ from anabranch.metadata.interface import (
 )
 from anabranch.metadata.sqlite import change_feed as sqlite_feed
 from anabranch.metadata.sqlite import change_notifier as doorbell
-from anabranch.metadata.sqlite.change_notifier import MESSAGE_BYTES_MAX, Doorbell
+from anabranch.metadata.sqlite.change_notifier import MESSAGE_BYTES_MAX, ChangeNotifier
 from anabranch.metadata.sqlite.event_log import EVENTS_KEPT, EventLog, Told, read_message
 from anabranch.metadata.sqlite.event_log import told as written
 from anabranch.metadata.sqlite.schema import connect, prepare
@@ -251,7 +251,7 @@ class TestHeartbeat:
 
 class TestBell:
     def test_messages_are_whole_or_nothing(self, tmp_path: Path) -> None:
-        bell, other = Doorbell(tmp_path / "bell", tmp_path), Doorbell(tmp_path / "bell", tmp_path)
+        bell, other = ChangeNotifier(tmp_path / "bell", tmp_path), ChangeNotifier(tmp_path / "bell", tmp_path)
         assert other.message() == b""
         bell.ring(b"1 long message")
         assert other.message() == b"1 long message"

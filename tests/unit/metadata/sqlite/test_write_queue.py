@@ -20,7 +20,7 @@ from anabranch.metadata.interface import (
 from anabranch.metadata.sqlite import write_queue as sqlite_intake
 from anabranch.metadata.sqlite.place import KEY_CHARS_KEPT, PLACES_KEPT, place_of
 from anabranch.metadata.sqlite.store import SqliteStore
-from anabranch.metadata.sqlite.write_queue import Intake
+from anabranch.metadata.sqlite.write_queue import WriteQueue
 from anabranch.metadata.sqlite.writer import Group, Write
 from anabranch.runtime.clock import SystemClock
 
@@ -29,7 +29,7 @@ class Recorder:
     """Stands where the writer's queue is; the test answers."""
 
     def __init__(self) -> None:
-        self.intake = Intake(asyncio.get_running_loop())
+        self.intake = WriteQueue(asyncio.get_running_loop())
         self.handed: list[list[Write]] = []
         self.told: list[Group] = []
         self.intake.start(self.handed.append, self.told.append)

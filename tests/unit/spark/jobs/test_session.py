@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.cli.output.stderr_capture import hushed
+from anabranch.cli.output.stderr_capture import captured_stderr
 from anabranch.spark.jobs.session import NoSpark, addresses, first_cause, open_session
 
 WRAPPED = """An exception was thrown in a Python worker.
@@ -64,24 +64,24 @@ def test_others_are_hushed_and_we_are_not(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = sys.stderr
-    with hushed():
+    with captured_stderr():
         os.write(2, b"noise of another process\n")
         print("our own words", file=sys.stderr)
     assert sys.stderr is before
     assert capfd.readouterr().err == "our own words\n"
     assert not list(tmp_path.iterdir())
-    with pytest.raises(RuntimeError, match="it fails"), hushed():
+    with pytest.raises(RuntimeError, match="it fails"), captured_stderr():
         os.write(2, b"what went wrong\n")
         raise RuntimeError("it fails")
     (kept,) = tmp_path.iterdir()
     assert kept.read_text() == "what went wrong\n"
     assert str(kept) in capfd.readouterr().err
     kept.unlink()
-    with pytest.raises(KeyboardInterrupt), hushed():
+    with pytest.raises(KeyboardInterrupt), captured_stderr():
         os.write(2, b"what is cut short is always loud\n")
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
     assert capfd.readouterr().err == ""
-    with hushed(is_off=True):
+    with captured_stderr(is_off=True):
         os.write(2, b"aloud\n")
     assert capfd.readouterr().err == "aloud\n"

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.model.keyhash import murmur3_32
 from anabranch.model.routing import RingHash
-from anabranch.spark.offsets.key_filter import EVERYTHING, Wanted, read_keys, read_spans
+from anabranch.spark.offsets.key_filter import EVERYTHING, KeyFilter, read_keys, read_spans
 
 LOW, HIGH = RingHash.LOW16, RingHash.HIGH16
 
@@ -27,14 +27,14 @@ def test_what_users_write() -> None:
 
 def test_segments_that_can_have_them() -> None:
     at = {ring: ring.ring_position(murmur3_32(b"ada")) for ring in RingHash}
-    wanted = Wanted(keys=frozenset({b"ada"}))
+    wanted = KeyFilter(keys=frozenset({b"ada"}))
     for ring in RingHash:
         assert wanted.can_be_in((at[ring], at[ring]), ring)
         assert not wanted.can_be_in((at[ring] + 1, 65_535), ring)
-    part = Wanted(spans=((100, 200),))
+    part = KeyFilter(spans=((100, 200),))
     assert part.can_be_in((200, 300), LOW)
     assert not part.can_be_in((201, 300), LOW)
-    assert not Wanted(frozenset({b"ada"}), ((0, 0),)).can_be_in((1, 65_535), LOW)
+    assert not KeyFilter(frozenset({b"ada"}), ((0, 0),)).can_be_in((1, 65_535), LOW)
     assert EVERYTHING.is_all
     assert EVERYTHING.can_be_in((0, 0), LOW)
 
@@ -43,10 +43,10 @@ def test_segments_that_can_have_them() -> None:
 def test_rows_that_are_theirs(ring: RingHash) -> None:
     names = [f"key-{i}".encode() for i in range(200)]
     keys = pa.array([*names, None], pa.binary())
-    some = Wanted(keys=frozenset(names[:3])).mask(keys, ring).to_pylist()
+    some = KeyFilter(keys=frozenset(names[:3])).mask(keys, ring).to_pylist()
     assert some == [True] * 3 + [False] * 198
-    half = Wanted(spans=((0, 0x7FFF),)).mask(keys, ring).to_pylist()
+    half = KeyFilter(spans=((0, 0x7FFF),)).mask(keys, ring).to_pylist()
     assert half == [ring.ring_position(murmur3_32(name)) <= 0x7FFF for name in names] + [False]
     assert 0 < sum(half) < 200
-    both = Wanted(frozenset(names[:100]), ((0, 0x7FFF),)).mask(keys, ring).to_pylist()
+    both = KeyFilter(frozenset(names[:100]), ((0, 0x7FFF),)).mask(keys, ring).to_pylist()
     assert both == [*half[:100]] + [False] * 101

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anabranch.storage.ledger.ledger_files import LEDGER_START
 from anabranch.storage.ledger.record_format import HEADER_BYTES, LEDGER_MAGIC, encode_file_head, encode_header
 from anabranch.storage.ledger.record_runs import plain_run, sound_run
-from anabranch.storage.ledger.record_scanner import Walk
+from anabranch.storage.ledger.record_scanner import RecordScanner
 from tests.support.in_memory.simulated_disk import SimDisk
 
 LEDGER = 9
@@ -28,7 +28,7 @@ def walk(
     disk.dirs.add("/d")
     file = disk.open("/d/f", create=True)
     file.pwritev([data], 0)
-    found = Walk(file, LEDGER, 0, LEDGER_START, block_bytes=block_bytes, count_tail=count_tail)
+    found = RecordScanner(file, LEDGER, 0, LEDGER_START, block_bytes=block_bytes, count_tail=count_tail)
     return [(slot.entry_id, None if slot.payload is None else bytes(slot.payload)) for slot in found]
 
 
