@@ -10,13 +10,14 @@ REQUESTS ?= 20000
 CASES ?= 100000
 FAULT_ROUNDS ?= 5
 SEEDS ?= 10000
+MINUTES ?= 10
 
 # Every test starts processes, and each would compile the whole package again where nothing may be written beside it.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-fast simulate services lint format bench bench-metadata bench-cluster bench-scalable bench-sdk bench-kafka bench-spark soak demo clean
+.PHONY: help setup test test-fast explore simulate services lint format bench bench-metadata bench-cluster bench-scalable bench-sdk bench-kafka bench-spark soak demo clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +32,9 @@ test: $(STAMP)  ## all tests but the soaks
 
 test-fast: $(STAMP)  ## unit and property tests only
 	$(PY) -m pytest -q -n $(WORKERS) -m "not slow and not soak" tests/unit tests/property
+
+explore: $(STAMP)  ## property tests with new examples for MINUTES=10; `make test` repeats the same ones
+	$(PY) -m scripts.explore --minutes $(MINUTES)
 
 simulate: $(STAMP)  ## scalable topics under seeded faults, SEEDS=10000 of them; a failure prints its seed and a trace
 	ANABRANCH_SEEDS=$(SEEDS) $(PY) -m pytest -q -n $(WORKERS) tests/simulation/test_controller_*.py

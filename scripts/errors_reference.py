@@ -72,10 +72,10 @@ ADVICE = (
 
 
 def errors_of(*modules: ModuleType) -> list[type[Error]]:
-    """Those that these modules define; of a package, all its modules."""
+    """Errors that these modules define; of a package, those of all modules below it."""
     found: set[type[Error]] = set()
     for module in modules:
-        inside = pkgutil.iter_modules(module.__path__, f"{module.__name__}.") if hasattr(module, "__path__") else ()
+        inside = pkgutil.walk_packages(module.__path__, f"{module.__name__}.") if hasattr(module, "__path__") else ()
         for one in (module, *(importlib.import_module(info.name) for info in inside)):
             classes = (cls for _, cls in inspect.getmembers(one, inspect.isclass) if issubclass(cls, Error))
             found |= {cls for cls in classes if cls.__module__ == one.__name__ and cls is not Error}

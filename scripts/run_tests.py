@@ -1,8 +1,8 @@
-"""Runs the test suite in parallel; up to three tests that fail there are run once more, alone. Knows pytest, no test.
+"""Runs the test suite in parallel. Up to `SECOND_CHANCES_MAX` tests that fail are run once more, alone.
 
-Thousands of tests with real processes share two cores in `make test`. A test that fails in that crowd and passes by
-itself is **unsteady**: it is named at the end, where nobody can overlook it, and is to be mended, but it does not hold
-up the change beside it. Whatever fails twice, or a run with more than `SECOND_CHANCES_MAX` failures, is a failure.
+Thousands of tests with real processes share two cores in `make test`. A test that fails there and passes alone is
+*unsteady*. The last lines of the output name and count unsteady tests. An unsteady test is a bug, but it does not fail
+the run. A test that fails twice fails the run, and so do more failures than `SECOND_CHANCES_MAX`.
 
     python -m scripts.run_tests [pytest's arguments]
 """
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SECOND_CHANCES_MAX = 3
-TESTS_FAILED = 1  # pytest's exit code; others say that it could not even run
+TESTS_FAILED = 1  # exit code of pytest when tests failed; higher codes mean that pytest could not run
 
 _SUMMARY = re.compile(r"^(?:FAILED|ERROR) (\S+::[^\s\[]+(?:\[.*?\](?= - |$))?)", re.MULTILINE)
 
 
 def failed_tests(output: str) -> list[str]:
-    """The node ids in pytest's short summary, each once."""
+    """Node ids in pytest's short summary, each once."""
     return list(dict.fromkeys(_SUMMARY.findall(output)))
 
 
@@ -31,7 +31,7 @@ def has_second_chance(exit_code: int, failed: Sequence[str]) -> bool:
 
 
 def _pytest(arguments: Sequence[str]) -> tuple[int, str]:
-    """Its exit code and what it printed, which is also passed on as it comes."""
+    """Run pytest, pass its output on line by line, and return its exit code and output."""
     command = [sys.executable, "-m", "pytest", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stdout is not None
@@ -48,10 +48,11 @@ def main(arguments: Sequence[str]) -> int:
     failed = failed_tests(output)
     if not has_second_chance(exit_code, failed):
         return exit_code
-    sys.stdout.write(f"\n{len(failed)} failed among all others; once more, alone:\n")
+    sys.stdout.write(f"\nRunning {len(failed)} failed tests once more, alone:\n")
     exit_code, _ = _pytest(["-q", "-n", "0", *failed])
     if exit_code == 0:
-        sys.stdout.write("".join(f"UNSTEADY, to be mended: {test}\n" for test in failed))
+        sys.stdout.write("".join(f"UNSTEADY {test}\n" for test in failed))
+        sys.stdout.write(f"UNSTEADY: {len(failed)} tests failed in the full run and passed alone; find the cause\n")
     return exit_code
 
 

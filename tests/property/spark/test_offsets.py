@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, Position
+from anabranch.model.routing import RingHash
 from anabranch.spark.offsets import advance as cuts
 from anabranch.spark.offsets import offset as offsets
 from anabranch.spark.offsets import partitions as plan
@@ -125,8 +126,11 @@ class Query:
         return found
 
     def check(self) -> None:
+        """Keys that the query wants have no hole. Others may: a merge can bring them into a segment that is read."""
         for key, numbers in self.seen.items():
-            assert numbers == list(range(len(numbers))), f"key {key} out of order, twice, or with a hole"
+            assert numbers == sorted(set(numbers)), f"key {key} out of order, or twice"
+            if self.wanted.can_be_in((key, key), RingHash.LOW16):
+                assert numbers == list(range(len(numbers))), f"key {key} has a hole"
 
 
 @settings(max_examples=300)
@@ -190,6 +194,7 @@ def test_a_subscription_keeps_what_is_unread_and_what_is_read_may_go(
 
 @settings(max_examples=150)
 @given(topics, histories, st.tuples(st.integers(0, RING - 1), st.integers(0, RING - 1)))
+@example(3, [*[("split", 0)] * 4, ("publish", [0]), ("merge", 0), ("publish", [0])], (1365, 1365))
 def test_a_part_of_the_ring_is_read_whole_and_in_order(
     segments: int, history: list[tuple[str, object]], ends: tuple[int, int]
 ) -> None:
