@@ -17,11 +17,12 @@ import pytest
 
 from anabranch.controller.controllers import Controllers
 from anabranch.controller.interface import LedElsewhere, Start, SubscriptionKind, TopicExists
-from anabranch.controller.records.keys import record_key, registry_key, term_key
+from anabranch.controller.records.keys import registry_key, term_key
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.metadata.interface import Change
 from anabranch.model.errors import Error
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.segment import backing_topic
 from tests.support.in_memory.controllers import TOPIC, Brokers
 from tests.support.in_memory.simulated_loop import run_simulated
@@ -49,7 +50,7 @@ class Life:
     def _written(self, changes: object) -> None:
         for change in changes:  # type: ignore[attr-defined]  # what the memory backend tells
             assert isinstance(change, Change)
-            if change.key == record_key(TOPIC):
+            if change.key == scalable_topic_key(TOPIC):
                 self._check(self.brokers.record())
 
     def _check(self, record: TopicRecord | None) -> None:

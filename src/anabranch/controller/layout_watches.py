@@ -18,12 +18,12 @@ from typing import Protocol, Self
 from anabranch.controller.interface import LayoutListener, LayoutView, TopicExists
 from anabranch.controller.placement import Place, Reachable
 from anabranch.controller.record_store import Records
-from anabranch.controller.records.keys import TOPICS, topic_at
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.interface import ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.layout import Layout
+from anabranch.model.metadata_keys import SCALABLE_TOPICS, scalable_topic_at
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.segment import Segment, backing_topic
 from anabranch.runtime.clock import Clock
@@ -86,7 +86,7 @@ class Watches:
         return sum(len(one.watchers) for one in self._topics.values())
 
     async def __aenter__(self) -> Self:
-        self._watch = self._store.watch(TOPICS)
+        self._watch = self._store.watch(SCALABLE_TOPICS)
         self._tasks.spawn(self._follow(self._watch), "follow")
         return self
 
@@ -119,7 +119,9 @@ class Watches:
         async for change in watch:
             if change.kind is ChangeKind.INVALIDATED:
                 self.look_again()
-            elif (topic := topic_at(change.key)) is not None and (watched := self._topics.get(topic)) is not None:
+            elif (topic := scalable_topic_at(change.key)) is not None and (
+                watched := self._topics.get(topic)
+            ) is not None:
                 self._stir(topic, watched)
 
     def look_again(self) -> None:

@@ -21,16 +21,7 @@ from anabranch.controller.group.group_events import (
 )
 from anabranch.controller.group.group_record import GroupRecord
 from anabranch.controller.interface import TopicExists
-from anabranch.controller.records.keys import (
-    WANTED,
-    group_key,
-    groups_key,
-    namespace_key,
-    record_key,
-    registry_key,
-    topic_at,
-    wanted_key,
-)
+from anabranch.controller.records.keys import PENDING_TOPICS, group_key, groups_key, pending_key, registry_key
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import TopicRecord
@@ -54,6 +45,7 @@ from anabranch.controller.topic.subscription_workflow import (
 )
 from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, VersionMismatch
 from anabranch.model.errors import Error
+from anabranch.model.metadata_keys import scalable_namespace_key, scalable_topic_at, scalable_topic_key
 from anabranch.model.names import TopicName, parse_namespace
 
 log = logging.getLogger(__name__)
@@ -73,23 +65,23 @@ class Records:
         """Raises StoreUnavailable, BadTopicRecord."""
         if sync:
             await self._store.sync()
-        key = record_key(topic)
+        key = scalable_topic_key(topic)
         found = await self._store.get(key)
         return None if found is None else self._memo.decode(key, found.value)
 
     async def create(self, topic: TopicName, record: TopicRecord) -> None:
         try:
-            await self._store.put(record_key(topic), encode_record(record), expected=ABSENT)
+            await self._store.put(scalable_topic_key(topic), encode_record(record), expected=ABSENT)
         except VersionMismatch as taken:
             raise TopicExists(f"{topic} exists already") from taken
 
     async def give_way(self, topic: TopicName, record: TopicRecord) -> None:
         """A record that was never led goes, if it is still as it was read. Raises StoreUnavailable."""
-        found = await self._store.get(record_key(topic))
+        found = await self._store.get(scalable_topic_key(topic))
         if found is None or decode_record(found.value) != record:
             return
         try:
-            await self._store.delete(record_key(topic), expected=found.version)
+            await self._store.delete(scalable_topic_key(topic), expected=found.version)
         except (VersionMismatch, KeyMissing):
             return
 
@@ -97,9 +89,9 @@ class Records:
         """Every scalable topic there, by name. Raises StoreUnavailable."""
         parse_namespace(namespace)
         found: dict[TopicName, TopicRecord] = {}
-        async for page in self._store.bulk_scan(namespace_key(namespace)):
+        async for page in self._store.bulk_scan(scalable_namespace_key(namespace)):
             for key, stored in page:
-                topic = topic_at(key)
+                topic = scalable_topic_at(key)
                 if topic is not None:
                     found[topic] = decode_record(stored.value)
         return dict(sorted(found.items(), key=lambda item: str(item[0])))
@@ -107,7 +99,7 @@ class Records:
     async def load(self, topic: TopicName) -> RecordSeen | RecordUnread:
         try:
             await self._store.sync()
-            found = await self._store.get(key := record_key(topic))
+            found = await self._store.get(key := scalable_topic_key(topic))
             if found is None:
                 return RecordSeen(None, 0)
             return RecordSeen(self._memo.decode(key, found.value), found.version)
@@ -117,7 +109,7 @@ class Records:
 
     async def save(self, topic: TopicName, effect: SaveRecord) -> RecordSaved | RecordDoubtful:
         try:
-            data = self._memo.encode(key := record_key(topic), effect.record)
+            data = self._memo.encode(key := scalable_topic_key(topic), effect.record)
             return RecordSaved(await self._store.put(key, data, expected=effect.expected))
         except Error as error:
             _doubt(topic, "topic record", error)
@@ -133,15 +125,15 @@ class Records:
             found = await self._store.get(registry_key(topic))
             if found is not None and Registry.decode(found.value).incarnation == effect.incarnation:
                 await self._store.delete(registry_key(topic), expected=found.version)
-            await self._store.delete(record_key(topic), expected=effect.expected)
+            await self._store.delete(scalable_topic_key(topic), expected=effect.expected)
         except KeyMissing:
             return RecordDoubtful()  # somebody else is at it: what is read next decides
         except Error as error:
             _doubt(topic, "removal of the topic record", error)
             return RecordDoubtful()
-        self._memo.forget(record_key(topic))
+        self._memo.forget(scalable_topic_key(topic))
         try:
-            await self._forget(wanted_key(topic))
+            await self._forget(pending_key(topic))
             await self._offices.lay_down(topic, term)
         except Error as error:  # a few bytes stay until the name is used again; the topic is gone all the same
             log.warning("traces of a deleted topic stay", extra={"topic": str(topic), "reason": error.reason})
@@ -205,15 +197,15 @@ class Records:
     # who is wanted ----------------------------------------------------------------------------------------------------
     async def want(self, topic: TopicName, at_ms: int) -> None:
         """From `at_ms` on somebody must lead it. Raises StoreUnavailable."""
-        await self._store.put(wanted_key(topic), str(at_ms).encode(), expected=ANY)
+        await self._store.put(pending_key(topic), str(at_ms).encode(), expected=ANY)
 
     async def unwant(self, topic: TopicName) -> None:
-        await self._forget(wanted_key(topic))
+        await self._forget(pending_key(topic))
 
     async def wanted(self) -> AsyncIterator[tuple[TopicName, int]]:
         """All of the cluster, with their times."""
-        async for key, found in self._store.scan(WANTED):
-            topic = topic_at(key, WANTED)
+        async for key, found in self._store.scan(PENDING_TOPICS):
+            topic = scalable_topic_at(key, PENDING_TOPICS)
             if topic is not None:
                 yield topic, int(found.value)
 

@@ -15,8 +15,8 @@ from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.metadata.interface import ABSENT
 from anabranch.metadata.open import open_store
 from anabranch.model.layout import Layout
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
-from anabranch.node.adapters.topic_layouts import topic_record_key
 from anabranch.runtime.clock import SystemClock
 from tests.support.processes.broker_process import BrokerProcess
 
@@ -29,7 +29,7 @@ def taken(broker: BrokerProcess) -> str:
     async def create() -> None:
         async with open_store(f"sqlite:///{broker.data / 'metadata'}", SystemClock(), 8_000) as store:
             record = encode_record(TopicRecord(Layout.initial(1, now_ms=1), incarnation=1))
-            await store.put(topic_record_key(name), record, expected=ABSENT)
+            await store.put(scalable_topic_key(name), record, expected=ABSENT)
 
     asyncio.run(create())
     return f"persistent://public/default/{name.local}"

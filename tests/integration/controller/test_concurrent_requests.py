@@ -12,12 +12,13 @@ import pytest
 
 from anabranch.controller.controllers import Controllers
 from anabranch.controller.interface import Start, SubscriptionKind
-from anabranch.controller.records.keys import record_key, registry_key, term_key, wanted_key
+from anabranch.controller.records.keys import pending_key, registry_key, term_key
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.controller.topic.topic_controller import REQUESTS_TOGETHER
 from anabranch.model.errors import Error
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.position import Position
 from anabranch.model.segment import SegmentNotActive, backing_topic
 from tests.support.in_memory.controllers import TOPIC, Brokers
@@ -329,7 +330,7 @@ async def gone(topic: Topic, results: list[object]) -> None:
     assert all(one in (None, 2) or isinstance(one, TopicGone) for one in results), results
     assert brokers.record() is None
     assert brokers.shelf.segments == {}
-    for key in (record_key(TOPIC), registry_key(TOPIC), term_key(TOPIC), wanted_key(TOPIC)):
+    for key in (scalable_topic_key(TOPIC), registry_key(TOPIC), term_key(TOPIC), pending_key(TOPIC)):
         assert brokers.bare.data.get(key) is None, key
     await topic.leader.create(TOPIC, 1, {})
     assert topic.record.epoch == 0
@@ -416,7 +417,7 @@ def test_a_subscription_that_was_on_its_way_when_it_was_decided_what_may_go() ->
                     reached = asyncio.ensure_future(pruning.wait())
                     await asyncio.wait([reached], timeout=HELD_SECONDS)
                     reached.cancel()
-                elif step == f"put {record_key(TOPIC)}":
+                elif step == f"put {scalable_topic_key(TOPIC)}":
                     pruning.set()
                     await asyncio.wait([tasks[0]], timeout=HELD_SECONDS)
 

@@ -15,7 +15,6 @@ import pytest
 from anabranch.controller.interface import LayoutView, TopicExists
 from anabranch.controller.layout_watches import Watches
 from anabranch.controller.record_store import Records
-from anabranch.controller.records.keys import record_key
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
@@ -25,6 +24,7 @@ from anabranch.metadata.interface import ANY, Versioned
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.errors import Error
 from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_split
 from tests.support.in_memory.controllers import TOPIC, Placing
@@ -44,7 +44,7 @@ class LateStore(MemoryStore):
 
     async def get(self, key: str) -> Versioned | None:
         found = await super().get(key)
-        if key == record_key(TOPIC):
+        if key == scalable_topic_key(TOPIC):
             self.reads += 1
             if self.answers:
                 found = self.answers.pop(0)
@@ -104,10 +104,10 @@ class World:
         await self.store.close()
 
     async def save(self, record: TopicRecord) -> None:
-        await self.store.put(record_key(TOPIC), encode_record(record), expected=ANY)
+        await self.store.put(scalable_topic_key(TOPIC), encode_record(record), expected=ANY)
 
     async def remove(self) -> None:
-        await self.store.delete(record_key(TOPIC), expected=ANY)
+        await self.store.delete(scalable_topic_key(TOPIC), expected=ANY)
 
     def watch(self, *, create: bool = False) -> Told:
         told = Told()

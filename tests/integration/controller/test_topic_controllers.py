@@ -8,13 +8,14 @@ import pytest
 
 from anabranch.controller.interface import LedElsewhere, Registration, Start, SubscriptionKind, TopicExists
 from anabranch.controller.namespace_rules import MINUTE_MS
-from anabranch.controller.records.keys import FLOOR, record_key, term_key, wanted_key
+from anabranch.controller.records.keys import TERM_FLOOR, pending_key, term_key
 from anabranch.controller.records.topic_record import Outcome
 from anabranch.controller.segment_host import HostUnavailable, StaleTerm
 from anabranch.controller.topic.leader_terms import LeaderTerms
 from anabranch.controller.topic.operation_events import NotLeading, SplitCall, TopicGone
 from anabranch.model.errors import Error
 from anabranch.model.layout import Layout
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.position import Position
 from anabranch.model.segment import TooManySegments, backing_topic
 from tests.support.in_memory.controllers import TOPIC, Brokers, Link
@@ -53,13 +54,13 @@ def test_terms_grow_per_name_also_over_deletion() -> None:
                 assert record is not None
                 terms.append((record.incarnation, record.leader_term))
                 await b.delete(TOPIC)
-                assert await brokers.store.get(record_key(TOPIC)) is None
+                assert await brokers.store.get(scalable_topic_key(TOPIC)) is None
                 assert await brokers.store.get(term_key(TOPIC)) is None, f"left behind by life {life}"
-                assert await brokers.store.get(wanted_key(TOPIC)) is None
+                assert await brokers.store.get(pending_key(TOPIC)) is None
                 assert brokers.shelf.segments == {}
             assert [term for _, term in terms] == sorted({term for _, term in terms})
             assert len({incarnation for incarnation, _ in terms}) == 3
-            assert await brokers.store.get(FLOOR) is not None
+            assert await brokers.store.get(TERM_FLOOR) is not None
 
     run_simulated(story())
 
@@ -119,7 +120,7 @@ def test_whoever_leads_next_finishes_what_was_begun(step: str) -> None:
 
             def before(what: str) -> None:
                 nonlocal left
-                if what.startswith(word) and (word != "put /topics" or what == f"put {record_key(TOPIC)}"):
+                if what.startswith(word) and (word != "put /topics" or what == f"put {scalable_topic_key(TOPIC)}"):
                     left -= 1
                     if left == 0:
                         died.set()

@@ -13,8 +13,8 @@ from anabranch.broker.admin.namespace_rules import regular_name
 from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.settings import BrokerSettings
 from anabranch.controller.interface import TopicExists
-from anabranch.controller.records.keys import record_key
 from anabranch.model.errors import AlreadyExists, Error, NotFound
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from tests.support.in_memory.controllers import TOPIC, Brokers, NoRules
@@ -84,7 +84,7 @@ def race(seed: int) -> tuple[str, str]:
             # A creation whose answer was lost may be there or not: whoever uses the name next finds out.
             await outcome(brokers.controllers["a"].wake(TOPIC))
             has_regular = brokers.bare.data.get(PARTITIONED) is not None
-            has_scalable = brokers.bare.data.get(record_key(TOPIC)) is not None
+            has_scalable = brokers.bare.data.get(scalable_topic_key(TOPIC)) is not None
             assert not (has_regular and has_scalable), f"seed {seed}: both are there ({regular}, {answer})"
             if regular == "made":
                 assert has_regular, f"seed {seed}: made, and not there"

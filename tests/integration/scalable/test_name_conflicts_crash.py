@@ -13,11 +13,11 @@ from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic_registry.registry import TopicRegistry
-from anabranch.controller.records.keys import record_key
 from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.interface import ABSENT, Expected, Session, Version
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.write_gate import GatedStore
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
 from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.storage.ledger.ledger_ids import LedgerIds
@@ -161,7 +161,7 @@ class Scene:
         return told
 
     def there(self) -> set[str]:
-        keys = {"regular": KINDS[self.kind], "scalable": record_key(TOPIC)}
+        keys = {"regular": KINDS[self.kind], "scalable": scalable_topic_key(TOPIC)}
         return {name for name, key in keys.items() if self.brokers.bare.data.get(key) is not None}
 
 

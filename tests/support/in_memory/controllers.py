@@ -14,7 +14,6 @@ from typing import Any
 from anabranch.controller.controllers import Controllers
 from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.interface import AssignedSegments
-from anabranch.controller.records.keys import record_key
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record
 from anabranch.controller.segment_host import (
@@ -33,6 +32,7 @@ from anabranch.metadata.interface import Expected, OutcomeUnknown, Session, Vers
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.write_gate import GatedStore, WriteGate
 from anabranch.model.errors import Error
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
 from tests.support.in_memory.simulated_loop import LoopClock
 
@@ -266,5 +266,5 @@ class Brokers:
 
     def record(self) -> TopicRecord | None:
         """As it is in the store."""
-        found = self.bare.data.get(record_key(TOPIC))
+        found = self.bare.data.get(scalable_topic_key(TOPIC))
         return None if found is None else decode_record(found.value)

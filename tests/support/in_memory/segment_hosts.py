@@ -17,11 +17,11 @@ from anabranch.controller.segment_host import HostEvent, SegmentHost, SegmentRef
 from anabranch.metadata.interface import ANY
 from anabranch.metadata.open import open_store
 from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
 from anabranch.model.replacement import plan_split
 from anabranch.model.segment import Segment, backing_topic
-from anabranch.node.adapters.topic_layouts import topic_record_key
 from anabranch.node.node import Node
 from anabranch.protocol.commands import position_of
 from anabranch.runtime.clock import SystemClock
@@ -45,7 +45,7 @@ def ref_of(topic: TopicName, segment: Segment, incarnation: int = 1) -> SegmentR
 
 async def save_record(node: Node, topic: TopicName, record: TopicRecord) -> None:
     async with open_store(node.settings.metadata_url, _CLOCK, 8_000) as store:
-        await store.put(topic_record_key(topic), encode_record(record), expected=ANY)
+        await store.put(scalable_topic_key(topic), encode_record(record), expected=ANY)
 
 
 class SegmentWorld(Protocol):

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from anabranch.broker.catalog.name_conflicts import clear, scalable_key, settle
+from anabranch.broker.catalog.name_conflicts import clear, settle
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER, Policies
 from anabranch.broker.errors import FewerPartitions, NamespaceNotFound, TooManyTopics, TopicNotFound
 from anabranch.broker.settings import BrokerSettings
 from anabranch.metadata.interface import ABSENT, ANY, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
 from anabranch.model.errors import AlreadyExists, BadName, BadRequest, NotAllowed, NotFound
+from anabranch.model.metadata_keys import scalable_namespace_key, scalable_topic_key
 from anabranch.model.names import Domain, TopicName, check_namespace, check_tenant, parse_namespace
 from anabranch.security.authorization import Grants
 
@@ -129,7 +130,7 @@ class Catalog:
 
     async def delete_namespace(self, namespace: str) -> None:
         await self.policies(namespace)
-        scalable = await self._store.children(f"/topics/{namespace}")
+        scalable = await self._store.children(scalable_namespace_key(namespace))
         if scalable or await self.topics(namespace) or await self.partitioned_topics(namespace, "persistent"):
             raise NotAllowed(f"namespace {namespace!r} still has topics")
         await self._store.delete(f"/namespaces/{namespace}", expected=ANY)
@@ -241,7 +242,7 @@ class Catalog:
 
     async def is_scalable(self, topic: TopicName) -> bool:
         """Is the name taken by a scalable topic? Then there is no regular one, and none may be made beside it."""
-        return await self._store.get(scalable_key(topic)) is not None
+        return await self._store.get(scalable_topic_key(topic)) is not None
 
     async def is_regular(self, topic: TopicName) -> bool:
         """Is the name taken by a regular topic, partitioned or not, as the store has it now?"""

@@ -26,16 +26,11 @@ import logging
 
 from anabranch.metadata.interface import KeyMissing, MetadataStore, Version, VersionMismatch
 from anabranch.model.errors import AlreadyExists
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
 from anabranch.storage.topic.topic_record import decode_record
 
 log = logging.getLogger(__name__)
-
-
-def scalable_key(topic: TopicName) -> str:
-    """Whatever the domain of the name."""
-    twin = topic.scalable
-    return f"/topics/{twin.namespace_path}/{twin.encoded_local}"
 
 
 async def settle(store: MetadataStore, topic: TopicName, *, sync: bool = True) -> None:
@@ -44,13 +39,13 @@ async def settle(store: MetadataStore, topic: TopicName, *, sync: bool = True) -
     while True:
         if sync:
             await store.sync()
-        found = await store.get(scalable_key(topic))
+        found = await store.get(scalable_topic_key(topic))
         if found is None:
             return
         if int(json.loads(found.value).get("leaderTerm", 0)) > 0:
             raise AlreadyExists(f"{topic.scalable} already exists: a regular topic cannot have its name")
         try:
-            await store.delete(scalable_key(topic), expected=found.version)
+            await store.delete(scalable_topic_key(topic), expected=found.version)
         except (VersionMismatch, KeyMissing):
             continue  # it was led, or gave way, at this moment
 

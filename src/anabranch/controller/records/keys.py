@@ -1,38 +1,29 @@
-"""Where the controller's records are in the metadata store. Names in, keys out; user texts are always encoded.
+"""Keys of the controller's records in the metadata store. User texts are always percent-encoded.
 
-/topics/T/N/NAME                      the topic record, PIP-468's place
-/topics/T/N/NAME/registry             its subscriptions
-/topics/T/N/NAME/groups/LIFE/SUB      sessions, drains and assignment of one ordered subscription, per incarnation
-/controllers/terms/T/N/NAME           the last term of office that was given; outlives the topic until it is deleted
-/controllers/floor                    no lower term is given to a topic whose own memory of terms is gone
-/controllers/wanted/T/N/NAME          this topic must be led, now or from a certain time on, though nobody asks
+/topics/T/N/NAME                            the topic record (`model/metadata_keys.py`)
+/topics/T/N/NAME/registry                   its subscriptions
+/topics/T/N/NAME/groups/INCARNATION/SUB     sessions, drains and assignment of one ordered subscription
+/controllers/terms/T/N/NAME                 the last leader term that was issued; deleted after the topic
+/controllers/floor                          minimum for terms of topics that have no `terms` record
+/controllers/wanted/T/N/NAME                unfinished work; the value is the time from which it needs a leader
 """
 
 from __future__ import annotations
 
-from anabranch.model.errors import BadName
+from anabranch.model.metadata_keys import scalable_topic_key, scalable_topic_path
 from anabranch.model.names import TopicName, encode_component
 
-TOPICS = "/topics"
-FLOOR = "/controllers/floor"
-WANTED = "/controllers/wanted"
+TERM_FLOOR = "/controllers/floor"
+PENDING_TOPICS = "/controllers/wanted"
 _TERMS = "/controllers/terms"
 
 
-def namespace_key(namespace: str) -> str:
-    return f"{TOPICS}/{namespace}"
-
-
-def record_key(topic: TopicName) -> str:
-    return f"{TOPICS}/{_path(topic)}"
-
-
 def registry_key(topic: TopicName) -> str:
-    return f"{record_key(topic)}/registry"
+    return f"{scalable_topic_key(topic)}/registry"
 
 
 def groups_key(topic: TopicName, incarnation: int) -> str:
-    return f"{record_key(topic)}/groups/{incarnation}"
+    return f"{scalable_topic_key(topic)}/groups/{incarnation}"
 
 
 def group_key(topic: TopicName, incarnation: int, subscription: str) -> str:
@@ -40,24 +31,8 @@ def group_key(topic: TopicName, incarnation: int, subscription: str) -> str:
 
 
 def term_key(topic: TopicName) -> str:
-    return f"{_TERMS}/{_path(topic)}"
+    return f"{_TERMS}/{scalable_topic_path(topic)}"
 
 
-def wanted_key(topic: TopicName) -> str:
-    return f"{WANTED}/{_path(topic)}"
-
-
-def topic_at(key: str, root: str = TOPICS) -> TopicName | None:
-    """The topic whose record is at this key; None for what lies below a record, or anywhere else."""
-    parts = key.removeprefix(f"{root}/").split("/")
-    if not key.startswith(f"{root}/") or len(parts) != 3:
-        return None
-    try:
-        return TopicName.from_rest("topic", *parts)
-    except BadName:
-        return None
-
-
-def _path(topic: TopicName) -> str:
-    scalable = topic.scalable
-    return f"{scalable.namespace_path}/{scalable.encoded_local}"
+def pending_key(topic: TopicName) -> str:
+    return f"{PENDING_TOPICS}/{scalable_topic_path(topic)}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 
-from anabranch.controller.records.keys import FLOOR, term_key
+from anabranch.controller.records.keys import TERM_FLOOR, term_key
 from anabranch.metadata.interface import ABSENT, KeyMissing, MetadataStore, OutcomeUnknown, VersionMismatch
 from anabranch.model.errors import Busy
 from anabranch.model.names import TopicName
@@ -56,12 +56,12 @@ class LeaderTerms:
     async def raise_floor(self, term: int) -> None:
         """Before a topic's record goes: no successor of its name gets a term that it had."""
         for _ in range(TRIES):
-            found = await self._store.get(FLOOR)
+            found = await self._store.get(TERM_FLOOR)
             if found is not None and _number(found.value) >= term:
                 return
             try:
                 value = json.dumps({"term": term}).encode()
-                await self._store.put(FLOOR, value, expected=ABSENT if found is None else found.version)
+                await self._store.put(TERM_FLOOR, value, expected=ABSENT if found is None else found.version)
                 return
             except (VersionMismatch, OutcomeUnknown):
                 await self._store.sync()
@@ -78,7 +78,7 @@ class LeaderTerms:
             return
 
     async def _floor(self) -> int:
-        found = await self._store.get(FLOOR)
+        found = await self._store.get(TERM_FLOOR)
         return 0 if found is None else _number(found.value)
 
 

@@ -6,13 +6,8 @@ from anabranch.broker.segment_host.topic_layouts import ScalableTopic
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.metadata.interface import MetadataStore
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
-
-
-def topic_record_key(topic: TopicName) -> str:
-    """Whatever the domain of the name: a path has one record."""
-    twin = topic.scalable
-    return f"/topics/{twin.namespace_path}/{twin.encoded_local}"
 
 
 class StoredScalableRecords:
@@ -25,16 +20,16 @@ class StoredScalableRecords:
     async def read(self, topic: TopicName, *, is_fresh: bool = False) -> ScalableTopic | None:
         if is_fresh:
             await self._store.sync()
-        key = topic_record_key(topic)
+        key = scalable_topic_key(topic)
         found = await self._store.get(key)
         return None if found is None else _seen(topic, self._memo.decode(key, found.value))
 
     def remembered(self, topic: TopicName) -> ScalableTopic | None:
-        record = self._memo.last(topic_record_key(topic))
+        record = self._memo.last(scalable_topic_key(topic))
         return None if record is None else _seen(topic, record)
 
     async def exists(self, topic: TopicName) -> bool:
-        return await self._store.get(topic_record_key(topic)) is not None
+        return await self._store.get(scalable_topic_key(topic)) is not None
 
 
 def _seen(topic: TopicName, record: TopicRecord) -> ScalableTopic | None:

@@ -19,11 +19,12 @@ from anabranch.metadata.interface import ANY
 from anabranch.metadata.open import open_store
 from anabranch.model.hashrange import HashRange
 from anabranch.model.layout import NO_LIMITS, Layout
+from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
 from anabranch.model.replacement import plan_split, replaced, reserved
 from anabranch.model.routing import MOD_N
 from anabranch.model.segment import Seal, Segment, backing_topic
-from anabranch.node.adapters.topic_layouts import StoredScalableRecords, topic_record_key
+from anabranch.node.adapters.topic_layouts import StoredScalableRecords
 from anabranch.runtime.clock import SystemClock
 from tests.support.models.layout_histories import merge, split
 
@@ -114,7 +115,7 @@ async def test_before_no_is_said_the_store_is_asked_for_all_there_is() -> None:
 
 async def test_records_are_decoded_when_they_have_changed() -> None:
     async with open_store("memory:", SystemClock(), 8_000) as store:
-        records, key = StoredScalableRecords(store, RecordCache()), topic_record_key(TOPIC)
+        records, key = StoredScalableRecords(store, RecordCache()), scalable_topic_key(TOPIC)
         assert await records.read(TOPIC) is None
         stored = TopicRecord(Layout.initial(2, now_ms=0), incarnation=1)
         await store.put(key, encode_record(stored), expected=ANY)

@@ -1,0 +1,39 @@
+"""Keys of scalable topics in the metadata store. Names in, keys out; local names are percent-encoded.
+
+/topics/TENANT/NAMESPACE/NAME         the topic record, at the path that PIP-468 defines
+
+The broker (name conflicts, layouts of segments) and the controller read the same record, so its key is defined here.
+The controller's other keys are in `controller/records/keys.py`.
+"""
+
+from __future__ import annotations
+
+from anabranch.model.errors import BadName
+from anabranch.model.names import TopicName
+
+SCALABLE_TOPICS = "/topics"
+
+
+def scalable_namespace_key(namespace: str) -> str:
+    return f"{SCALABLE_TOPICS}/{namespace}"
+
+
+def scalable_topic_key(topic: TopicName) -> str:
+    """The key is the same for all domains of a name (`topic://`, `persistent://`, `segment://`)."""
+    return f"{SCALABLE_TOPICS}/{scalable_topic_path(topic)}"
+
+
+def scalable_topic_path(topic: TopicName) -> str:
+    scalable = topic.scalable
+    return f"{scalable.namespace_path}/{scalable.encoded_local}"
+
+
+def scalable_topic_at(key: str, root: str = SCALABLE_TOPICS) -> TopicName | None:
+    """The topic at `root`/TENANT/NAMESPACE/NAME; None for keys below that, and for all other keys."""
+    parts = key.removeprefix(f"{root}/").split("/")
+    if not key.startswith(f"{root}/") or len(parts) != 3:
+        return None
+    try:
+        return TopicName.from_rest("topic", *parts)
+    except BadName:
+        return None
