@@ -169,9 +169,9 @@ class MixedLife(GroupLife):
         super().__init__(seed)
         apply = self.shelf.apply
 
-        def told(mandate: FencingToken, request: host.Request, now_ms: int) -> Answer:
+        def told(token: FencingToken, request: host.Request, now_ms: int) -> Answer:
             """Owners close those whose numbers are over when they are told who comes."""
-            answer = apply(mandate, request, now_ms)
+            answer = apply(token, request, now_ms)
             if isinstance(request, host.GrantReader):
                 self.send_away(request.subscription, request.segment.segment_id, strangers=False)
             return answer

@@ -151,11 +151,6 @@ class Records:
             log.warning("registry not read", extra={"topic": str(topic), "reason": error.reason})
             return RegistryUnread()
 
-    async def find_registry(self, topic: TopicName) -> Registry:
-        """As it is, for people. Raises StoreUnavailable."""
-        found = await self._store.get(registry_key(topic))
-        return Registry() if found is None else Registry.decode(found.value)
-
     async def save_registry(self, topic: TopicName, effect: SaveRegistry) -> RegistrySaved | RegistryDoubtful:
         expected = ABSENT if effect.expected is None else effect.expected
         try:

@@ -381,7 +381,7 @@ class SegmentHost(Protocol):
     @property
     def capabilities(self) -> HostCapabilities: ...
 
-    async def ask(self, mandate: FencingToken, request: Request) -> Answer:
+    async def ask(self, token: FencingToken, request: Request) -> Answer:
         """Raises HostError, SegmentMissing or CursorMissing; never waits longer than the host's own deadline."""
 
     async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:

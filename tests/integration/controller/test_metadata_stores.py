@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.interface import LayoutView, Registration, Start, SubscriptionKind
 from anabranch.controller.service import ScalableService
 from anabranch.controller.settings import ScalableTopicsSettings
@@ -23,6 +22,7 @@ from anabranch.model.names import TopicName
 from anabranch.runtime.clock import SystemClock
 from tests import services
 from tests.support.in_memory.controllers import Link, NoRules, Placing
+from tests.support.models.memory_segment_host import MemoryHost, Shelf
 
 pytestmark = pytest.mark.slow
 

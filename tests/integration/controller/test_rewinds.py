@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from anabranch.controller.host_memory import StoredSegment
 from anabranch.controller.interface import AssignedSegments, ConsumerRegistration, Registration, Start, SubscriptionKind
 from anabranch.model.errors import Error
 from anabranch.model.segment import backing_topic
 from tests.support.in_memory.controllers import TOPIC, Brokers, Link
 from tests.support.in_memory.simulated_loop import run_simulated
+from tests.support.models.memory_segment_host import StoredSegment
 
 MESSAGES = 4
 CONSUMERS = ("a", "b")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
 from anabranch.node.node import Node
@@ -14,6 +13,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, message_id
 from anabranch.protocol.server_errors import ServerError
 from anabranch.runtime.clock import SystemClock
+from tests.support.models.memory_segment_host import MemoryHost, Shelf
 from tests.support.processes.in_process_cluster import until
 from tests.support.processes.scalable_nodes import (
     admin_of,

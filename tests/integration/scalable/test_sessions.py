@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.model.names import TopicName
 from anabranch.model.segment import backing_topic
 from anabranch.node.node import Node
@@ -24,6 +23,7 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.server_errors import ServerError
 from anabranch.runtime.clock import SystemClock
+from tests.support.models.memory_segment_host import MemoryHost, Shelf
 from tests.support.processes.in_process_cluster import until
 from tests.support.processes.scalable_nodes import (
     LayoutClient,

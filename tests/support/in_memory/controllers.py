@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.controller.controllers import Controllers
-from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.interface import AssignedSegments
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record
@@ -35,6 +34,7 @@ from anabranch.model.errors import Error
 from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
 from tests.support.in_memory.simulated_loop import LoopClock
+from tests.support.models.memory_segment_host import MemoryHost, Shelf
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 
@@ -91,13 +91,13 @@ class FaultyHost:
     def capabilities(self) -> HostCapabilities:
         return self._inner.capabilities
 
-    async def ask(self, mandate: FencingToken, request: Request) -> Answer:
+    async def ask(self, token: FencingToken, request: Request) -> Answer:
         fate = await self._faults.strike(f"{type(request).__name__} {request.segment.segment_id}")
         if fate == "refused":
             raise HostUnavailable("not reached")
         if fate == "slow":
             await asyncio.sleep(0.2)
-        answer = await self._inner.ask(mandate, request)
+        answer = await self._inner.ask(token, request)
         if fate == "unanswered":
             raise HostOutcomeUnknown("done, and not answered")
         return answer

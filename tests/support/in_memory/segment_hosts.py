@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 from anabranch.broker.segment.segment_topic import SegmentTopic
-from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.controller.segment_host import HostEvent, SegmentHost, SegmentRef
@@ -26,6 +25,7 @@ from anabranch.node.node import Node
 from anabranch.protocol.commands import position_of
 from anabranch.runtime.clock import SystemClock
 from tests.support.in_memory.node import client_of, serving
+from tests.support.models.memory_segment_host import MemoryHost, Shelf
 from tests.support.processes.in_process_cluster import nodes, place_of
 from tests.support.traffic.raw_client import RawClient
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
-from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.service import ScalableService
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
@@ -17,6 +16,7 @@ from anabranch.node.settings.node import NodeSettings
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.runtime.clock import SystemClock
+from tests.support.models.memory_segment_host import MemoryHost, Shelf
 from tests.support.traffic.raw_client import RawClient, Received
 
 

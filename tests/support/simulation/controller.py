@@ -17,7 +17,6 @@ from itertools import count
 from typing import Any
 
 from anabranch.controller import segment_host as host
-from anabranch.controller.host_memory import Shelf
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record, encode_record
@@ -75,6 +74,7 @@ from anabranch.model.errors import Error
 from anabranch.model.layout import Layout, LayoutLimits
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment, backing_topic
+from tests.support.models.memory_segment_host import Shelf
 
 TOPIC = TopicName.parse("topic://public/default/orders")
 RECORD = "/topics/public/default/orders"
@@ -204,7 +204,7 @@ class World:
                 self.at(there + (150 if fate == "slow" else 0), arrive)
 
     def ask_host(
-        self, mandate: FencingToken, request: Request, answered: Callable[[Any], None], failed: Callable[[Error], None]
+        self, token: FencingToken, request: Request, answered: Callable[[Any], None], failed: Callable[[Error], None]
     ) -> None:
         owner = request.segment.segment_id % 3
 
@@ -214,8 +214,8 @@ class World:
                 raise HostError("no room for another segment")
             if self.downs.get(owner, 0) > self.now_ms:
                 raise HostUnavailable(f"host {owner} is down")
-            answer = self.shelf.apply(mandate, request, self.now_ms)
-            self.say(f"  host: {_told(request)} term {mandate.term}.{mandate.number}")
+            answer = self.shelf.apply(token, request, self.now_ms)
+            self.say(f"  host: {_told(request)} term {token.term}.{token.number}")
             if isinstance(request, host.Seal):
                 self._check_seal(request)
             return answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.controller.host_memory import MemoryHost, Shelf
 from anabranch.controller.segment_host import (
     ClearBacklog,
     Create,
@@ -33,6 +32,7 @@ from anabranch.controller.segment_host import (
 )
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
+from tests.support.models.memory_segment_host import MemoryHost, Shelf
 
 NAME = TopicName.parse("segment://public/default/orders/0000-ffff-0")
 REF = SegmentRef(NAME, 1, 0)

@@ -53,7 +53,6 @@ PORTS = {  # broker and controller meet only through the ports that the controll
 PENDING: dict[str, frozenset[str]] = {
     "layers": frozenset(
         {
-            "controller/host_memory.py",
             "interbroker/client.py",
             "interbroker/connections.py",
             "interbroker/endpoint.py",
@@ -68,7 +67,6 @@ PENDING: dict[str, frozenset[str]] = {
     "length": frozenset(
         {
             "client/producer/producer.py",
-            "controller/host_memory.py",
         }
     ),
     "siblings": frozenset(

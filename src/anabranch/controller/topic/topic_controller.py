@@ -388,10 +388,10 @@ class TopicController:
 
     async def ask_host(self, request: Request) -> host.Answer:
         """Under a new number. Raises what the host raises, HostOutcomeUnknown when it takes too long."""
-        mandate = FencingToken(self.term, next(self._numbers))
+        token = FencingToken(self.term, next(self._numbers))
         try:
             async with asyncio.timeout(self.settings.seal_seconds):
-                return await self._host.ask(mandate, request)
+                return await self._host.ask(token, request)
         except TimeoutError as error:
             raise HostOutcomeUnknown(f"{request.segment} did not answer in time") from error
 

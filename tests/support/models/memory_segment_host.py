@@ -1,6 +1,6 @@
 """Segments in memory: a complete model of the `SegmentHost` port for simulations and tests. Knows no broker.
 
-`Shelf` is what survives a crash: every segment with its entries, cursors and the mandate it remembers. `MemoryHost` is
+`Shelf` is what survives a crash: every segment with its entries, cursors and the token it remembers. `MemoryHost` is
 a door to it. Publishing, reading and acknowledging are here too, so that whole life stories can be told.
 """
 
@@ -95,7 +95,7 @@ class Shelf:
 
     def __init__(self) -> None:
         self.segments: dict[TopicName, StoredSegment] = {}
-        self._mandates: dict[TopicName, FencingToken] = {}  # kept when the segment is deleted: that is the fence
+        self._tokens: dict[TopicName, FencingToken] = {}  # kept when the segment is deleted: that is the fence
         self._listeners: list[Callable[[HostEvent], None]] = []
         self._closers: list[Callable[[SegmentRef, str, str], None]] = []
 
@@ -108,19 +108,38 @@ class Shelf:
         return lambda: self._listeners.remove(callback)
 
     # requests ---------------------------------------------------------------------------------------------------------
-    def apply(self, mandate: FencingToken, request: Request, now_ms: int) -> Answer:
+    def apply(self, token: FencingToken, request: Request, now_ms: int) -> Answer:
+        found = self._admit(token, request)
+        if isinstance(found, Done):
+            return found
+        match request:
+            case Create() | Fence() | Seal() | Delete():
+                return self._apply_to_segment(found, request, now_ms)
+            case CloseReader() | GrantReader():
+                return self._fence_readers(found, request)
+            case _:
+                return self._apply_to_cursor(found, request)
+
+    def _admit(self, token: FencingToken, request: Request) -> StoredSegment | Done | None:
+        """Checks token and incarnation. The segment, None if it does not exist, or Done if nothing is left to do."""
         ref = request.segment
-        known = self._mandates.get(ref.name, NEVER)
-        if mandate.term < known.term:
-            raise StaleTerm(f"{ref}: term {mandate.term} is over, {known.term} has spoken")
-        if mandate < known:
-            raise StaleRequest(f"{ref}: request {mandate.number} comes after request {known.number}")
-        self._mandates[ref.name] = mandate
+        known = self._tokens.get(ref.name, NEVER)
+        if token.term < known.term:
+            raise StaleTerm(f"{ref}: term {token.term} is over, term {known.term} has sent requests")
+        if token < known:
+            raise StaleRequest(f"{ref}: request {token.number} comes after request {known.number}")
+        self._tokens[ref.name] = token
         found = self.segments.get(ref.name)
         if found is not None and found.ref.incarnation != ref.incarnation:
             if isinstance(request, Delete | DeleteCursor):
-                return Done()  # that life is over
+                return Done()  # that incarnation no longer exists
             raise OtherIncarnation(f"{ref} belongs to incarnation {found.ref.incarnation}")
+        return found
+
+    def _apply_to_segment(
+        self, found: StoredSegment | None, request: Create | Fence | Seal | Delete, now_ms: int
+    ) -> Answer:
+        ref = request.segment
         match request:
             case Create(operation, _, cursors):
                 if found is None:
@@ -138,6 +157,16 @@ class Shelf:
             case Delete():
                 self.segments.pop(ref.name, None)
                 return Done()
+            case _:
+                assert_never(request)
+
+    def _apply_to_cursor(
+        self,
+        found: StoredSegment | None,
+        request: CreateCursor | DenyCursor | DeleteCursor | Seek | ClearBacklog | Hold,
+    ) -> Answer:
+        ref = request.segment
+        match request:
             case CreateCursor(_, _, spec):
                 self._add_cursor(self._must(found, ref), spec)
                 return Done()
@@ -161,6 +190,19 @@ class Shelf:
                 segment = self._must(found, ref)
                 self._move(segment, subscription, operation, len(segment.entries))
                 return Done()
+            case Hold(_, _, subscription, position):
+                holds = self._must(found, ref).holds
+                if position is None:
+                    holds.pop(subscription, None)
+                else:
+                    holds[subscription] = position
+                return Done()
+            case _:
+                assert_never(request)
+
+    def _fence_readers(self, found: StoredSegment | None, request: CloseReader | GrantReader) -> Answer:
+        ref = request.segment
+        match request:
             case CloseReader(_, _, subscription, consumer, generation):
                 if found is not None and subscription in found.cursors:
                     found.cursors[subscription].fence.raise_to(generation)
@@ -170,13 +212,6 @@ class Shelf:
             case GrantReader(_, _, subscription, consumer, generation):
                 if found is not None and subscription in found.cursors:
                     found.cursors[subscription].fence.raise_to(generation, consumer)
-                return Done()
-            case Hold(_, _, subscription, position):
-                holds = self._must(found, ref).holds
-                if position is None:
-                    holds.pop(subscription, None)
-                else:
-                    holds[subscription] = position
                 return Done()
             case _:
                 assert_never(request)
@@ -290,8 +325,8 @@ class MemoryHost:
     def capabilities(self) -> HostCapabilities:
         return CAPABILITIES
 
-    async def ask(self, mandate: FencingToken, request: Request) -> Answer:
-        return self._shelf.apply(mandate, request, self._now_ms())
+    async def ask(self, token: FencingToken, request: Request) -> Answer:
+        return self._shelf.apply(token, request, self._now_ms())
 
     async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:
         """Nothing is measured over time here: rates are 0."""
