@@ -39,7 +39,7 @@ class Route:
     handler: Handler
     summary: str
     need: Need | None = None  # what a caller must be allowed to; None: only super-users pass, and a test complains
-    call_owner: bool = False  # needs the topic itself: where another broker serves it, the caller is sent there
+    at_owner: bool = False  # needs the topic itself: where another broker serves it, the caller is sent there
 
 
 @dataclass(frozen=True, slots=True)

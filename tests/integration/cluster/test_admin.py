@@ -315,7 +315,7 @@ async def test_every_route_of_a_topic_finds_its_owner(tmp_path: Path) -> None:
                 answered.append(path)
         assert two.services.topics.loaded(topic) is not None, "nothing was done to it"
         assert one.services.topics.loaded(topic) is None
-        assert len(sent_on) == sum(route.call_owner for route in routes) >= 35, sorted(answered)
+        assert len(sent_on) == sum(route.at_owner for route in routes) >= 35, sorted(answered)
 
 
 async def test_a_parent_is_answered_alike_by_every_broker(tmp_path: Path) -> None:

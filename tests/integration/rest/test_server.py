@@ -14,8 +14,8 @@ from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.broker.admin.publish import PublishAdmin
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.schemas import SchemaAdmin
-from anabranch.broker.admin.subscriptions import CursorAdmin
-from anabranch.broker.admin.topic_maintenance import TopicAdmin
+from anabranch.broker.admin.subscriptions import SubscriptionAdmin
+from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.broker.services import Services
 from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.model.errors import AlreadyExists, NotFound, NotReady
@@ -254,8 +254,8 @@ class TopicsInMemory:
         self.tenants: dict[str, Mapping[str, Any]] = {}
         self.access: dict[str, Grants] = {}
         self.policies = NamespaceAdmin(no_services)  # tests of its own: test_policies_rest
-        self.care = TopicAdmin(no_services)
-        self.cursors = CursorAdmin(no_services)
+        self.care = TopicMaintenance(no_services)
+        self.cursors = SubscriptionAdmin(no_services)
         self.brokers = BrokersAdmin(no_services)  # tests of its own: test_rest_brokers
         self.publishing = PublishAdmin(no_services)  # tests of its own: test_rest_publish
         self.schemas = SchemaAdmin(no_services)  # tests of its own: test_schemas_rest

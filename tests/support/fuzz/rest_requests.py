@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from anabranch.rest.face import BrokerFace
+from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.rest.routes.table import make_router
 
 NASTY = (
@@ -116,7 +116,7 @@ class _TableOnly:
 
 def route_table() -> list[tuple[str, str]]:
     """(method, pattern) of everything the HTTP port serves."""
-    return [(route.method, route.pattern) for route in make_router(cast(BrokerFace, _TableOnly()), "0").routes]
+    return [(route.method, route.pattern) for route in make_router(cast(BrokerAdmin, _TableOnly()), "0").routes]
 
 
 def mutated_calls(seed: int, count: int) -> Iterator[Call]:

@@ -12,8 +12,8 @@ from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.admin.publish import PublishAdmin
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.schemas import SchemaAdmin
-from anabranch.broker.admin.subscriptions import CursorAdmin
-from anabranch.broker.admin.topic_maintenance import TopicAdmin
+from anabranch.broker.admin.subscriptions import SubscriptionAdmin
+from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.placement import ServedElsewhere, check_here
 from anabranch.broker.services import SERVER_VERSION, Services
@@ -55,8 +55,8 @@ class BrokerAdmin:
         self.publishing = PublishAdmin(services)
         self.schemas = SchemaAdmin(services)
         self.policies = NamespaceAdmin(services)
-        self.care = TopicAdmin(services)
-        self.cursors = CursorAdmin(services)
+        self.care = TopicMaintenance(services)
+        self.cursors = SubscriptionAdmin(services)
         self.scalable = scalable or ScalableAdmin(services)
         self.reach = OwnerRouting(services, "admin", self, self.ERRANDS)
 

@@ -18,7 +18,7 @@ SCAN_ENTRIES_MAX = 1_000_000
 SCAN_STEP = 1_000
 
 
-class CursorAdmin:
+class SubscriptionAdmin:
     """Implements `rest.topic_face.CursorFace`. A parent's calls are made for each partition by the broker it is at."""
 
     ERRANDS = frozenset(

@@ -62,7 +62,7 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
     return found
 
 
-class TopicAdmin:
+class TopicMaintenance:
     """Implements `rest.topic_face.TopicFace`. A parent's calls are made for each partition by the broker it is at."""
 
     ERRANDS = frozenset({"unload", "trim", "truncate", "compact", "terminated", "inner_stats", "internal_info"})

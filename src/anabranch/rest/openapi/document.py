@@ -198,7 +198,7 @@ def _operation(route: Route, path: str) -> dict[str, Any]:
             "5XX": _failure("not possible now"),
         },
     }
-    if route.call_owner:
+    if route.at_owner:
         operation["responses"]["307"] = {"description": "in a cluster: the broker that serves the topic (Location)"}
     body = entry_for(BODIES, route.method, path)
     if body is not None:

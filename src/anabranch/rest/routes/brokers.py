@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.stats.prometheus_format import CONTENT_TYPE
-from anabranch.rest.face import BrokerFace
 from anabranch.rest.http_message import NO_CONTENT, TEXT, Request, Response, json_response, raw_response
 from anabranch.rest.router import Route
 from anabranch.security.permissions import OPEN, SIGNED_IN, SUPERVISE
 
 
 class BrokerCalls:
-    def __init__(self, face: BrokerFace, version: str) -> None:
-        self._face = face
-        self._brokers = face.brokers
+    def __init__(self, admin: BrokerAdmin, version: str) -> None:
+        self._admin = admin
+        self._brokers = admin.brokers
         self._version = version
 
     async def health(self, request: Request) -> Response:
-        self._face.health()
+        self._admin.health()
         return raw_response("ok")
 
     async def status(self, request: Request) -> Response:
-        self._face.health()
+        self._admin.health()
         return raw_response("OK", TEXT)
 
     async def version(self, request: Request) -> Response:
         return raw_response(self._version)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(200, content_type=CONTENT_TYPE, pieces=self._face.metrics())
+        return Response(200, content_type=CONTENT_TYPE, pieces=self._admin.metrics())
 
     async def list_all(self, request: Request) -> Response:
         return json_response(await self._brokers.names(request.params.get("cluster")))
@@ -73,8 +73,8 @@ class BrokerCalls:
         return NO_CONTENT
 
 
-def broker_routes(face: BrokerFace, version: str) -> list[Route]:
-    calls = BrokerCalls(face, version)
+def broker_routes(admin: BrokerAdmin, version: str) -> list[Route]:
+    calls = BrokerCalls(admin, version)
     brokers = "/admin/v2/brokers"
     one = f"{brokers}/{{cluster}}/{{broker}}"
     configuration = f"{brokers}/configuration"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.model.errors import BadRequest
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
-from anabranch.rest.namespace_face import NamespaceFace
 from anabranch.rest.router import Route
 from anabranch.security.permissions import SIGNED_IN, SUPERVISE
 
@@ -35,31 +35,31 @@ def parse_cluster(value: Any) -> dict[str, Any]:
 
 
 class ClusterCalls:
-    def __init__(self, face: NamespaceFace) -> None:
-        self._face = face
+    def __init__(self, admin: NamespaceAdmin) -> None:
+        self._admin = admin
 
     async def list_all(self, request: Request) -> Response:
-        return json_response(await self._face.clusters())
+        return json_response(await self._admin.clusters())
 
     async def get(self, request: Request) -> Response:
-        found = await self._face.cluster(request.params["cluster"])
+        found = await self._admin.cluster(request.params["cluster"])
         return json_response({**dict.fromkeys(_FLAGS, False), **found})
 
     async def create(self, request: Request) -> Response:
-        await self._face.save_cluster(request.params["cluster"], parse_cluster(request.json()), create=True)
+        await self._admin.save_cluster(request.params["cluster"], parse_cluster(request.json()), create=True)
         return Response()
 
     async def update(self, request: Request) -> Response:
-        await self._face.save_cluster(request.params["cluster"], parse_cluster(request.json()), create=False)
+        await self._admin.save_cluster(request.params["cluster"], parse_cluster(request.json()), create=False)
         return Response()
 
     async def delete(self, request: Request) -> Response:
-        await self._face.delete_cluster(request.params["cluster"])
+        await self._admin.delete_cluster(request.params["cluster"])
         return NO_CONTENT
 
 
-def cluster_routes(face: NamespaceFace) -> list[Route]:
-    calls = ClusterCalls(face)
+def cluster_routes(admin: NamespaceAdmin) -> list[Route]:
+    calls = ClusterCalls(admin)
     cluster = "/admin/v2/clusters/{cluster}"
     return [
         Route("GET", "/admin/v2/clusters", calls.list_all, "Clusters", SIGNED_IN),

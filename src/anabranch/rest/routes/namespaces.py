@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.catalog.bundles import parse_bundles
 from anabranch.broker.catalog.policy_fields import parse_record
 from anabranch.broker.schemas.policy import AUTO_UPDATE, AUTO_UPDATE_STRATEGY, STRATEGY, VALIDATION, check_policy
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import Domain, check_subscription_name, check_tenant
 from anabranch.rest.errors import ForceRefused, NotEmpty
-from anabranch.rest.face import BrokerFace
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
 from anabranch.rest.routes.policies import NAMESPACE
@@ -46,12 +46,12 @@ def parse_policies(value: Any) -> dict[str, Any]:
 
 
 class NamespaceCalls:
-    def __init__(self, face: BrokerFace) -> None:
-        self._face = face
-        self._policies = face.policies
+    def __init__(self, admin: BrokerAdmin) -> None:
+        self._admin = admin
+        self._policies = admin.policies
 
     async def list_all(self, request: Request) -> Response:
-        return json_response(await self._face.list_namespaces(check_tenant(request.params["tenant"])))
+        return json_response(await self._admin.list_namespaces(check_tenant(request.params["tenant"])))
 
     async def get(self, request: Request) -> Response:
         return json_response(await self._policies.shown(namespace_of(request)))
@@ -61,7 +61,7 @@ class NamespaceCalls:
         clusters = {*record.get("replication_clusters", ()), *record.get("allowed_clusters", ())}
         if clusters:
             await self._policies.check_replication(request.params["tenant"], clusters)
-        await self._face.create_namespace(namespace, record)
+        await self._admin.create_namespace(namespace, record)
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
@@ -71,7 +71,7 @@ class NamespaceCalls:
         await self._policies.record(namespace)
         if await self._all_topics(namespace, _MODES["ALL"]):
             raise NotEmpty("Cannot delete non empty namespace")
-        await self._face.delete_namespace(namespace)
+        await self._admin.delete_namespace(namespace)
         return NO_CONTENT
 
     async def topics(self, request: Request) -> Response:
@@ -84,7 +84,7 @@ class NamespaceCalls:
     async def _all_topics(self, namespace: str, domains: tuple[Domain, ...]) -> list[str]:
         names: list[str] = []
         for domain in domains:
-            names += await self._face.list_topics(namespace, domain.value, include_partitioned=False)
+            names += await self._admin.list_topics(namespace, domain.value, include_partitioned=False)
         return names
 
     # -- bundles
@@ -115,8 +115,8 @@ class NamespaceCalls:
         return NO_CONTENT
 
 
-def namespace_routes(face: BrokerFace) -> list[Route]:
-    calls = NamespaceCalls(face)
+def namespace_routes(admin: BrokerAdmin) -> list[Route]:
+    calls = NamespaceCalls(admin)
     routes = [
         Route("GET", "/admin/v2/namespaces/{tenant}", calls.list_all, "Namespaces of a tenant", TENANT_ADMIN),
         Route("GET", NAMESPACE, calls.get, "One namespace: all its policies", NAMESPACE_ADMIN),

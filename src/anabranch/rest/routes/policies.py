@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.broker.catalog.policies import QuotaType
 from anabranch.broker.catalog.policy_fields import RULES, PolicyField, cluster_names, one_of, quota, words
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response, raw_response
-from anabranch.rest.namespace_face import NamespaceFace
 from anabranch.rest.router import Handler, Route
 from anabranch.rest.routes.topics import namespace_of
 from anabranch.security.permissions import NAMESPACE_ADMIN, SUPERVISE
@@ -27,14 +27,14 @@ def body_of(request: Request) -> Any:
 
 
 class PolicyCalls:
-    def __init__(self, face: NamespaceFace) -> None:
-        self._face = face
+    def __init__(self, admin: NamespaceAdmin) -> None:
+        self._admin = admin
 
     # -- by the table
 
     def get(self, rule: PolicyField) -> Handler:
         async def call(request: Request) -> Response:
-            value = rule.shown(await self._face.record(namespace_of(request)))
+            value = rule.shown(await self._admin.record(namespace_of(request)))
             return UNSET if value is None else json_response(value)
 
         return call
@@ -47,14 +47,14 @@ class PolicyCalls:
             def change(record: dict[str, Any]) -> dict[str, Any]:
                 return rule.stored(record, None if value is None else rule.parse(value, record))
 
-            await self._face.change(namespace_of(request), change)
+            await self._admin.change(namespace_of(request), change)
             return NO_CONTENT
 
         return call
 
     def remove(self, rule: PolicyField) -> Handler:
         async def call(request: Request) -> Response:
-            await self._face.change(namespace_of(request), lambda record: rule.stored(record, None))
+            await self._admin.change(namespace_of(request), lambda record: rule.stored(record, None))
             return NO_CONTENT
 
         return call
@@ -62,7 +62,7 @@ class PolicyCalls:
     # -- backlog quotas, one per type
 
     async def quotas(self, request: Request) -> Response:
-        return json_response((await self._face.record(namespace_of(request))).get("backlog_quota_map", {}))
+        return json_response((await self._admin.record(namespace_of(request))).get("backlog_quota_map", {}))
 
     async def set_quota(self, request: Request) -> Response:
         kind, value = _quota_type(request), body_of(request)
@@ -78,13 +78,13 @@ class PolicyCalls:
                 known[kind] = quota(value, kind, record)
             return {**record, "backlog_quota_map": known}
 
-        await self._face.change(namespace_of(request), change)
+        await self._admin.change(namespace_of(request), change)
         return NO_CONTENT
 
     # -- properties
 
     async def properties(self, request: Request) -> Response:
-        return json_response((await self._face.record(namespace_of(request))).get("properties", {}))
+        return json_response((await self._admin.record(namespace_of(request))).get("properties", {}))
 
     async def add_properties(self, request: Request) -> Response:
         added = words(body_of(request), {})
@@ -92,11 +92,11 @@ class PolicyCalls:
         return NO_CONTENT
 
     async def clear_properties(self, request: Request) -> Response:
-        await self._face.change(namespace_of(request), lambda record: {**record, "properties": {}})
+        await self._admin.change(namespace_of(request), lambda record: {**record, "properties": {}})
         return NO_CONTENT
 
     async def property(self, request: Request) -> Response:
-        found = (await self._face.record(namespace_of(request))).get("properties", {})
+        found = (await self._admin.record(namespace_of(request))).get("properties", {})
         value = found.get(request.params["key"])
         return UNSET if value is None else raw_response(value)
 
@@ -112,18 +112,18 @@ class PolicyCalls:
             kept = {name: value for name, value in record.get("properties", {}).items() if name != key}
             return {**record, "properties": kept}
 
-        await self._face.change(namespace_of(request), change)
+        await self._admin.change(namespace_of(request), change)
         return before
 
     async def _merge(self, request: Request, added: dict[str, str]) -> None:
-        await self._face.change(
+        await self._admin.change(
             namespace_of(request), lambda record: {**record, "properties": {**record.get("properties", {}), **added}}
         )
 
     # -- where the namespace lives
 
     async def replication(self, request: Request) -> Response:
-        return json_response((await self._face.shown(namespace_of(request)))["replication_clusters"])
+        return json_response((await self._admin.shown(namespace_of(request)))["replication_clusters"])
 
     async def set_replication(self, request: Request) -> Response:
         names = cluster_names(body_of(request), {})
@@ -132,21 +132,21 @@ class PolicyCalls:
         return await self._set_clusters(request, "replication_clusters", names)
 
     async def allowed_clusters(self, request: Request) -> Response:
-        return json_response((await self._face.record(namespace_of(request))).get("allowed_clusters", []))
+        return json_response((await self._admin.record(namespace_of(request))).get("allowed_clusters", []))
 
     async def set_allowed_clusters(self, request: Request) -> Response:
         return await self._set_clusters(request, "allowed_clusters", cluster_names(body_of(request), {}))
 
     async def _set_clusters(self, request: Request, key: str, names: list[str]) -> Response:
-        await self._face.record(namespace_of(request))
-        await self._face.check_replication(request.params["tenant"], names)
-        await self._face.change(namespace_of(request), lambda record: {**record, key: names})
+        await self._admin.record(namespace_of(request))
+        await self._admin.check_replication(request.params["tenant"], names)
+        await self._admin.change(namespace_of(request), lambda record: {**record, key: names})
         return Response()
 
     # -- texts and marks that are kept for tools
 
     async def anti_affinity(self, request: Request) -> Response:
-        group = (await self._face.record(namespace_of(request))).get("antiAffinityGroup")
+        group = (await self._admin.record(namespace_of(request))).get("antiAffinityGroup")
         return UNSET if group is None else raw_response(group)
 
     async def set_anti_affinity(self, request: Request) -> Response:
@@ -156,25 +156,25 @@ class PolicyCalls:
             raise BadRequest("the group's name is a text") from error
         if not group.strip() or len(group) > TEXT_MAX:
             raise NotAllowed("antiAffinityGroup can't be empty")
-        await self._face.change(namespace_of(request), lambda record: {**record, "antiAffinityGroup": group})
+        await self._admin.change(namespace_of(request), lambda record: {**record, "antiAffinityGroup": group})
         return NO_CONTENT
 
     async def remove_anti_affinity(self, request: Request) -> Response:
-        await self._face.change(namespace_of(request), lambda record: _without(record, "antiAffinityGroup"))
+        await self._admin.change(namespace_of(request), lambda record: _without(record, "antiAffinityGroup"))
         return NO_CONTENT
 
     async def pause(self, request: Request) -> Response:
-        record = await self._face.record(namespace_of(request))
+        record = await self._admin.record(namespace_of(request))
         return json_response(bool(record.get("dispatcherPauseOnAckStatePersistentEnabled")))
 
     async def set_pause(self, request: Request) -> Response:
         key = "dispatcherPauseOnAckStatePersistentEnabled"
-        await self._face.change(namespace_of(request), lambda record: {**record, key: True})
+        await self._admin.change(namespace_of(request), lambda record: {**record, key: True})
         return NO_CONTENT
 
     async def remove_pause(self, request: Request) -> Response:
         key = "dispatcherPauseOnAckStatePersistentEnabled"
-        await self._face.change(namespace_of(request), lambda record: _without(record, key))
+        await self._admin.change(namespace_of(request), lambda record: _without(record, key))
         return NO_CONTENT
 
 
@@ -186,8 +186,8 @@ def _quota_type(request: Request) -> str:
     return one_of(request.query.get("backlogQuotaType", QuotaType.SIZE.value), list(QuotaType), "backlogQuotaType")
 
 
-def policy_routes(face: NamespaceFace) -> list[Route]:
-    calls = PolicyCalls(face)
+def policy_routes(admin: NamespaceAdmin) -> list[Route]:
+    calls = PolicyCalls(admin)
     routes = []
     for rule in RULES:
         path = f"{NAMESPACE}/{rule.path}"

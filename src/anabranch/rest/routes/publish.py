@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from anabranch.broker.admin.publish import Outgoing
+from anabranch.broker.admin.publish import Outgoing, PublishAdmin
 from anabranch.model.errors import BadRequest
 from anabranch.model.position import Position
 from anabranch.model.schema import Schema, SchemaType
 from anabranch.rest.http_message import Request, Response, json_response
-from anabranch.rest.publish_face import PublishFace
 from anabranch.rest.router import Route
 from anabranch.rest.routes.lookup import TOPIC_PARAMS
 from anabranch.rest.topic_path import topic_of
@@ -81,8 +80,8 @@ def parse_schema(text: Any) -> Schema | None:
 
 
 class PublishCalls:
-    def __init__(self, face: PublishFace) -> None:
-        self._face = face
+    def __init__(self, admin: PublishAdmin) -> None:
+        self._admin = admin
 
     async def publish(self, request: Request) -> Response:
         body = request.json()
@@ -91,7 +90,7 @@ class PublishCalls:
         if not isinstance(name, str) or len(name) > 1_024:
             raise BadRequest("producerName is a text of at most 1024 characters")
         schema = parse_schema(body.get("valueSchema"))
-        done = await self._face.publish(str(topic_of(request)), messages, schema, name)
+        done = await self._admin.publish(str(topic_of(request)), messages, schema, name)
         version = -1 if done.schema_version is None else done.schema_version
         shown = [_result(one, version) for one in done.results]
         return json_response({"messagePublishResults": shown, "schemaVersion": version})
@@ -103,8 +102,8 @@ def _result(one: Position | str, version: int) -> dict[str, Any]:
     return {"messageId": f"{one.ledger}:{one.entry}:-1", "errorCode": 0, "schemaVersion": version}
 
 
-def publish_routes(face: PublishFace) -> list[Route]:
-    calls = PublishCalls(face)
+def publish_routes(admin: PublishAdmin) -> list[Route]:
+    calls = PublishCalls(admin)
     return [
         Route(
             "POST",
@@ -112,6 +111,6 @@ def publish_routes(face: PublishFace) -> list[Route]:
             calls.publish,
             "Publish messages whose payload is text",
             TOPIC_PRODUCE,
-            call_owner=True,
+            at_owner=True,
         )
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.model.errors import BadRequest, Error, NotAllowed, NotFound
 from anabranch.model.keyhash import RING_SIZE
 from anabranch.model.names import TopicName, check_subscription_name
@@ -15,7 +16,6 @@ from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_resp
 from anabranch.rest.params import parse_number
 from anabranch.rest.router import Route
 from anabranch.rest.routes.topics import namespace_of, parse_properties
-from anabranch.rest.scalable_face import ScalableFace
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import (
     NAMESPACE_LIST,
@@ -95,28 +95,28 @@ def _word(request: Request, name: str, words: tuple[str, ...], default: str) -> 
 
 
 class ScalableCalls:
-    def __init__(self, face: ScalableFace) -> None:
-        self._face = face
+    def __init__(self, admin: ScalableAdmin) -> None:
+        self._admin = admin
 
     async def list_topics(self, request: Request) -> Response:
-        return json_response(await self._face.names(namespace_of(request), parse_filters(request.texts("property"))))
+        return json_response(await self._admin.names(namespace_of(request), parse_filters(request.texts("property"))))
 
     async def create(self, request: Request) -> Response:
         count = parse_number(request.query.get("numInitialSegments", "1"), "numInitialSegments")
         if not 1 <= count <= SEGMENTS_MAX:
             raise BadSegmentCount(f"numInitialSegments is 1 to {SEGMENTS_MAX}, not {count}")
-        await self._face.create(str(topic_of(request)), count, parse_properties(request.json()))
+        await self._admin.create(str(topic_of(request)), count, parse_properties(request.json()))
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
-        await self._face.delete(str(topic_of(request)), request.flag("force"))
+        await self._admin.delete(str(topic_of(request)), request.flag("force"))
         return NO_CONTENT
 
     async def metadata(self, request: Request) -> Response:
-        return json_response(await self._face.metadata(str(topic_of(request))))
+        return json_response(await self._admin.metadata(str(topic_of(request))))
 
     async def stats(self, request: Request) -> Response:
-        return json_response(await self._face.stats(str(topic_of(request))))
+        return json_response(await self._admin.stats(str(topic_of(request))))
 
     async def split(self, request: Request) -> Response:
         """In two at the middle, `?into=4` equal parts, or `?at=4000,8000`."""
@@ -127,45 +127,45 @@ class ScalableCalls:
         if not 2 <= ways <= RING_SIZE:
             raise BadRequest(f"a segment splits into 2 to {RING_SIZE} parts, not {ways}")
         segment = _segment_id(request.params["segment"])
-        await self._face.split(str(topic_of(request)), segment, ways, points, _operation_id(request))
+        await self._admin.split(str(topic_of(request)), segment, ways, points, _operation_id(request))
         return NO_CONTENT
 
     async def merge(self, request: Request) -> Response:
         first, second = (_segment_id(request.params[name]) for name in ("segment", "other"))
-        await self._face.merge(str(topic_of(request)), [first, second], _operation_id(request))
+        await self._admin.merge(str(topic_of(request)), [first, second], _operation_id(request))
         return NO_CONTENT
 
     async def merge_run(self, request: Request) -> Response:
         ids = parse_ids(request.query.get("segments", ""))
-        await self._face.merge(str(topic_of(request)), ids, _operation_id(request))
+        await self._admin.merge(str(topic_of(request)), ids, _operation_id(request))
         return NO_CONTENT
 
 
 class ScalableSubscriptionCalls:
-    def __init__(self, face: ScalableFace) -> None:
-        self._face = face
+    def __init__(self, admin: ScalableAdmin) -> None:
+        self._admin = admin
 
     async def create(self, request: Request) -> Response:
         kind = _word(request, "type", KINDS, "STREAM")
-        await self._face.create_subscription(*_both(request), kind, _word(request, "start", STARTS, "earliest"))
+        await self._admin.create_subscription(*_both(request), kind, _word(request, "start", STARTS, "earliest"))
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
-        await self._face.delete_subscription(*_both(request), request.flag("force"))
+        await self._admin.delete_subscription(*_both(request), request.flag("force"))
         return NO_CONTENT
 
     async def describe(self, request: Request) -> Response:
-        return json_response(await self._face.subscription(*_both(request)))
+        return json_response(await self._admin.subscription(*_both(request)))
 
     async def seek(self, request: Request) -> Response:
         if "timestamp" not in request.query:
             raise BadRequest("seek needs ?timestamp= in milliseconds")
         timestamp = parse_number(request.query["timestamp"], "timestamp")
-        await self._face.seek(*_both(request), timestamp)
+        await self._admin.seek(*_both(request), timestamp)
         return NO_CONTENT
 
     async def skip_all(self, request: Request) -> Response:
-        await self._face.clear_backlog(*_both(request))
+        await self._admin.clear_backlog(*_both(request))
         return NO_CONTENT
 
     async def segment_backlog(self, request: Request) -> Response:
@@ -173,7 +173,7 @@ class ScalableSubscriptionCalls:
         name = TopicName.from_parts(
             "segment", params["tenant"], params["namespace"], f"{params['topic']}/{params['descriptor']}"
         )
-        found = await self._face.subscription(str(topic_of(request)), check_subscription_name(params["subscription"]))
+        found = await self._admin.subscription(str(topic_of(request)), check_subscription_name(params["subscription"]))
         descriptor = name.segment
         assert descriptor is not None, "the name was made of one"
         backlog = found["backlog"].get(str(descriptor.segment_id))
@@ -191,27 +191,27 @@ def _both(request: Request) -> tuple[str, str]:
     return str(topic_of(request)), check_subscription_name(request.params["subscription"])
 
 
-def scalable_routes(face: ScalableFace) -> list[Route]:
-    calls, subscriptions = ScalableCalls(face), ScalableSubscriptionCalls(face)
+def scalable_routes(admin: ScalableAdmin) -> list[Route]:
+    calls, subscriptions = ScalableCalls(admin), ScalableSubscriptionCalls(admin)
     split, merge = calls.split, calls.merge
     return [
         Route("GET", _SCALABLE, calls.list_topics, "Scalable topics of a namespace", NAMESPACE_LIST),
-        Route("PUT", _TOPIC, calls.create, "Create a scalable topic", TOPIC_ADMIN, call_owner=True),
+        Route("PUT", _TOPIC, calls.create, "Create a scalable topic", TOPIC_ADMIN, at_owner=True),
         Route("GET", _TOPIC, calls.metadata, "Record of a scalable topic: its segments", TOPIC_LOOKUP),
-        Route("DELETE", _TOPIC, calls.delete, "Delete a scalable topic", TOPIC_ADMIN, call_owner=True),
-        Route("GET", f"{_TOPIC}/stats", calls.stats, "Figures of a scalable topic", TOPIC_LOOKUP, call_owner=True),
-        Route("POST", f"{_TOPIC}/split/{{segment}}", split, "Split a segment", TOPIC_ADMIN, call_owner=True),
+        Route("DELETE", _TOPIC, calls.delete, "Delete a scalable topic", TOPIC_ADMIN, at_owner=True),
+        Route("GET", f"{_TOPIC}/stats", calls.stats, "Figures of a scalable topic", TOPIC_LOOKUP, at_owner=True),
+        Route("POST", f"{_TOPIC}/split/{{segment}}", split, "Split a segment", TOPIC_ADMIN, at_owner=True),
         Route(
-            "POST", f"{_TOPIC}/merge/{{segment}}/{{other}}", merge, "Merge two neighbours", TOPIC_ADMIN, call_owner=True
+            "POST", f"{_TOPIC}/merge/{{segment}}/{{other}}", merge, "Merge two neighbours", TOPIC_ADMIN, at_owner=True
         ),
-        Route("POST", f"{_TOPIC}/merge", calls.merge_run, "Merge a run of neighbours", TOPIC_ADMIN, call_owner=True),
+        Route("POST", f"{_TOPIC}/merge", calls.merge_run, "Merge a run of neighbours", TOPIC_ADMIN, at_owner=True),
         Route(
             "PUT",
             _SUBSCRIPTION,
             subscriptions.create,
             "Create a subscription of a scalable topic",
             TOPIC_ADMIN,
-            call_owner=True,
+            at_owner=True,
         ),
         Route(
             "DELETE",
@@ -219,7 +219,7 @@ def scalable_routes(face: ScalableFace) -> list[Route]:
             subscriptions.delete,
             "Delete a subscription of a scalable topic",
             SUBSCRIPTION_CONSUME,
-            call_owner=True,
+            at_owner=True,
         ),
         Route(
             "GET",
@@ -227,7 +227,7 @@ def scalable_routes(face: ScalableFace) -> list[Route]:
             subscriptions.describe,
             "Sessions, assignment and backlog of a subscription",
             SUBSCRIPTION_CONSUME,
-            call_owner=True,
+            at_owner=True,
         ),
         Route(
             "POST",
@@ -235,7 +235,7 @@ def scalable_routes(face: ScalableFace) -> list[Route]:
             subscriptions.seek,
             "Move a subscription to a publish time, on all segments",
             SUBSCRIPTION_CONSUME,
-            call_owner=True,
+            at_owner=True,
         ),
         Route(
             "POST",
@@ -243,7 +243,7 @@ def scalable_routes(face: ScalableFace) -> list[Route]:
             subscriptions.skip_all,
             "Clear the backlog of a subscription, on all segments",
             SUBSCRIPTION_CONSUME,
-            call_owner=True,
+            at_owner=True,
         ),
         Route(
             "GET",
@@ -251,7 +251,7 @@ def scalable_routes(face: ScalableFace) -> list[Route]:
             subscriptions.segment_backlog,
             "Backlog of a subscription on one segment",
             SUPERVISE,
-            call_owner=True,
+            at_owner=True,
         ),
         Route("PUT", _SEGMENT, subscriptions.refuse, "Refused: the controller creates segments", SUPERVISE),
         Route("POST", f"{_SEGMENT}/terminate", subscriptions.refuse, "Refused: the controller seals", SUPERVISE),

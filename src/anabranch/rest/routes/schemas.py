@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.admin.schemas import SchemaAdmin
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import TopicName
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Handler, Route
 from anabranch.rest.routes.topics import namespace_of, parse_properties
-from anabranch.rest.schema_face import SchemaFace
 from anabranch.security.permissions import NAMESPACE_ADMIN, TOPIC_ADMIN, TOPIC_LOOKUP
 
 POLICIES = [  # last part of the path, how it is set, its name in the namespace's record, summary
@@ -49,47 +49,47 @@ def parse_version(text: str) -> int:
 
 
 class SchemaCalls:
-    def __init__(self, face: SchemaFace) -> None:
-        self._face = face
+    def __init__(self, admin: SchemaAdmin) -> None:
+        self._admin = admin
 
     async def latest(self, request: Request) -> Response:
-        return json_response(await self._face.get(str(topic_of(request)), None))
+        return json_response(await self._admin.get(str(topic_of(request)), None))
 
     async def version(self, request: Request) -> Response:
-        return json_response(await self._face.get(str(topic_of(request)), parse_version(request.params["version"])))
+        return json_response(await self._admin.get(str(topic_of(request)), parse_version(request.params["version"])))
 
     async def history(self, request: Request) -> Response:
-        return json_response({"getSchemaResponses": await self._face.history(str(topic_of(request)))})
+        return json_response({"getSchemaResponses": await self._admin.history(str(topic_of(request)))})
 
     async def metadata(self, request: Request) -> Response:
-        places = [{**NOWHERE, "version": one["version"]} for one in await self._face.history(str(topic_of(request)))]
+        places = [{**NOWHERE, "version": one["version"]} for one in await self._admin.history(str(topic_of(request)))]
         if not places:
-            await self._face.get(str(topic_of(request)), None)  # says what is missing
+            await self._admin.get(str(topic_of(request)), None)  # says what is missing
         return json_response({"info": places[-1], "index": places})
 
     async def register(self, request: Request) -> Response:
-        version = await self._face.register(str(topic_of(request)), *parse_schema(request.json()))
+        version = await self._admin.register(str(topic_of(request)), *parse_schema(request.json()))
         return json_response({"version": {"version": version}})
 
     async def check(self, request: Request) -> Response:
-        strategy, objection = await self._face.check(str(topic_of(request)), *parse_schema(request.json()))
+        strategy, objection = await self._admin.check(str(topic_of(request)), *parse_schema(request.json()))
         answer: dict[str, Any] = {"schemaCompatibilityStrategy": strategy, "compatibility": objection is None}
         if objection is not None:
             answer["reason"] = objection
         return json_response(answer, 202)
 
     async def find(self, request: Request) -> Response:
-        version = await self._face.find(str(topic_of(request)), *parse_schema(request.json()))
+        version = await self._admin.find(str(topic_of(request)), *parse_schema(request.json()))
         return json_response({"version": -1 if version is None else version})
 
     async def delete(self, request: Request) -> Response:
-        return json_response({"version": await self._face.delete(str(topic_of(request)), request.flag("force"))})
+        return json_response({"version": await self._admin.delete(str(topic_of(request)), request.flag("force"))})
 
     # -- what a namespace says
 
     def get_policy(self, policy: str) -> Handler:
         async def call(request: Request) -> Response:
-            value = await self._face.get_policy(namespace_of(request), policy, request.flag("applied"))
+            value = await self._admin.get_policy(namespace_of(request), policy, request.flag("applied"))
             return NO_CONTENT if value is None else json_response(value)
 
         return call
@@ -99,14 +99,14 @@ class SchemaCalls:
             value = request.json()
             if value is None and not request.body.strip():
                 raise BadRequest("the body is missing")
-            await self._face.set_policy(namespace_of(request), policy, value)
+            await self._admin.set_policy(namespace_of(request), policy, value)
             return NO_CONTENT
 
         return call
 
 
-def schema_routes(face: SchemaFace) -> list[Route]:
-    calls = SchemaCalls(face)
+def schema_routes(admin: SchemaAdmin) -> list[Route]:
+    calls = SchemaCalls(admin)
     topic = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
     routes = [
         Route("GET", f"{topic}/schema", calls.latest, "The latest schema of a topic", TOPIC_LOOKUP),

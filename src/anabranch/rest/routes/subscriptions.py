@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.admin.subscriptions import SubscriptionAdmin
+from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import check_subscription_name
 from anabranch.model.position import LATEST
@@ -14,7 +16,6 @@ from anabranch.rest.routes.lookup import TOPIC_PARAMS
 from anabranch.rest.routes.message_response import view
 from anabranch.rest.routes.policies import body_of
 from anabranch.rest.routes.topics import parse_properties
-from anabranch.rest.topic_face import CursorFace, TopicFace
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import SUBSCRIPTION_CONSUME, TOPIC_ADMIN, TOPIC_CONSUME
 
@@ -29,45 +30,45 @@ def both(request: Request) -> tuple[str, str]:
 
 
 class SubscriptionCalls:
-    def __init__(self, face: CursorFace, topics: TopicFace) -> None:
-        self._face = face
+    def __init__(self, admin: SubscriptionAdmin, topics: TopicMaintenance) -> None:
+        self._admin = admin
         self._topics = topics
 
     async def list_all(self, request: Request) -> Response:
-        return json_response(await self._face.names(str(topic_of(request))))
+        return json_response(await self._admin.names(str(topic_of(request))))
 
     async def create(self, request: Request) -> Response:
         """Nothing or "latest", "earliest", or a message id as an object, perhaps with `properties`."""
         topic, name, value = *both(request), request.json()
         properties = parse_properties(value.get("properties") if isinstance(value, dict) else None)
-        await self._face.create(topic, name, LATEST if value is None else parse_position(value), properties)
+        await self._admin.create(topic, name, LATEST if value is None else parse_position(value), properties)
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
-        await self._face.delete(*both(request), request.flag("force"))
+        await self._admin.delete(*both(request), request.flag("force"))
         return NO_CONTENT
 
     # -- properties
 
     async def properties(self, request: Request) -> Response:
-        return json_response(await self._face.properties(*both(request)))
+        return json_response(await self._admin.properties(*both(request)))
 
     async def set_properties(self, request: Request) -> Response:
-        await self._face.set_properties(*both(request), parse_properties(body_of(request)))
+        await self._admin.set_properties(*both(request), parse_properties(body_of(request)))
         return NO_CONTENT
 
     # -- moving
 
     async def skip(self, request: Request) -> Response:
-        await self._face.skip(*both(request), parse_number(request.params["count"], "the number of messages"))
+        await self._admin.skip(*both(request), parse_number(request.params["count"], "the number of messages"))
         return NO_CONTENT
 
     async def skip_all(self, request: Request) -> Response:
-        await self._face.skip_all(*both(request))
+        await self._admin.skip_all(*both(request))
         return NO_CONTENT
 
     async def reset_to_time(self, request: Request) -> Response:
-        await self._face.reset_to_time(*both(request), parse_number(request.params["timestamp"], "the time in ms"))
+        await self._admin.reset_to_time(*both(request), parse_number(request.params["timestamp"], "the time in ms"))
         return NO_CONTENT
 
     async def reset_to(self, request: Request) -> Response:
@@ -75,19 +76,19 @@ class SubscriptionCalls:
         excluded = value.get("excluded", False) if isinstance(value, dict) else False
         if not isinstance(excluded, bool):
             raise BadRequest("excluded is true or false")
-        await self._face.reset_to(*both(request), parse_position(value), excluded)
+        await self._admin.reset_to(*both(request), parse_position(value), excluded)
         return NO_CONTENT
 
     async def expire_older(self, request: Request) -> Response:
-        await self._face.expire_older(*both(request), _seconds(request))
+        await self._admin.expire_older(*both(request), _seconds(request))
         return NO_CONTENT
 
     async def expire_everywhere(self, request: Request) -> Response:
-        await self._face.expire_older(str(topic_of(request)), None, _seconds(request))
+        await self._admin.expire_older(str(topic_of(request)), None, _seconds(request))
         return NO_CONTENT
 
     async def expire_up_to(self, request: Request) -> Response:
-        await self._face.expire_up_to(*both(request), parse_position(body_of(request)))
+        await self._admin.expire_up_to(*both(request), parse_position(body_of(request)))
         return NO_CONTENT
 
     # -- looking
@@ -95,18 +96,18 @@ class SubscriptionCalls:
     async def analyze(self, request: Request) -> Response:
         value: Any = request.json()
         start = None if value is None else parse_position(value)
-        return json_response(await self._face.analyze(*both(request), start))
+        return json_response(await self._admin.analyze(*both(request), start))
 
     async def peek(self, request: Request) -> Response:
         return view(await self._topics.peek(*both(request), parse_number(request.params["number"], "the position")))
 
     async def replicated(self, request: Request) -> Response:
-        return json_response(await self._face.replicated(*both(request)))
+        return json_response(await self._admin.replicated(*both(request)))
 
     async def set_replicated(self, request: Request) -> Response:
         if not isinstance(wanted := body_of(request), bool):
             raise BadRequest("the body is true or false")
-        await self._face.replicated(*both(request))
+        await self._admin.replicated(*both(request))
         if wanted:
             raise BadRequest("there is no second cluster to replicate the subscription to")
         return NO_CONTENT
@@ -119,8 +120,8 @@ def _seconds(request: Request) -> int:
     return seconds
 
 
-def subscription_routes(face: CursorFace, topics: TopicFace) -> list[Route]:
-    calls = SubscriptionCalls(face, topics)
+def subscription_routes(admin: SubscriptionAdmin, topics: TopicMaintenance) -> list[Route]:
+    calls = SubscriptionCalls(admin, topics)
     topic = f"/admin/v2/{TOPIC_PARAMS}"
     one = f"{topic}/subscription/{{subscription}}"
     table = [
@@ -141,7 +142,7 @@ def subscription_routes(face: CursorFace, topics: TopicFace) -> list[Route]:
     ]
     return [
         Route(
-            "GET", f"{topic}/subscriptions", calls.list_all, "Subscriptions of a topic", TOPIC_CONSUME, call_owner=True
+            "GET", f"{topic}/subscriptions", calls.list_all, "Subscriptions of a topic", TOPIC_CONSUME, at_owner=True
         ),
         Route(
             "POST",
@@ -149,10 +150,7 @@ def subscription_routes(face: CursorFace, topics: TopicFace) -> list[Route]:
             calls.expire_everywhere,
             "Expire messages older than an age for every subscription",
             TOPIC_ADMIN,
-            call_owner=True,
+            at_owner=True,
         ),
-        *(
-            Route(verb, one + path, call, text, SUBSCRIPTION_CONSUME, call_owner=True)
-            for verb, path, call, text in table
-        ),
+        *(Route(verb, one + path, call, text, SUBSCRIPTION_CONSUME, at_owner=True) for verb, path, call, text in table),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anabranch.rest.face import BrokerFace
+from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.rest.http_message import Request, Response
 from anabranch.rest.openapi.document import openapi_routes
 from anabranch.rest.router import Handler, Router
@@ -24,31 +24,31 @@ from anabranch.rest.routes.topics import topic_routes
 from anabranch.rest.topic_path import topic_of
 
 
-def make_router(face: BrokerFace, version: str) -> Router:
+def make_router(admin: BrokerAdmin, version: str) -> Router:
     routes = [
-        *lookup_routes(face),
-        *topic_routes(face),
-        *topic_care_routes(face.care),
-        *subscription_routes(face.cursors, face.care),
-        *cluster_routes(face.policies),
-        *tenant_routes(face),
-        *namespace_routes(face),
-        *policy_routes(face.policies),
-        *permission_routes(face),
-        *schema_routes(face.schemas),
-        *scalable_routes(face.scalable),
-        *publish_routes(face.publishing),
-        *broker_routes(face, version),
+        *lookup_routes(admin),
+        *topic_routes(admin),
+        *topic_care_routes(admin.care),
+        *subscription_routes(admin.cursors, admin.care),
+        *cluster_routes(admin.policies),
+        *tenant_routes(admin),
+        *namespace_routes(admin),
+        *policy_routes(admin.policies),
+        *permission_routes(admin),
+        *schema_routes(admin.schemas),
+        *scalable_routes(admin.scalable),
+        *publish_routes(admin.publishing),
+        *broker_routes(admin, version),
     ]
-    routes = [replace(route, handler=_at_owner(face, route.handler)) if route.call_owner else route for route in routes]
+    routes = [replace(route, handler=_at_owner(admin, route.handler)) if route.at_owner else route for route in routes]
     return Router([*routes, *openapi_routes(routes, version)])
 
 
-def _at_owner(face: BrokerFace, handler: Handler) -> Handler:
+def _at_owner(admin: BrokerAdmin, handler: Handler) -> Handler:
     """Only where the topic of the path is served."""
 
     async def handle(request: Request) -> Response:
-        await face.check_served(str(topic_of(request)))
+        await admin.check_served(str(topic_of(request)))
         return await handler(request)
 
     return handle

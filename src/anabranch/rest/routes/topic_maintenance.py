@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.model.errors import BadRequest, NotFound
 from anabranch.model.position import EARLIEST
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
@@ -11,7 +12,6 @@ from anabranch.rest.routes.lookup import TOPIC_PARAMS
 from anabranch.rest.routes.message_response import view
 from anabranch.rest.routes.policies import body_of
 from anabranch.rest.routes.topics import parse_properties
-from anabranch.rest.topic_face import TopicFace
 from anabranch.rest.topic_path import topic_of
 from anabranch.security.permissions import TOPIC_ADMIN, TOPIC_CONSUME, TOPIC_LOOKUP
 
@@ -27,48 +27,48 @@ TOPIC_POLICIES = (
 
 
 class TopicCareCalls:
-    def __init__(self, face: TopicFace) -> None:
-        self._face = face
+    def __init__(self, admin: TopicMaintenance) -> None:
+        self._admin = admin
 
     # -- properties
 
     async def properties(self, request: Request) -> Response:
-        return json_response(await self._face.properties(str(topic_of(request))))
+        return json_response(await self._admin.properties(str(topic_of(request))))
 
     async def add_properties(self, request: Request) -> Response:
-        await self._face.add_properties(str(topic_of(request)), parse_properties(body_of(request)))
+        await self._admin.add_properties(str(topic_of(request)), parse_properties(body_of(request)))
         return NO_CONTENT
 
     async def remove_property(self, request: Request) -> Response:
         key = request.query.get("key")
         if not key:
             raise BadRequest("say which property: ?key=NAME")
-        await self._face.remove_property(str(topic_of(request)), key)
+        await self._admin.remove_property(str(topic_of(request)), key)
         return NO_CONTENT
 
     # -- upkeep
 
     async def unload(self, request: Request) -> Response:
-        await self._face.unload(str(topic_of(request)))
+        await self._admin.unload(str(topic_of(request)))
         return NO_CONTENT
 
     async def trim(self, request: Request) -> Response:
-        await self._face.trim(str(topic_of(request)))
+        await self._admin.trim(str(topic_of(request)))
         return Response()
 
     async def truncate(self, request: Request) -> Response:
-        await self._face.truncate(str(topic_of(request)))
+        await self._admin.truncate(str(topic_of(request)))
         return NO_CONTENT
 
     async def compact(self, request: Request) -> Response:
-        await self._face.compact(str(topic_of(request)))
+        await self._admin.compact(str(topic_of(request)))
         return NO_CONTENT
 
     async def compaction(self, request: Request) -> Response:
-        return json_response(await self._face.compaction(str(topic_of(request))))
+        return json_response(await self._admin.compaction(str(topic_of(request))))
 
     async def terminate_partitions(self, request: Request) -> Response:
-        last = await self._face.terminate_partitions(str(topic_of(request)))
+        last = await self._admin.terminate_partitions(str(topic_of(request)))
         return json_response({str(index): shown(one, partition=index) for index, one in enumerate(last)})
 
     async def policy(self, request: Request) -> Response:
@@ -79,43 +79,43 @@ class TopicCareCalls:
 
     async def last_message(self, request: Request) -> Response:
         topic = topic_of(request)
-        last, index = await self._face.last_message(str(topic))
+        last, index = await self._admin.last_message(str(topic))
         return json_response(shown(last, partition=topic.partition_index, batch_index=index))
 
     async def message_at(self, request: Request) -> Response:
         topic, publish_ms = topic_of(request), parse_number(request.params["timestamp"], "the time in ms")
-        found = await self._face.message_at(str(topic), publish_ms)
+        found = await self._admin.message_at(str(topic), publish_ms)
         return json_response(shown(found, partition=topic.partition_index))
 
     async def message(self, request: Request) -> Response:
         ledger, entry = (parse_number(request.params[name], name) for name in ("ledger", "entry"))
-        return view(await self._face.message(str(topic_of(request)), bounded(ledger, entry)))
+        return view(await self._admin.message(str(topic_of(request)), bounded(ledger, entry)))
 
     async def examine(self, request: Request) -> Response:
         start = request.query.get("initialPosition", "latest")
         if start not in ("earliest", "latest"):
             raise BadRequest("initialPosition is earliest or latest")
         number = parse_number(request.query.get("messagePosition", "1"), "messagePosition")
-        return view(await self._face.examine(str(topic_of(request)), start == "earliest", number))
+        return view(await self._admin.examine(str(topic_of(request)), start == "earliest", number))
 
     # -- figures
 
     async def backlog_size(self, request: Request) -> Response:
         position = parse_position(body_of(request))
-        return json_response(await self._face.backlog_size(str(topic_of(request)), max(position, EARLIEST)))
+        return json_response(await self._admin.backlog_size(str(topic_of(request)), max(position, EARLIEST)))
 
     async def backlog(self, request: Request) -> Response:
-        return json_response(await self._face.offline_backlog(str(topic_of(request))))
+        return json_response(await self._admin.offline_backlog(str(topic_of(request))))
 
     async def internal_info(self, request: Request) -> Response:
-        return json_response(await self._face.internal_info(str(topic_of(request))))
+        return json_response(await self._admin.internal_info(str(topic_of(request))))
 
     async def internal_stats(self, request: Request) -> Response:
-        return json_response(await self._face.internal_stats(str(topic_of(request))))
+        return json_response(await self._admin.internal_stats(str(topic_of(request))))
 
 
-def topic_care_routes(face: TopicFace) -> list[Route]:
-    calls = TopicCareCalls(face)
+def topic_care_routes(admin: TopicMaintenance) -> list[Route]:
+    calls = TopicCareCalls(admin)
     topic = f"/admin/v2/{TOPIC_PARAMS}"
     table = [
         ("GET", "properties", calls.properties, "Properties of a topic", TOPIC_LOOKUP),
@@ -142,9 +142,7 @@ def topic_care_routes(face: TopicFace) -> list[Route]:
             TOPIC_LOOKUP,
         ),
     ]
-    served = [
-        Route(verb, f"{topic}/{path}", call, text, need, call_owner=True) for verb, path, call, text, need in table
-    ]
+    served = [Route(verb, f"{topic}/{path}", call, text, need, at_owner=True) for verb, path, call, text, need in table]
     refused = [
         (verb, f"{{policy:{TOPIC_POLICIES}}}", calls.policy, "Policies of single topics: not served yet", TOPIC_LOOKUP)
         for verb in ("GET", "PUT", "POST", "DELETE")

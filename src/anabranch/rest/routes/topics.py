@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import parse_namespace
 from anabranch.rest.errors import BadPartitionCount, FewerPartitions, NotPartitioned
-from anabranch.rest.face import BrokerFace
 from anabranch.rest.http_message import NO_CONTENT, Request, Response, json_response
 from anabranch.rest.router import Route
 from anabranch.rest.routes.lookup import TOPIC_PARAMS
@@ -54,75 +54,75 @@ def stats_options(request: Request) -> StatsOptions:
 
 
 class TopicCalls:
-    def __init__(self, face: BrokerFace) -> None:
-        self._face = face
+    def __init__(self, admin: BrokerAdmin) -> None:
+        self._admin = admin
 
     async def list_topics(self, request: Request) -> Response:
         return json_response(
-            await self._face.list_topics(namespace_of(request), request.params["domain"], include_partitioned=False)
+            await self._admin.list_topics(namespace_of(request), request.params["domain"], include_partitioned=False)
         )
 
     async def list_partitioned(self, request: Request) -> Response:
-        return json_response(await self._face.list_partitioned(namespace_of(request), request.params["domain"]))
+        return json_response(await self._admin.list_partitioned(namespace_of(request), request.params["domain"]))
 
     async def create(self, request: Request) -> Response:
-        await self._face.create_topic(str(topic_of(request)), parse_properties(request.json()))
+        await self._admin.create_topic(str(topic_of(request)), parse_properties(request.json()))
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
-        await self._face.delete_topic(str(topic_of(request)), request.flag("force"))
+        await self._admin.delete_topic(str(topic_of(request)), request.flag("force"))
         return NO_CONTENT
 
     async def terminate(self, request: Request) -> Response:
-        last = await self._face.terminate_topic(str(topic_of(request)))
+        last = await self._admin.terminate_topic(str(topic_of(request)))
         return json_response(
             {"ledgerId": last.ledger, "entryId": last.entry, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
         )
 
     async def partitions(self, request: Request) -> Response:
-        count = await self._face.partitions(str(topic_of(request)), request.flag("checkAllowAutoCreation"))
+        count = await self._admin.partitions(str(topic_of(request)), request.flag("checkAllowAutoCreation"))
         answer: dict[str, Any] = {"partitions": count, "deleted": False}
-        if count and (properties := await self._face.care.properties(str(topic_of(request)))):
+        if count and (properties := await self._admin.care.properties(str(topic_of(request)))):
             answer["properties"] = properties
         return json_response(answer)
 
     async def create_partitions(self, request: Request) -> Response:
         body = request.json()
         properties = parse_properties(body.get("properties") if isinstance(body, dict) else None)
-        await self._face.create_partitions(str(topic_of(request)), parse_partitions(body), properties)
+        await self._admin.create_partitions(str(topic_of(request)), parse_partitions(body), properties)
         return NO_CONTENT
 
     async def update_partitions(self, request: Request) -> Response:
         topic, wanted = str(topic_of(request)), parse_partitions(request.json())
-        current = await self._face.partitions(topic, False)
+        current = await self._admin.partitions(topic, False)
         if current == 0:
             raise NotPartitioned(f"Topic {topic} is not the partitioned topic.")
         if wanted < current:
             raise FewerPartitions(f"Desired partitions {wanted} can't be less than the current partitions {current}.")
-        await self._face.update_partitions(topic, wanted)
+        await self._admin.update_partitions(topic, wanted)
         return NO_CONTENT
 
     async def create_missed_partitions(self, request: Request) -> Response:
-        await self._face.create_missed_partitions(str(topic_of(request)))
+        await self._admin.create_missed_partitions(str(topic_of(request)))
         return NO_CONTENT
 
     async def delete_partitions(self, request: Request) -> Response:
-        await self._face.delete_partitions(str(topic_of(request)), request.flag("force"))
+        await self._admin.delete_partitions(str(topic_of(request)), request.flag("force"))
         return NO_CONTENT
 
     async def stats(self, request: Request) -> Response:
-        return json_response(await self._face.topic_stats(str(topic_of(request)), stats_options(request)))
+        return json_response(await self._admin.topic_stats(str(topic_of(request)), stats_options(request)))
 
     async def partitioned_stats(self, request: Request) -> Response:
-        stats = await self._face.partitioned_stats(str(topic_of(request)), stats_options(request))
+        stats = await self._admin.partitioned_stats(str(topic_of(request)), stats_options(request))
         return json_response(stats if request.flag("perPartition", True) else {**stats, "partitions": {}})
 
     async def internal_stats(self, request: Request) -> Response:
-        return json_response(await self._face.internal_stats(str(topic_of(request))))
+        return json_response(await self._admin.internal_stats(str(topic_of(request))))
 
 
-def topic_routes(face: BrokerFace) -> list[Route]:
-    calls = TopicCalls(face)
+def topic_routes(admin: BrokerAdmin) -> list[Route]:
+    calls = TopicCalls(admin)
     topic = f"/admin/v2/{TOPIC_PARAMS}"
     namespace = topic.removesuffix("/{topic}")
     return [
@@ -134,15 +134,15 @@ def topic_routes(face: BrokerFace) -> list[Route]:
             "Partitioned topics of a namespace",
             NAMESPACE_LIST,
         ),
-        Route("PUT", topic, calls.create, "Create a topic", TOPIC_ADMIN, call_owner=True),
-        Route("DELETE", topic, calls.delete, "Delete a topic", TOPIC_ADMIN, call_owner=True),
+        Route("PUT", topic, calls.create, "Create a topic", TOPIC_ADMIN, at_owner=True),
+        Route("DELETE", topic, calls.delete, "Delete a topic", TOPIC_ADMIN, at_owner=True),
         Route(
             "POST",
             f"{topic}/terminate",
             calls.terminate,
             "End a topic: no message after the last one",
             TOPIC_ADMIN,
-            call_owner=True,
+            at_owner=True,
         ),
         Route("GET", f"{topic}/partitions", calls.partitions, "Number of partitions", TOPIC_LOOKUP),
         Route("PUT", f"{topic}/partitions", calls.create_partitions, "Create a partitioned topic", TOPIC_ADMIN),
@@ -155,7 +155,7 @@ def topic_routes(face: BrokerFace) -> list[Route]:
             "Make partitions again that were deleted one by one",
             TOPIC_ADMIN,
         ),
-        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic", TOPIC_LOOKUP, call_owner=True),
+        Route("GET", f"{topic}/stats", calls.stats, "Figures of a topic", TOPIC_LOOKUP, at_owner=True),
         Route(
             "GET", f"{topic}/partitioned-stats", calls.partitioned_stats, "Figures of a partitioned topic", TOPIC_LOOKUP
         ),
@@ -165,6 +165,6 @@ def topic_routes(face: BrokerFace) -> list[Route]:
             calls.internal_stats,
             "Ledgers and cursors of a topic",
             TOPIC_LOOKUP,
-            call_owner=True,
+            at_owner=True,
         ),
     ]
