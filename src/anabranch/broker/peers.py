@@ -16,7 +16,7 @@ from anabranch.model.errors import Error, NotReady
 from anabranch.model.names import TopicName
 
 
-class ErrandRefused(Error):
+class PeerCallRefused(Error):
     """Another broker said no; code, reason and HTTP status are its own."""
 
     def __init__(self, code: str, reason: str, status: int) -> None:
@@ -26,13 +26,13 @@ class ErrandRefused(Error):
         self.retryable = code in ("not-ready", "served-elsewhere", "metadata-unavailable")
 
 
-class NoAnswer(NotReady):
+class PeerCallUnanswered(NotReady):
     """Another broker did not answer: what it was asked for may or may not have happened."""
 
     code = "broker-unreachable"
 
 
-class NotConnected(NoAnswer):
+class PeerNotConnected(PeerCallUnanswered):
     """It could not be reached at all: nothing has happened there."""
 
 
@@ -67,7 +67,7 @@ class BrokerPeers(Protocol):
     def owner_of(self, topic: TopicName) -> str | None:
         """Who serves it; None: nobody at the moment."""
 
-    async def ask(self, broker: str, errand: str, arguments: Mapping[str, Any]) -> Any:
+    async def call(self, broker: str, name: str, arguments: Mapping[str, Any]) -> Any:
         """Raises ErrandRefused, NotConnected or NoAnswer (also when the broker is replaced meanwhile)."""
 
     async def drain(self) -> bool:
@@ -80,21 +80,21 @@ class BrokerPeers(Protocol):
         """Topics whose hash is in the span (as bundles are named) are served by that broker when this returns."""
 
 
-async def ask_others(
-    fleet: BrokerPeers, errand: str, arguments: Mapping[str, Any], *, absent_ok: bool = False
+async def call_others(
+    peers: BrokerPeers, name: str, arguments: Mapping[str, Any], *, absent_ok: bool = False
 ) -> list[Any]:
     """Every other broker, all at once. `absent_ok`: one that cannot be reached or has been replaced serves nothing and
     has nothing to say."""
 
-    async def ask(broker: str) -> list[Any]:
+    async def call(broker: str) -> list[Any]:
         try:
-            return [await fleet.ask(broker, errand, arguments)]
-        except NoAnswer as error:
-            if absent_ok and (isinstance(error, NotConnected) or broker not in fleet.others()):
+            return [await peers.call(broker, name, arguments)]
+        except PeerCallUnanswered as error:
+            if absent_ok and (isinstance(error, PeerNotConnected) or broker not in peers.others()):
                 return []
             raise
 
-    outcomes = await asyncio.gather(*map(ask, fleet.others()), return_exceptions=True)
+    outcomes = await asyncio.gather(*map(call, peers.others()), return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome

@@ -32,7 +32,7 @@ class Services:
     address: Address
     guard: AccessControl = field(default_factory=AccessControl)  # lets everybody through unless security is configured
     cluster: Placement | None = None  # None: this broker is alone
-    fleet: BrokerPeers | None = None  # the same
+    peers: BrokerPeers | None = None  # the same
     segments: ClusterSegmentHost | None = None  # None: there are no scalable topics here
     scalable: ScalableTopics | None = None  # None: no scalable topics here
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import h11
 
-from anabranch.broker.peers import ErrandRefused, NoAnswer
+from anabranch.broker.peers import PeerCallRefused, PeerCallUnanswered
 from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.interbroker.connections import Answer, Lines, PeerConnection, WasClosed
 from anabranch.interbroker.endpoint import ERRANDS
@@ -50,11 +50,11 @@ class PeerClient:
         )
         status, headers, answer = await self._exchange(url, path, body, signature.dump())
         if not is_answer(self._secret, signature, status, answer, headers.get(ANSWER_HEADER, "")):
-            raise NoAnswer(f"{url} did not answer as {receiver}: HTTP {status} without its signature")
+            raise PeerCallUnanswered(f"{url} did not answer as {receiver}: HTTP {status} without its signature")
         value = json.loads(answer) if answer else None
         if status >= 300:
             said = value if isinstance(value, dict) else {}
-            raise ErrandRefused(str(said.get("code", "error")), str(said.get("reason", f"HTTP {status}")), status)
+            raise PeerCallRefused(str(said.get("code", "error")), str(said.get("reason", f"HTTP {status}")), status)
         return value
 
     async def _exchange(self, url: str, path: str, body: bytes, signature: str) -> Answer:
@@ -71,7 +71,7 @@ class PeerClient:
         try:
             return await self._talk(line, host, port, path, headers, body)
         except WasClosed as error:
-            raise NoAnswer(f"broker at {url} did not answer: {error}") from error
+            raise PeerCallUnanswered(f"broker at {url} did not answer: {error}") from error
 
     async def _talk(
         self, line: PeerConnection, host: str, port: int, path: str, headers: list[tuple[str, str]], body: bytes
@@ -85,7 +85,7 @@ class PeerClient:
             raise
         except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
             line.drop()
-            raise NoAnswer(f"broker at {host}:{port} did not answer: {error or 'timed out'}") from error
+            raise PeerCallUnanswered(f"broker at {host}:{port} did not answer: {error or 'timed out'}") from error
         except BaseException:
             line.drop()
             raise

@@ -13,7 +13,7 @@ from typing import Any
 
 import h11
 
-from anabranch.broker.peers import NoAnswer, NotConnected
+from anabranch.broker.peers import PeerCallUnanswered, PeerNotConnected
 from anabranch.runtime.clock import Clock
 
 CONNECT_SECONDS = 2.0
@@ -64,7 +64,7 @@ class PeerConnection:
             elif isinstance(event, h11.Data):
                 answer += event.data
                 if len(answer) > ANSWER_BYTES_MAX:
-                    raise NoAnswer(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
+                    raise PeerCallUnanswered(f"the answer has more than {ANSWER_BYTES_MAX} bytes")
             elif isinstance(event, h11.EndOfMessage):
                 if http.our_state is h11.DONE and http.their_state is h11.DONE:
                     http.start_next_cycle()
@@ -116,7 +116,7 @@ class Lines:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return PeerConnection(*await asyncio.open_connection(host, port))
         except (OSError, TimeoutError) as error:
-            raise NotConnected(f"broker at {host}:{port} cannot be reached: {error or 'timed out'}") from error
+            raise PeerNotConnected(f"broker at {host}:{port} cannot be reached: {error or 'timed out'}") from error
 
     def keep(self, host: str, port: int, line: PeerConnection) -> None:
         lines = self._idle.setdefault((host, port), [])

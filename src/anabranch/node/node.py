@@ -130,7 +130,7 @@ class Node:
         )
         scalable_admin = ScalableAdmin(lambda: self.services)
         admin = BrokerAdmin(lambda: self.services, server, ledgers.check_writable, self._brokers(), scalable_admin)
-        fleet, brokers_door = (None, None) if joining is None else await joining.meet_others(admin)
+        peers, brokers_door = (None, None) if joining is None else await joining.meet_others(admin)
         http = HttpServer(
             make_router(admin, __version__),
             settings.http,
@@ -143,7 +143,7 @@ class Node:
         segments, record_memo = None, RecordCache()
         if settings.scalable_topics.enabled:
             scalable_records = StoredScalableRecords(metadata, record_memo)
-            segments = await open_segments(stores, topics, segment_logs, scalable_records, here, fleet, stack)
+            segments = await open_segments(stores, topics, segment_logs, scalable_records, here, peers, stack)
             admin.more_errands[GROUP] = segments
         controllers = self._controllers(metadata, scalable_admin, here, segments, record_memo)
         # A name that no earlier start of any broker has used.
@@ -158,7 +158,7 @@ class Node:
             address=address,
             guard=guard,
             cluster=place,
-            fleet=fleet,
+            peers=peers,
             segments=segments,
             scalable=controllers,
         )

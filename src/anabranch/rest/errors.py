@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from anabranch.broker.peers import ErrandRefused
+from anabranch.broker.peers import PeerCallRefused
 from anabranch.broker.placement import Address
 from anabranch.model.errors import Error
 from anabranch.rest.http_message import Request, Response, json_response
@@ -112,7 +112,7 @@ class NotEmpty(Error):
 
 
 def status_of(error: Error) -> int:
-    if isinstance(error, ErrandRefused):
+    if isinstance(error, PeerCallRefused):
         return error.status
     if error.code in STATUS:
         return STATUS[error.code]

@@ -126,9 +126,9 @@ async def pair(directory: Path, metadata_url: str | None) -> AsyncIterator[Pair]
 
             def away() -> list[TopicName]:
                 """Topics whose parent is there, and a child as well."""
-                fleet = node.services.fleet
-                assert fleet is not None
-                owner_of, first = fleet.owner_of, RECORD.layout[0]
+                peers = node.services.peers
+                assert peers is not None
+                owner_of, first = peers.owner_of, RECORD.layout[0]
                 return [
                     name
                     for name in names

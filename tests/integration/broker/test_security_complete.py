@@ -8,10 +8,11 @@ import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.wire.connection import CommandSet
 from anabranch.node.node import Node
 from anabranch.node.settings.node import NetworkSettings, NodeSettings
@@ -147,7 +148,7 @@ async def test_covered_commands_do_nothing_without_their_producer_or_consumer(tm
 
 
 def routes() -> list[Route]:
-    return list(make_router(TopicsInMemory(), "1").routes)
+    return list(make_router(cast(BrokerAdmin, TopicsInMemory()), "1").routes)
 
 
 def test_every_route_has_a_need() -> None:

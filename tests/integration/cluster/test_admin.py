@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from anabranch.admin.client import AdminClient
-from anabranch.broker.peers import ErrandRefused, NoAnswer, NotConnected
+from anabranch.broker.peers import PeerCallRefused, PeerCallUnanswered, PeerNotConnected
 from anabranch.cluster.cluster import Cluster
 from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.cluster.slots import slot_of, slots_of_bundle
@@ -193,24 +193,24 @@ async def test_only_brokers_come_through_the_brokers_door(tmp_path: Path) -> Non
     async with nodes(tmp_path, "b1", "b2") as (one, two):
         errand, clock = "/internal/v1/errands/brokers.owned_here", SystemClock()
         seats = [place_of(node).cluster.card.seat for node in (one, two)]
-        fleet = one.services.fleet
-        assert fleet is not None
-        assert await fleet.ask("b2", "brokers.owned_here", {}) == {}
+        peers = one.services.peers
+        assert peers is not None
+        assert await peers.call("b2", "brokers.owned_here", {}) == {}
         for forged in ("", "v1;b1", "v1;b1;b2#1;0;1-1;" + "0" * 64):
             status, value, _ = await call(two, "POST", errand, {}, signature=forged)
             assert (status, value["reason"]) == (403, "only brokers of this cluster may")
         assert (await call(two, "GET", "/internal/"))[0] == 403
         stranger = PeerClient(Secret(b"s" * 32), seats[0], clock)
-        with pytest.raises(NoAnswer, match="403"):
+        with pytest.raises(PeerCallUnanswered, match="403"):
             await stranger.ask(two.http_url, seats[1], "brokers.owned_here", {})
         secret = await _secret(one)
         friend = PeerClient(secret, BrokerIncarnation("b1", 99), clock)
-        with pytest.raises(NoAnswer, match="403"):  # meant for an earlier life of it
+        with pytest.raises(PeerCallUnanswered, match="403"):  # meant for an earlier life of it
             await friend.ask(two.http_url, BrokerIncarnation("b2", seats[1].incarnation - 1), "brokers.owned_here", {})
-        with pytest.raises(ErrandRefused) as refused:
+        with pytest.raises(PeerCallRefused) as refused:
             await friend.ask(two.http_url, seats[1], "brokers.configuration", {})
         assert refused.value.status == 404, "only what is offered as an errand can be asked for"
-        with pytest.raises(NotConnected):
+        with pytest.raises(PeerNotConnected):
             await friend.ask("http://127.0.0.1:1", seats[1], "brokers.owned_here", {})
         assert secret.key.hex() not in json.dumps(await expect(one, "GET", f"{ADMIN}/brokers/configuration/runtime"))
 
@@ -231,9 +231,9 @@ async def test_an_overheard_request_is_refused(tmp_path: Path, monkeypatch: pyte
             return await plain(self, url, path, body, signature)
 
         monkeypatch.setattr(PeerClient, "_exchange", listen)
-        fleet = one.services.fleet
-        assert fleet is not None
-        await fleet.ask("b2", "brokers.owned_here", {})
+        peers = one.services.peers
+        assert peers is not None
+        await peers.call("b2", "brokers.owned_here", {})
         status, _, _ = await call(two, "POST", "/internal/v1/errands/brokers.owned_here", {}, signature=heard[0])
         assert status == 403
 
@@ -406,9 +406,9 @@ async def test_answers_stay_right_while_topics_move(tmp_path: Path) -> None:
             nonlocal moved
             try:
                 for number in range(MOVES):
-                    fleet = (one, two)[number % 2].services.fleet
-                    assert fleet is not None
-                    await fleet.move((0, 0x4000_0000), ("b1", "b2")[number // 2 % 2])
+                    peers = (one, two)[number % 2].services.peers
+                    assert peers is not None
+                    await peers.move((0, 0x4000_0000), ("b1", "b2")[number // 2 % 2])
                     moved += 1
             finally:
                 moved = MOVES

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from anabranch.broker.peers import NoAnswer, NotConnected
+from anabranch.broker.peers import PeerCallUnanswered, PeerNotConnected
 from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.interbroker import connections as brokers_lines
 from anabranch.interbroker.client import PeerClient
@@ -98,9 +98,9 @@ async def test_who_hangs_up_on_a_fresh_line_has_not_answered() -> None:
     async with other() as broker:
         client = PeerClient(SECRET, ME, SystemClock())
         broker.hangs_up_before_answering = True
-        with pytest.raises(NoAnswer) as refused:
+        with pytest.raises(PeerCallUnanswered) as refused:
             await ask(client, broker)
-        assert not isinstance(refused.value, NotConnected)  # it may have happened
+        assert not isinstance(refused.value, PeerNotConnected)  # it may have happened
         client.close()
-    with pytest.raises(NotConnected):
+    with pytest.raises(PeerNotConnected):
         await ask(client, broker)

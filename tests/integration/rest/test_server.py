@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from anabranch.broker.admin.namespaces import NamespaceAdmin
 from anabranch.broker.admin.publish import PublishAdmin
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
 from anabranch.broker.admin.schemas import SchemaAdmin
+from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.admin.subscriptions import SubscriptionAdmin
 from anabranch.broker.admin.topic_maintenance import TopicMaintenance
 from anabranch.broker.services import Services
@@ -359,7 +360,7 @@ class TopicsInMemory:
 
 async def test_the_real_table_of_routes() -> None:
     face = TopicsInMemory()
-    async with HttpServer(make_router(face, "1.2.3"), HttpSettings(port=0)) as server:
+    async with HttpServer(make_router(cast(BrokerAdmin, face), "1.2.3"), HttpSettings(port=0)) as server:
 
         async def ask(method: str, path: str, body: bytes = b"") -> tuple[int, str]:
             status, _, content = await call(server, method, path, body)

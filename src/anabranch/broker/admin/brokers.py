@@ -52,8 +52,8 @@ class BrokersAdmin:
         if cluster not in (None, LOCAL_CLUSTER):
             raise NotFound(f"Cluster {cluster} does not exist here")
         services = self._services()
-        if services.fleet is not None:
-            return await services.fleet.facts()
+        if services.peers is not None:
+            return await services.peers.facts()
         return [
             BrokerFacts(
                 id=services.address.broker_id,
@@ -91,23 +91,23 @@ class BrokersAdmin:
         await self._at(await self._one(cluster, broker), "resume_me")
 
     async def _at(self, broker: BrokerFacts, call: str) -> Any:
-        fleet = self._services().fleet
-        if fleet is None or broker.id == fleet.me:
+        peers = self._services().peers
+        if peers is None or broker.id == peers.me:
             return await self.reach.do(call, {})
-        return await fleet.ask(broker.id, f"brokers.{call}", {})
+        return await peers.call(broker.id, f"brokers.{call}", {})
 
     async def drain_me(self) -> None:
-        fleet = self._services().fleet
-        others = [] if fleet is None else [one for one in await fleet.facts() if one.id != fleet.me]
-        if fleet is None or all(one.is_draining for one in others):
+        peers = self._services().peers
+        others = [] if peers is None else [one for one in await peers.facts() if one.id != peers.me]
+        if peers is None or all(one.is_draining for one in others):
             raise NotAllowed("there is no other broker that could take the topics")
-        if not await fleet.drain():
+        if not await peers.drain():
             raise NotReady("not everything is given away yet; the broker goes on with it")
 
     async def resume_me(self) -> None:
-        fleet = self._services().fleet
-        if fleet is not None:
-            await fleet.resume()
+        peers = self._services().peers
+        if peers is not None:
+            await peers.resume()
 
     async def owned(self, cluster: str, broker: str) -> dict[str, Any]:
         """Bundles with loaded topics, as `tenant/namespace/range`."""

@@ -127,18 +127,18 @@ class NamespaceAdmin:
         services = self._services()
         if bundle is None:
             raise BadRequest("a destination is for one bundle: unload the bundles one by one")
-        if services.fleet is None:
+        if services.peers is None:
             if destination != services.address.broker_id:
                 raise NotFound(f"Broker {destination} does not exist")
             return
-        facts = await services.fleet.facts()
+        facts = await services.peers.facts()
         wanted = next((one for one in facts if destination in (one.id, one.address.broker_id)), None)
         if wanted is None:
             raise NotFound(f"Broker {destination} does not exist")
         if wanted.is_draining:
             raise NotAllowed(f"Broker {destination} is being drained")
         span = bundles.parse_range(bundle, bundles.boundaries_of(await self.record(namespace)))
-        await services.fleet.move(span, wanted.id)
+        await services.peers.move(span, wanted.id)
 
     async def unload_mine(self, namespace: str, bundle: str | None) -> None:
         """What this broker serves."""

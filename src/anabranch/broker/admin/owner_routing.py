@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anabranch.broker.peers import ErrandRefused, NoAnswer, NotConnected, ask_others
+from anabranch.broker.peers import PeerCallRefused, PeerCallUnanswered, PeerNotConnected, call_others
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.services import Services
 from anabranch.model.errors import Error, NotFound
@@ -55,8 +55,8 @@ class OwnerRouting:
         """Where the topic (its name is the call's first argument) is served, wherever that is by then."""
         arguments = {"topic": str(topic), **arguments}
         services = self._services()
-        fleet, placement, clock = services.fleet, services.placement, services.clock
-        if fleet is None:
+        peers, placement, clock = services.peers, services.placement, services.clock
+        if peers is None:
             return await self.do(call, arguments)
         until = clock.monotonic() + FOLLOW_SECONDS
         while True:
@@ -64,19 +64,19 @@ class OwnerRouting:
             try:
                 if placement.is_here(topic):
                     return await self.do(call, arguments)
-                owner = fleet.owner_of(topic)
-                if owner is None or owner == fleet.me:
+                owner = peers.owner_of(topic)
+                if owner is None or owner == peers.me:
                     raise ServedElsewhere(topic, None)
-                return await fleet.ask(owner, f"{self._group}.{call}", arguments)
-            except (ServedElsewhere, NoAnswer, ErrandRefused) as error:
+                return await peers.call(owner, f"{self._group}.{call}", arguments)
+            except (ServedElsewhere, PeerCallUnanswered, PeerCallRefused) as error:
                 if not self._may_repeat(call, error) or clock.monotonic() >= until:
                     raise
             await clock.sleep(AGAIN_SECONDS)
 
     def _may_repeat(self, call: str, error: Error) -> bool:
-        if isinstance(error, ErrandRefused):
+        if isinstance(error, PeerCallRefused):
             return error.code == ServedElsewhere.code
-        return call not in self._once or isinstance(error, ServedElsewhere | NotConnected)
+        return call not in self._once or isinstance(error, ServedElsewhere | PeerNotConnected)
 
     async def each(self, topics: Sequence[TopicName], call: str, **arguments: Any) -> list[Any]:
         """For every topic where it is served, many at a time; answers in their order. The first failure is told."""
@@ -93,13 +93,13 @@ class OwnerRouting:
 
     def _batches(self, topics: Sequence[TopicName], call: str) -> list[tuple[str | None, list[TopicName]]]:
         """By owner as far as it is known; None: each topic on its own."""
-        fleet, placement = self._services().fleet, self._services().placement
+        peers, placement = self._services().peers, self._services().placement
         batches: list[tuple[str | None, list[TopicName]]] = []
         open_ones: dict[str, list[TopicName]] = {}
         for topic in topics:
             owner = None
-            if fleet is not None and call not in self._once and not placement.is_here(topic):
-                owner = fleet.owner_of(topic)
+            if peers is not None and call not in self._once and not placement.is_here(topic):
+                owner = peers.owner_of(topic)
             if owner is None:
                 batches.append((None, [topic]))
                 continue
@@ -112,23 +112,23 @@ class OwnerRouting:
 
     async def _batch(self, owner: str | None, topics: list[TopicName], call: str, arguments: Mapping[str, Any]) -> Any:
         """One errand for many topics; one by one where that did not work out (they may be done twice then)."""
-        fleet = self._services().fleet
-        if owner is not None and fleet is not None:
+        peers = self._services().peers
+        if owner is not None and peers is not None:
             try:
                 wanted = {**arguments, TOPICS: [str(topic) for topic in topics]}
-                return await fleet.ask(owner, f"{self._group}.{call}", wanted)
-            except (NoAnswer, ErrandRefused) as error:
+                return await peers.call(owner, f"{self._group}.{call}", wanted)
+            except (PeerCallUnanswered, PeerCallRefused) as error:
                 if not self._may_repeat(call, error):
                     raise
         return [await self.call_owner(topic, call, **arguments) for topic in topics]
 
     async def everywhere(self, call: str, arguments: Mapping[str, Any], *, absent_ok: bool = False) -> list[Any]:
-        """On this broker, then on all others (see `ask_others`)."""
-        fleet = self._services().fleet
+        """On this broker, then on all others (see `call_others`)."""
+        peers = self._services().peers
         here = await self.do(call, arguments)
-        if fleet is None:
+        if peers is None:
             return [here]
-        return [here, *await ask_others(fleet, f"{self._group}.{call}", arguments, absent_ok=absent_ok)]
+        return [here, *await call_others(peers, f"{self._group}.{call}", arguments, absent_ok=absent_ok)]
 
 
 def _all(outcomes: Sequence[Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.admin.scalable_positions import positions_of
 from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
-from anabranch.broker.peers import ErrandRefused
+from anabranch.broker.peers import PeerCallRefused
 from anabranch.broker.placement import Address, ServedElsewhere
 from anabranch.broker.services import Services
 from anabranch.controller.interface import (
@@ -66,7 +66,7 @@ class ScalableAdmin:
         name = scalable_name(topic)
         try:
             await self.reach.call_owner(name, "create_here", segments=segments, properties=dict(properties))
-        except ErrandRefused as error:
+        except PeerCallRefused as error:
             raise topic_exists(error) or error from error
 
     async def delete(self, topic: str, force: bool) -> None:

@@ -345,8 +345,8 @@ class BrokerAdmin:
 
     def health(self) -> None:
         self._check_storage()
-        if (fleet := self._services().fleet) is not None:
-            fleet.check_valid()
+        if (peers := self._services().peers) is not None:
+            peers.check_valid()
 
     def metrics(self) -> AsyncIterator[bytes]:
         services = self._services()

@@ -24,8 +24,8 @@ TOGETHER_MAX = 500  # events of one errand
 
 
 class EventBroadcaster:
-    def __init__(self, fleet: BrokerPeers, errand: str, clock: Clock) -> None:
-        self._fleet = fleet
+    def __init__(self, peers: BrokerPeers, errand: str, clock: Clock) -> None:
+        self._peers = peers
         self._errand = errand
         self._clock = clock
         self._tasks = TaskOwner("segment news")
@@ -37,7 +37,7 @@ class EventBroadcaster:
 
     def tell(self, subject: Hashable, event: Any) -> None:
         """All others, from now on; what they have not heard of the same subject is out of date."""
-        for broker in self._fleet.others():
+        for broker in self._peers.others():
             waiting = self._waiting.setdefault(broker, {})
             waiting.pop(subject, None)
             waiting[subject] = event
@@ -48,11 +48,11 @@ class EventBroadcaster:
     async def _tell(self, broker: str) -> None:
         waiting = self._waiting[broker]
         try:
-            while waiting and broker in self._fleet.others():
+            while waiting and broker in self._peers.others():
                 some = dict(list(waiting.items())[:TOGETHER_MAX])
                 try:
                     async with asyncio.timeout(TELL_SECONDS):
-                        await self._fleet.ask(broker, self._errand, {"events": list(some.values())})
+                        await self._peers.call(broker, self._errand, {"events": list(some.values())})
                 except (Error, TimeoutError) as error:
                     log.info("segment news not heard yet", extra={"broker": broker, "reason": str(error)})
                     await self._clock.sleep(AGAIN_SECONDS)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.broker.errors import TopicFenced
-from anabranch.broker.peers import BrokerPeers, ErrandRefused, NoAnswer, NotConnected
+from anabranch.broker.peers import BrokerPeers, PeerCallRefused, PeerCallUnanswered, PeerNotConnected
 from anabranch.broker.placement import Placement, ServedElsewhere
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.publish.sequence_ids import Last
@@ -80,7 +80,7 @@ class ClusterSegmentHost:
         self,
         owner: LocalSegments,
         placement: Placement,
-        fleet: BrokerPeers | None,
+        peers: BrokerPeers | None,
         clock: Clock,
         records: TopicLayouts,
         *,
@@ -91,11 +91,11 @@ class ClusterSegmentHost:
         notices = SealNotifications(records, placement)
         owner.before_seal, owner.tell_sealed = notices.prepare, notices.tell
         self._placement = placement
-        self._fleet = fleet
+        self._peers = peers
         self._clock = clock
         self._ask_seconds = ask_seconds
         self._listeners: list[Callable[[HostEvent], None]] = []
-        self._news = None if fleet is None else EventBroadcaster(fleet, f"{GROUP}.news", clock)
+        self._news = None if peers is None else EventBroadcaster(peers, f"{GROUP}.news", clock)
         self._stop = owner.listen(self._happened)
 
     async def close(self) -> None:
@@ -117,9 +117,9 @@ class ClusterSegmentHost:
                 while True:
                     try:
                         return await self._ask(mandate, request)
-                    except (ServedElsewhere, NotConnected) as missed:
+                    except (ServedElsewhere, PeerNotConnected) as missed:
                         error = missed
-                    except (NoAnswer, OutcomeUncertain) as missed:
+                    except (PeerCallUnanswered, OutcomeUncertain) as missed:
                         error, is_sent = missed, True
                     await self._clock.sleep(AGAIN_SECONDS)
         except TimeoutError:
@@ -128,19 +128,19 @@ class ClusterSegmentHost:
 
     async def _ask(self, mandate: FencingToken, request: Request) -> Answer:
         """Once, where the segment is now."""
-        name, fleet = request.segment.name, self._fleet
-        if fleet is None or self._placement.is_here(name):
+        name, peers = request.segment.name, self._peers
+        if peers is None or self._placement.is_here(name):
             try:
                 return await self._owner.apply(mandate, request)
             except Error as error:
                 raise _translated(error) from error
         await self._placement.wait_placed(name)
-        owner = fleet.owner_of(name)
-        if owner is None or owner == fleet.me:
+        owner = peers.owner_of(name)
+        if owner is None or owner == peers.me:
             raise ServedElsewhere(name, None)
         try:
-            return read_answer(await fleet.ask(owner, f"{GROUP}.ask", request_json(mandate, request)))
-        except ErrandRefused as refused:
+            return read_answer(await peers.call(owner, f"{GROUP}.ask", request_json(mandate, request)))
+        except PeerCallRefused as refused:
             if refused.code == ServedElsewhere.code:
                 raise ServedElsewhere(name, None) from refused
             if refused.code in MOVING:
@@ -153,9 +153,9 @@ class ClusterSegmentHost:
         """One errand per owner."""
         owners: dict[str | None, list[int]] = {}
         for index, ref in enumerate(segments):
-            fleet = self._fleet
-            is_here = fleet is None or self._placement.is_here(ref.name)
-            owners.setdefault(None if is_here or fleet is None else fleet.owner_of(ref.name) or "", []).append(index)
+            peers = self._peers
+            is_here = peers is None or self._placement.is_here(ref.name)
+            owners.setdefault(None if is_here or peers is None else peers.owner_of(ref.name) or "", []).append(index)
         found: list[SegmentStats | None] = [None] * len(segments)
 
         async def ask(owner: str | None, some: list[int]) -> None:
@@ -169,10 +169,10 @@ class ClusterSegmentHost:
     async def _measure(self, owner: str | None, segments: list[SegmentRef]) -> list[SegmentStats | None]:
         try:
             async with asyncio.timeout(MEASURE_SECONDS):
-                if owner is None or self._fleet is None:
+                if owner is None or self._peers is None:
                     return await self._measure_here(segments)
                 asked = {"segments": [ref_json(one) for one in segments]}
-                answer = await self._fleet.ask(owner, f"{GROUP}.measure", asked)
+                answer = await self._peers.call(owner, f"{GROUP}.measure", asked)
                 return [None if one is None else read_stats(one) for one in answer]
         except (Error, TimeoutError) as error:
             log.info("segments not measured", extra={"broker": owner or "here", "reason": str(error)})
@@ -212,21 +212,21 @@ class ClusterSegmentHost:
                 while True:
                     try:
                         return await self._last_sequence(name, asked)
-                    except (ServedElsewhere, NoAnswer, ErrandRefused) as missed:
+                    except (ServedElsewhere, PeerCallUnanswered, PeerCallRefused) as missed:
                         error = missed
                     await self._clock.sleep(AGAIN_SECONDS)
         except TimeoutError:
             raise NotReady(f"{name}, an ancestor, cannot be asked: {error.reason}") from error
 
     async def _last_sequence(self, name: TopicName, asked: Mapping[str, str]) -> LastSequence | None:
-        fleet = self._fleet
-        if fleet is None or self._placement.is_here(name):
+        peers = self._peers
+        if peers is None or self._placement.is_here(name):
             return await self._owner.last_sequence(name, asked["producer"])
         await self._placement.wait_placed(name)
-        owner = fleet.owner_of(name)
-        if owner is None or owner == fleet.me:
+        owner = peers.owner_of(name)
+        if owner is None or owner == peers.me:
             raise ServedElsewhere(name, None)
-        found = await fleet.ask(owner, f"{GROUP}.sequence", asked)
+        found = await peers.call(owner, f"{GROUP}.sequence", asked)
         if found is None:
             return None
         return LastSequence(Last(int(found["last"]), b64decode(found.get("note", ""))), bool(found["final"]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import crc32c
 
-from anabranch.broker.peers import ask_others
+from anabranch.broker.peers import call_others
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.services import Services
 from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, Handler
@@ -94,10 +94,10 @@ class LookupCommands(CommandSet):
 
     async def _non_persistent(self, namespace: str) -> list[str]:
         """They are known only where they are loaded: every broker is asked."""
-        names, fleet = loaded_non_persistent(self._services, namespace), self._services.fleet
-        if fleet is not None:
+        names, peers = loaded_non_persistent(self._services, namespace), self._services.peers
+        if peers is not None:
             asked = {"namespace": namespace}
-            for some in await ask_others(fleet, "admin.non_persistent", asked, absent_ok=True):
+            for some in await call_others(peers, "admin.non_persistent", asked, absent_ok=True):
                 names += some
         return names
 

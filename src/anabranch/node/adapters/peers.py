@@ -1,4 +1,4 @@
-"""All brokers of the cluster as `broker.fleet.BrokerPeers` wants them: cards and table from the cluster, errands over
+"""All brokers of the cluster as `broker.peers.BrokerPeers` wants them: cards and table from the cluster, errands over
 HTTP. Wiring, no decisions."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from anabranch.broker.peers import BrokerFacts, NoAnswer, NotConnected
+from anabranch.broker.peers import BrokerFacts, PeerCallUnanswered, PeerNotConnected
 from anabranch.cluster.cluster import DIRECTOR
 from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.cluster.slots import slots_of_bundle
@@ -66,17 +66,17 @@ class ClusterPeers:
         card = self._place.cluster.card_of(str(topic))
         return None if card is None else card.broker
 
-    async def ask(self, broker: str, errand: str, arguments: Mapping[str, Any]) -> Any:
+    async def call(self, broker: str, name: str, arguments: Mapping[str, Any]) -> Any:
         card = self._place.cluster.cards.get(broker)
         if card is None:
-            raise NotConnected(f"broker {broker} is not registered any more")
-        asking = asyncio.create_task(self._client.ask(card.http_url, card.seat, errand, arguments), name="errand")
-        leaving = asyncio.create_task(self._wait_gone(card.seat), name="errand:gone")
+            raise PeerNotConnected(f"broker {broker} is not registered any more")
+        asking = asyncio.create_task(self._client.ask(card.http_url, card.seat, name, arguments), name="peer call")
+        leaving = asyncio.create_task(self._wait_gone(card.seat), name="peer call:gone")
         try:
             await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 return asking.result()
-            raise NoAnswer(f"broker {broker} was replaced before it answered")
+            raise PeerCallUnanswered(f"broker {broker} was replaced before it answered")
         finally:
             for task in (asking, leaving):
                 task.cancel()

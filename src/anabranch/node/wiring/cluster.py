@@ -60,8 +60,8 @@ class ClusterWiring:
         secret = await load_secret(stores.metadata, secret_bytes(SECRET_BYTES))
         client = PeerClient(secret, me, self._clock)
         self._stack.callback(client.close)
-        fleet = ClusterPeers(self.place, stores.metadata, client, me.broker, settings.cluster.drain_seconds)
-        return fleet, PeerEndpoint(secret, me, self._clock, admin.errand)
+        peers = ClusterPeers(self.place, stores.metadata, client, me.broker, settings.cluster.drain_seconds)
+        return peers, PeerEndpoint(secret, me, self._clock, admin.errand)
 
     async def join(self, topics: TopicRegistry, server: BrokerServer, address: Address) -> None:
         """Become a member; from now on this broker may be given topics to serve."""

@@ -23,7 +23,7 @@ async def open_segments(
     logs: NodeSegmentLogs,
     records: StoredScalableRecords,
     placement: Placement,
-    fleet: BrokerPeers | None,
+    peers: BrokerPeers | None,
     stack: AsyncExitStack,
 ) -> ClusterSegmentHost:
     owner = LocalSegments(topics, logs, stores.clock)
@@ -32,7 +32,7 @@ async def open_segments(
     graves = TombstoneSweeper(stores.catalog, logs, owner, stores.clock)
     stack.push_async_callback(graves.close)
     graves.start()
-    host = ClusterSegmentHost(owner, placement, fleet, stores.clock, records)
+    host = ClusterSegmentHost(owner, placement, peers, stores.clock, records)
     stack.push_async_callback(host.close)
     topics.admit_segment = SegmentGuard(records, owner.wait_made).admit
     return host
