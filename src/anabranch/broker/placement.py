@@ -42,10 +42,10 @@ class Placement(Protocol):
     def owner_address(self, topic: TopicName) -> Address | None:
         """Who serves it (perhaps we ourselves); None when nobody does at the moment."""
 
-    def tenure(self, topic: TopicName) -> int | None:
+    def ownership_epoch(self, topic: TopicName) -> int | None:
         """Of this broker: another number whenever somebody else may have served it in between; None: it does not."""
 
-    def era(self, topic: TopicName) -> int:
+    def owner_epoch(self, topic: TopicName) -> int:
         """Of whoever has it: another number whenever that is another broker, or another life of one."""
 
     async def wait_placed(self, topic: TopicName) -> None:
@@ -67,10 +67,10 @@ class EverythingHere:
     def owner_address(self, topic: TopicName) -> Address | None:
         return self._address
 
-    def tenure(self, topic: TopicName) -> int | None:
+    def ownership_epoch(self, topic: TopicName) -> int | None:
         return 0
 
-    def era(self, topic: TopicName) -> int:
+    def owner_epoch(self, topic: TopicName) -> int:
         return 0
 
     async def wait_placed(self, topic: TopicName) -> None:

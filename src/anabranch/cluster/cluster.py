@@ -112,19 +112,19 @@ class Cluster:
         """Of the broker that serves a topic, as far as we know; None: nobody does at the moment."""
         return self._view.card_of(topic)
 
-    def tenure_of(self, topic: str) -> int | None:
+    def ownership_epoch(self, topic: str) -> int | None:
         """The epoch in which we hold the topic's slot; None: we do not, as far as we know."""
-        return self._view.tenure_of(topic, self.card.seat)
+        return self._view.ownership_epoch(topic, self.card.seat)
 
     def is_placed(self, topic: str) -> bool:
         """Does somebody serve it, as far as we know, and keeps it?"""
         if self._view.is_moving(topic):
             return False
-        return self.is_here(topic) if self.tenure_of(topic) is not None else self.card_of(topic) is not None
+        return self.is_here(topic) if self.ownership_epoch(topic) is not None else self.card_of(topic) is not None
 
-    def era_of(self, topic: str) -> int:
+    def owner_epoch(self, topic: str) -> int:
         """Another number whenever the topic's slot has another holder, or the same one in another life."""
-        return self._view.era_of(topic)
+        return self._view.owner_epoch(topic)
 
     @property
     def changes(self) -> int:

@@ -32,12 +32,12 @@ class ClusterView:
         seat = self.table.slots[slot_of(topic)].holder
         return None if seat is None or self.table.is_lost(seat) else self.card_at(seat)
 
-    def tenure_of(self, topic: str, seat: BrokerIncarnation) -> int | None:
+    def ownership_epoch(self, topic: str, seat: BrokerIncarnation) -> int | None:
         """The epoch in which this seat holds the topic's slot; None: it does not."""
         slot = self.table.slots[slot_of(topic)]
         return slot.epoch if slot.holder == seat else None
 
-    def era_of(self, topic: str) -> int:
+    def owner_epoch(self, topic: str) -> int:
         """Another number whenever the topic's slot has another holder, or the same one in another life."""
         return self.table.slots[slot_of(topic)].epoch
 

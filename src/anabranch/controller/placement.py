@@ -28,10 +28,10 @@ class Place(Protocol):
     def owner_address(self, topic: TopicName) -> Reachable | None:
         """Who does; None when nobody does at the moment."""
 
-    def tenure(self, topic: TopicName) -> int | None:
+    def ownership_epoch(self, topic: TopicName) -> int | None:
         """Another number whenever somebody else may have had it in between; None: it is not ours."""
 
-    def era(self, topic: TopicName) -> int:
+    def owner_epoch(self, topic: TopicName) -> int:
         """Of whoever has it: another number whenever that is another broker, or another life of one."""
 
     async def wait_placed(self, topic: TopicName) -> None:

@@ -170,7 +170,7 @@ class TopicControllers:
             await self._settle_name(topic, record)
         else:
             await self.clear_name(topic)
-        tenure = self._place.tenure(topic)
+        ownership_epoch = self._place.ownership_epoch(topic)
         limits = self.settings.limits(
             record.auto_scale_policy, await self._rules.auto_scale_policy(topic.namespace_path)
         )
@@ -187,10 +187,10 @@ class TopicControllers:
             told=self._told,
             step=self._step,
             gate=self._gate,
-            era=self._place.era,
+            owner_epoch=self._place.owner_epoch,
             ended=self._leader_ended,
         )
-        leader.tenure = tenure
+        leader.ownership_epoch = ownership_epoch
         leader.is_wanted = self._due.pop(topic, None) == NOW
         if self._is_closed:
             raise NotLeading("the broker is stopping")
@@ -248,7 +248,7 @@ class TopicControllers:
     def placement_changed(self, *, has_gained: bool) -> None:
         """Another share of the names is ours. With `has_gained` there is something that others may have left behind."""
         for topic, leader in tuple(self._leaders.items()):
-            if not self._place.is_here(topic) or self._place.tenure(topic) != leader.tenure:
+            if not self._place.is_here(topic) or self._place.ownership_epoch(topic) != leader.ownership_epoch:
                 del self._leaders[topic]
                 leader.depose("its name is placed elsewhere now, or was meanwhile")
             else:

@@ -119,7 +119,7 @@ class Node:
         metadata, ledgers = stores.metadata, stores.ledgers
         joining = self._joining = self._make_joining(stores, lambda: topics) if settings.cluster.enabled else None
         place = None if joining is None else joining.place
-        segment_logs = stores.segment_logs(_everywhere if place is None else place.tenure_of)
+        segment_logs = stores.segment_logs(_everywhere if place is None else place.require_ownership_epoch)
         topics = self._topics(stores, place, segment_logs)
         guard = self._guard(stores)
         server = BrokerServer(
@@ -189,7 +189,7 @@ class Node:
         ledgers = stores.ledgers
         topics = TopicRegistry(
             stores.catalog,
-            stores.topic_logs(_everywhere if place is None else place.tenure_of),
+            stores.topic_logs(_everywhere if place is None else place.require_ownership_epoch),
             settings=self.settings.broker,
             clock=self._clock,
             check_writable=ledgers.check_writable,
@@ -279,4 +279,4 @@ class Node:
 
 
 def _everywhere(_: TopicName) -> None:
-    """No tenure: this broker is alone."""
+    """No ownership epoch: this broker is alone."""

@@ -119,7 +119,7 @@ async def test_a_topic_lives_on(kind: str, tmp_path: Path) -> None:
             while not link.told or len(link.told[-1].segments) != 1 + 3:
                 await SystemClock().sleep(0.01)
         given = link.told[-1]
-        placing.owner, placing.tenure = "b", 1
+        placing.owner, placing.ownership_epoch = "b", 1
         a.placement_changed(has_gained=False)
         b.placement_changed(has_gained=True)  # it has a session: b finds it by itself
         async with asyncio.timeout(60):

@@ -317,7 +317,7 @@ def test_a_drain_that_its_owner_did_not_live_to_tell_is_asked_for() -> None:
             a.placement_changed(has_gained=False)  # somebody else has died: nothing is asked
             await asyncio.sleep(5)
             assert not link.told
-            brokers.placing.eras[parent] = 1
+            brokers.placing.owner_epochs[parent] = 1
             a.placement_changed(has_gained=False)
             await brokers.until(lambda: bool(link.told) and len(link.told[-1].segments) == 2)
 

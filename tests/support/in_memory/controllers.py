@@ -120,8 +120,8 @@ class Placing:
 
     def __init__(self) -> None:
         self.owner: str | None = None
-        self.tenure = 0
-        self.eras: dict[TopicName, int] = {}  # of segments whose owners have changed
+        self.ownership_epoch = 0
+        self.owner_epochs: dict[TopicName, int] = {}  # of segments whose owners have changed
 
     def at(self, broker: str) -> PlaceOf:
         return PlaceOf(self, broker)
@@ -140,11 +140,11 @@ class PlaceOf:
     def owner_address(self, topic: TopicName) -> Url | None:
         return None if self.placing.owner is None else Url(f"pulsar://{self.placing.owner}")
 
-    def tenure(self, topic: TopicName) -> int | None:
-        return self.believed if self.believes else self.placing.tenure
+    def ownership_epoch(self, topic: TopicName) -> int | None:
+        return self.believed if self.believes else self.placing.ownership_epoch
 
-    def era(self, topic: TopicName) -> int:
-        return self.placing.eras.get(topic, 0)
+    def owner_epoch(self, topic: TopicName) -> int:
+        return self.placing.owner_epochs.get(topic, 0)
 
     async def wait_placed(self, topic: TopicName) -> None:
         return
@@ -253,7 +253,7 @@ class Brokers:
     def lead(self, name: str) -> Controllers:
         """From now on all names are this broker's."""
         before, self.placing.owner = self.placing.owner, name
-        self.placing.tenure += before != name
+        self.placing.ownership_epoch += before != name
         for other, controllers in self.controllers.items():
             if not self.places[other].believes:
                 controllers.placement_changed(has_gained=other == name and before != name)

@@ -109,7 +109,7 @@ class TopicWorld:
         settings: TopicLogSettings | None = None,
         *,
         create: bool = True,
-        tenure: int | None = None,
+        ownership_epoch: int | None = None,
         birth: Mapping[str, str] | None = None,
     ) -> TopicLog:
         await self.metadata.open()
@@ -121,7 +121,7 @@ class TopicWorld:
             clock=self.clock,
             settings=settings,
             create=create,
-            tenure=tenure,
+            ownership_epoch=ownership_epoch,
             birth=birth,
         )
 

@@ -52,7 +52,7 @@ class TopicRecord:
     """One topic per busy slot: its metadata record."""
 
     version: int = 0
-    tenure: int = 0
+    ownership_epoch: int = 0
     opening: object = None  # whose confirmations count
 
 
@@ -168,12 +168,12 @@ class Broker:
 
     async def open(self, slot: int) -> object | None:
         """A topic is opened as `storage/topic/topic_open.py` does it: its record is read, its ledgers are measured, the
-        record is written by compare-and-set. None: somebody was there in a later tenure, or it is not ours any more."""
+        record is written by compare-and-set. None: somebody was there in a later ownership epoch, or it is not ours any more."""
         assert self.cluster is not None
         record = self.world.topics[slot]
         while slot not in self._open:
             version, held = record.version, self.cluster.table.slots[slot]
-            if held.holder != self.seat or held.epoch < record.tenure:
+            if held.holder != self.seat or held.epoch < record.ownership_epoch:
                 return None
             found = set(self.world.volume.ledgers.get(slot, ()))
             await self.pause()
@@ -299,12 +299,12 @@ class ClusterWorld:
         self.records += 1
         return self.records
 
-    def opened(self, broker: Broker, slot: int, found: set[Record], tenure: int) -> object:
+    def opened(self, broker: Broker, slot: int, found: set[Record], ownership_epoch: int) -> object:
         missing = self.all_confirmed.get(slot, set()) - found
-        broker.say(f"opens slot {slot} in tenure {tenure}")
+        broker.say(f"opens slot {slot} in ownership epoch {ownership_epoch}")
         self.check(not missing, f"{broker.seat} opens slot {slot} without {sorted(missing)}, which were confirmed")
         record = self.topics[slot]
-        record.version, record.tenure, record.opening = record.version + 1, tenure, object()
+        record.version, record.ownership_epoch, record.opening = record.version + 1, ownership_epoch, object()
         return record.opening
 
     def confirmed(self, broker: Broker, slot: int, opening: object, record: Record) -> None:

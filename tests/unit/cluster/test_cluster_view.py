@@ -40,8 +40,8 @@ def held(seat: BrokerIncarnation, serial: int = 1) -> Table:
 def test_a_topic_is_where_the_holder_of_its_slot_is_registered() -> None:
     known = view(held(ONE), card(ONE), card(TWO))
     assert known.card_of(TOPIC) == card(ONE)
-    assert (known.tenure_of(TOPIC, ONE), known.tenure_of(TOPIC, TWO)) == (1, None)
-    assert known.era_of(TOPIC) == 1 and not known.is_moving(TOPIC) and not known.has_free_slots
+    assert (known.ownership_epoch(TOPIC, ONE), known.ownership_epoch(TOPIC, TWO)) == (1, None)
+    assert known.owner_epoch(TOPIC) == 1 and not known.is_moving(TOPIC) and not known.has_free_slots
 
 
 def test_nobody_serves_what_an_earlier_life_held_or_a_dead_one_holds() -> None:

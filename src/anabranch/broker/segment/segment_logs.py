@@ -12,7 +12,7 @@ from anabranch.storage.topic.topic_log import TopicLog
 
 
 class SegmentLogs(Protocol):
-    """All of it in our own tenure: Superseded, or ServedElsewhere, when the segment is another broker's."""
+    """All of it in our own ownership epoch: Superseded, or ServedElsewhere, when the segment is another broker's."""
 
     @property
     def retention(self) -> Retention:

@@ -75,7 +75,7 @@ class GroupCoordinator:
         self._holds = Holds(self.group, lambda: self.record.segments, self._owners.hold, leader.clock)
         self._links: dict[int, ConsumerLink] = {}
         self._names: dict[int, str] = {}
-        self._eras: dict[int, int] = {}  # who owned the segments that are not drained, when we last looked
+        self._owner_epochs: dict[int, int] = {}  # who owned the segments that are not drained, when we last looked
         self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
         self._granting: set[int] = set()  # links whose last assignment is told when the owners know
         self._farewells = ImplicitLeaveDetector()
@@ -190,16 +190,16 @@ class GroupCoordinator:
     def placement_changed(self) -> None:
         """A drain is told by who owned the segment then. Where that is another broker now, it may not have lived to:
         the next one is asked."""
-        before = dict(self._eras)
+        before = dict(self._owner_epochs)
         self._note_owners()
-        moved = [one for one, era in self._eras.items() if before.get(one, era) != era]
+        moved = [one for one, owner_epoch in self._owner_epochs.items() if before.get(one, owner_epoch) != owner_epoch]
         if moved and self.subscription.kind.has_cursors:
             self._leader.spawn(self._owners.ask_drained(sorted(moved), self._found_drained), "ask drained again")
 
     def _note_owners(self) -> None:
         if not self.group.has_layout:
             return
-        self._eras = self._owners.eras(self.group.drain.undrained)
+        self._owner_epochs = self._owners.owner_epochs(self.group.drain.undrained)
 
     def _found_drained(self, segment_id: int, rewinds: int) -> None:
         self._deliver(draining.Drained(segment_id, rewinds))

@@ -31,7 +31,7 @@ class Asking(Protocol):
 
     topic: TopicName
     clock: Clock
-    era: Callable[[TopicName], int]
+    owner_epoch: Callable[[TopicName], int]
 
     async def ask_host(self, request: host.Request) -> host.Answer: ...
 
@@ -64,10 +64,10 @@ class SegmentOwners:
             return None
         return SegmentRef(backing_topic(self._leader.topic, segment), self._incarnation, segment_id)
 
-    def eras(self, segment_ids: Iterable[int]) -> dict[int, int]:
+    def owner_epochs(self, segment_ids: Iterable[int]) -> dict[int, int]:
         """Another number whenever a segment has another owner."""
         refs = {one: self.ref(one) for one in segment_ids}
-        return {one: self._leader.era(ref.name) for one, ref in refs.items() if ref is not None}
+        return {one: self._leader.owner_epoch(ref.name) for one, ref in refs.items() if ref is not None}
 
     async def ask_drained(self, segment_ids: Iterable[int], found: Callable[[int, int], None]) -> None:
         """Until each has answered; `found` is told the segments that are drained, and their rewinds. Later the owners

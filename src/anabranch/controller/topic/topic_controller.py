@@ -77,14 +77,14 @@ class TopicController:
         told: Callable[[TopicName, TopicRecord | None], None],
         step: Step = no_step,
         gate: WriteGate | None = None,
-        era: Callable[[TopicName], int] = lambda _: 0,
+        owner_epoch: Callable[[TopicName], int] = lambda _: 0,
         ended: Callable[[TopicName], None] = lambda _: None,
     ) -> None:
-        """`ended` is told once, when this leader leads no longer. `era`: of who has a segment (`Place.era`). `gate`: an
+        """`ended` is told once, when this leader leads no longer. `owner_epoch`: of who has a segment (`Place.owner_epoch`). `gate`: an
         operation passes it once, as a whole: it is done or not begun when metadata is moved."""
         self.topic, self.term = topic, term
-        self.settings, self.clock, self.era = settings, clock, era
-        self.tenure: int | None = None  # of the place that made it the leader
+        self.settings, self.clock, self.owner_epoch = settings, clock, owner_epoch
+        self.ownership_epoch: int | None = None  # of the place that made it the leader
         self.is_over = False
         self.over_because = ""
         self.is_wanted = False  # as the store says, as far as we know

@@ -68,18 +68,18 @@ class ClusterPlacement:
         if not self.is_here(topic):
             raise ServedElsewhere(topic, self.owner_address(topic))
 
-    def tenure_of(self, topic: TopicName) -> int:
+    def require_ownership_epoch(self, topic: TopicName) -> int:
         """Of our holding of the topic's slot; whoever holds it later has a higher one."""
-        tenure = self.cluster.tenure_of(str(topic))
-        if tenure is None:
+        ownership_epoch = self.cluster.ownership_epoch(str(topic))
+        if ownership_epoch is None:
             raise ServedElsewhere(topic, self.owner_address(topic))
-        return tenure
+        return ownership_epoch
 
-    def era(self, topic: TopicName) -> int:
-        return -1 if self._cluster is None else self._cluster.era_of(str(topic))
+    def owner_epoch(self, topic: TopicName) -> int:
+        return -1 if self._cluster is None else self._cluster.owner_epoch(str(topic))
 
-    def tenure(self, topic: TopicName) -> int | None:
-        return None if self._cluster is None else self._cluster.tenure_of(str(topic))
+    def ownership_epoch(self, topic: TopicName) -> int | None:
+        return None if self._cluster is None else self._cluster.ownership_epoch(str(topic))
 
     async def wait_placed(self, topic: TopicName) -> None:
         """A broker that was killed is registered until its session ends: nobody is sent to a port that refuses."""

@@ -28,7 +28,7 @@ class NodeSegmentLogs:
         clock: Clock,
         settings: TopicLogSettings,
         retention: Retention,
-        tenure_of: Callable[[TopicName], int | None],
+        ownership_epoch_of: Callable[[TopicName], int | None],
         children: Callable[[str], Awaitable[Iterable[str]]],
     ) -> None:
         """`children`: names of keys one step below a key of the metadata store."""
@@ -36,7 +36,7 @@ class NodeSegmentLogs:
         self._ledgers, self._records, self._ids, self._clock = ledgers, records, ids, clock
         self._settings = settings
         self._retention = retention
-        self._tenure_of = tenure_of
+        self._ownership_epoch_of = ownership_epoch_of
 
     @property
     def retention(self) -> Retention:
@@ -51,7 +51,7 @@ class NodeSegmentLogs:
             clock=self._clock,
             settings=self._settings,
             create=birth is not None,
-            tenure=self._tenure_of(name),
+            ownership_epoch=self._ownership_epoch_of(name),
             birth=birth,
             is_first=is_first,
         )
@@ -78,4 +78,6 @@ class NodeSegmentLogs:
         return await clear_grave(Catalog.topic_key(name), self._records, is_old)
 
     async def bury(self, name: TopicName, properties: Mapping[str, str]) -> None:
-        await bury_topic(Catalog.topic_key(name), self._records, properties, tenure=self._tenure_of(name))
+        await bury_topic(
+            Catalog.topic_key(name), self._records, properties, ownership_epoch=self._ownership_epoch_of(name)
+        )

@@ -29,7 +29,7 @@ from anabranch.storage.topic.topic_log import TopicLog
 BLOCKING_THREADS = 4
 BUSY_SECONDS = 10.0  # for a peer that recovers our log when we are back already
 
-TenureOf = Callable[[TopicName], int | None]
+OwnershipEpochOf = Callable[[TopicName], int | None]
 """Since which epoch this broker holds the topic; None where nobody else could."""
 
 
@@ -44,7 +44,7 @@ class Stores:
     records: MetadataRecords
     ids: LedgerIds
 
-    def topic_logs(self, tenure_of: TenureOf) -> Callable[[TopicName], Awaitable[TopicLog]]:
+    def topic_logs(self, ownership_epoch_of: OwnershipEpochOf) -> Callable[[TopicName], Awaitable[TopicLog]]:
         async def open_log(name: TopicName) -> TopicLog:
             return await TopicLog.open(
                 self.catalog.topic_key(name),
@@ -53,12 +53,12 @@ class Stores:
                 ids=self.ids,
                 clock=self.clock,
                 settings=self.settings.topics,
-                tenure=tenure_of(name),
+                ownership_epoch=ownership_epoch_of(name),
             )
 
         return open_log
 
-    def segment_logs(self, tenure_of: TenureOf) -> NodeSegmentLogs:
+    def segment_logs(self, ownership_epoch_of: OwnershipEpochOf) -> NodeSegmentLogs:
         return NodeSegmentLogs(
             ledgers=self.ledgers,
             records=self.records,
@@ -66,7 +66,7 @@ class Stores:
             clock=self.clock,
             settings=self.settings.topics,
             retention=self.settings.scalable_topics.retention,
-            tenure_of=tenure_of,
+            ownership_epoch_of=ownership_epoch_of,
             children=self.metadata.children,
         )
 

@@ -48,18 +48,21 @@ async def clear_grave(name: str, metadata: RecordStore, is_old: Callable[[Mappin
 
 
 async def bury_topic(
-    name: str, metadata: RecordStore, properties: Mapping[str, str], *, tenure: int | None = None
+    name: str, metadata: RecordStore, properties: Mapping[str, str], *, ownership_epoch: int | None = None
 ) -> None:
     """Durable when it returns. AlreadyExists for a topic that is there, Superseded by a later holder."""
     key = record_key(name)
     while True:
         found = await metadata.load(key)
         old = TopicRecord(epoch=0) if found is None else decode_record(found.value)
-        if tenure is not None and old.tenure > tenure:
-            raise Superseded(f"{name} was held in tenure {old.tenure}, ours is {tenure}")
+        if ownership_epoch is not None and old.ownership_epoch > ownership_epoch:
+            raise Superseded(f"{name} was held in ownership epoch {old.ownership_epoch}, ours is {ownership_epoch}")
         if found is not None and not old.is_grave:
             raise AlreadyExists(f"{name} is there")
-        grave = grave_of(replace(old, tenure=old.tenure if tenure is None else tenure), properties)
+        grave = grave_of(
+            replace(old, ownership_epoch=old.ownership_epoch if ownership_epoch is None else ownership_epoch),
+            properties,
+        )
         try:
             await metadata.save(key, encode_record(grave), version=None if found is None else found.version)
         except RecordRaced:

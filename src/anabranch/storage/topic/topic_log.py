@@ -116,13 +116,13 @@ class TopicLog(TopicState):
         clock: Clock,
         settings: TopicLogSettings | None = None,
         create: bool = True,
-        tenure: int | None = None,
+        ownership_epoch: int | None = None,
         birth: Mapping[str, str] | None = None,
         is_first: bool = False,
     ) -> TopicLog:
         """Take over the topic `name` (its encoded metadata key); NotFound when it is not there and `create` is off.
 
-        Superseded when a holder of a later `tenure` has opened it. `birth`: the properties of one that is created;
+        Superseded when a holder of a later `ownership_epoch` has opened it. `birth`: the properties of one that is created;
         with `is_first` without looking: AlreadyExists when there is a record of that name, even a grave.
         """
         opened = await open_topic(
@@ -132,7 +132,7 @@ class TopicLog(TopicState):
             ids=ids,
             clock=clock,
             create=create,
-            tenure=tenure,
+            ownership_epoch=ownership_epoch,
             birth=birth,
             is_first=is_first,
         )

@@ -66,11 +66,11 @@ async def open_topic(
     ids: LedgerIds,
     clock: Clock,
     create: bool,
-    tenure: int | None = None,
+    ownership_epoch: int | None = None,
     birth: Mapping[str, str] | None = None,
     is_first: bool = False,
 ) -> OpenedTopic:
-    """`tenure` grows from holder to holder; None: there is only one. Opening seals what the holder of now writes to, so
+    """`ownership_epoch` grows from holder to holder; None: there is only one. Opening seals what the holder of now writes to, so
     one who was replaced and does not know it yet is refused here, before it has changed anything.
 
     `birth`: properties of a topic that is made by this; they are written with it. A grave counts as no topic.
@@ -79,25 +79,29 @@ async def open_topic(
     if is_first:
         try:
             fresh = TopicRecord(epoch=0, properties=dict(birth or {}))
-            return await _take(name, key, fresh, None, ledgers, metadata, ids, clock.now_ms(), tenure)
+            return await _take(name, key, fresh, None, ledgers, metadata, ids, clock.now_ms(), ownership_epoch)
         except RecordRaced as raced:
             raise AlreadyExists(f"{name} has a record") from raced
     while True:
         found = await metadata.load(key)
         old = None if found is None else decode_record(found.value)
-        if old is not None and tenure is not None and old.tenure > tenure:
-            raise Superseded(f"{name} was opened in tenure {old.tenure}, ours is {tenure}")
+        if old is not None and ownership_epoch is not None and old.ownership_epoch > ownership_epoch:
+            raise Superseded(f"{name} was opened in ownership epoch {old.ownership_epoch}, ours is {ownership_epoch}")
         version = None if found is None else found.version
         if old is not None and old.is_deleted:
             if not old.is_grave:
                 await finish_deletion(key, old, version, ledgers, metadata)
                 continue
-            old = TopicRecord(epoch=old.epoch, properties=dict(birth or {}), tenure=old.tenure) if create else None
+            old = (
+                TopicRecord(epoch=old.epoch, properties=dict(birth or {}), ownership_epoch=old.ownership_epoch)
+                if create
+                else None
+            )
         if old is None and not create:
             raise NotFound(f"no topic log {name}")
         try:
             old = old or TopicRecord(epoch=0, properties=dict(birth or {}))
-            return await _take(name, key, old, version, ledgers, metadata, ids, clock.now_ms(), tenure)
+            return await _take(name, key, old, version, ledgers, metadata, ids, clock.now_ms(), ownership_epoch)
         except RecordRaced:
             log.info("topic opened by two at once", extra={"topic": name})
 
@@ -111,7 +115,7 @@ async def _take(
     metadata: RecordStore,
     ids: LedgerIds,
     now_ms: int,
-    tenure: int | None,
+    ownership_epoch: int | None,
 ) -> OpenedTopic:
     rows = await asyncio.gather(*(_sealed(row, ledgers, now_ms) for row in record.ledgers))
     lengths = await asyncio.gather(*(ledgers.summarize(ledger) for ledger in record.state_ledgers))
@@ -133,7 +137,7 @@ async def _take(
         last=chain.last,
         origin=record.origin if record.state_ledgers else state_ledger,  # one that was ever opened has some
         compacting=None,
-        tenure=record.tenure if tenure is None else tenure,
+        ownership_epoch=record.ownership_epoch if ownership_epoch is None else ownership_epoch,
     )
     version = await metadata.save(key, encode_record(record), version=version)
     return OpenedTopic(

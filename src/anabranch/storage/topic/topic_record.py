@@ -49,7 +49,7 @@ class TopicRecord:
     compacting: int | None = None  # ledger of a compacted view that is not whole yet
     origin: int = 0  # the first ledger id it was given: of a topic created again it is another one; 0: not known
     trimmed_to: Position = EARLIEST  # the last entry that retention has taken
-    tenure: int = 0  # of who opened it last in a cluster: an earlier holder, waking up, must not open it again
+    ownership_epoch: int = 0  # of who opened it last in a cluster: an earlier holder, waking up, must not open it again
     leaves_grave: bool = False  # deleted, the record stays: its properties are remembered, its tenure fences
 
     @property
@@ -83,8 +83,8 @@ def encode_record(record: TopicRecord) -> bytes:
         value["origin"] = record.origin
     if record.trimmed_to != EARLIEST:
         value["trimmedTo"] = list(record.trimmed_to)
-    if record.tenure:
-        value["tenure"] = record.tenure
+    if record.ownership_epoch:
+        value["tenure"] = record.ownership_epoch
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -108,7 +108,7 @@ def decode_record(data: bytes) -> TopicRecord:
             compacting=None if compacting is None else int(compacting),
             origin=int(value.get("origin", 0)),
             trimmed_to=Position(*value.get("trimmedTo", EARLIEST)),
-            tenure=int(value.get("tenure", 0)),
+            ownership_epoch=int(value.get("tenure", 0)),
             leaves_grave=bool(value.get("grave", False)),
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -118,7 +118,11 @@ def decode_record(data: bytes) -> TopicRecord:
 def grave_of(record: TopicRecord, properties: Mapping[str, str]) -> TopicRecord:
     """What stays when everything else is gone."""
     return TopicRecord(
-        epoch=record.epoch, is_deleted=True, leaves_grave=True, properties=dict(properties), tenure=record.tenure
+        epoch=record.epoch,
+        is_deleted=True,
+        leaves_grave=True,
+        properties=dict(properties),
+        ownership_epoch=record.ownership_epoch,
     )
 
 

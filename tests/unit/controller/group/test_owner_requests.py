@@ -24,7 +24,7 @@ class Asked:
     def __init__(self, *errors: Error) -> None:
         self.topic: TopicName = TOPIC
         self.clock: Clock = LoopClock()
-        self.era: Callable[[TopicName], int] = lambda name: len(str(name))
+        self.owner_epoch: Callable[[TopicName], int] = lambda name: len(str(name))
         self.errors = list(errors)
         self.requests: list[host.Request] = []
         self.deposed: list[str] = []
@@ -85,7 +85,7 @@ def test_a_consumer_is_closed_at_every_owner() -> None:
 
 
 def test_eras_are_of_the_segments_that_are_there() -> None:
-    assert set(Asked().owners().eras([0, 3, 99])) == {0, 3}
+    assert set(Asked().owners().owner_epochs([0, 3, 99])) == {0, 3}
 
 
 def test_a_few_at_a_time() -> None:

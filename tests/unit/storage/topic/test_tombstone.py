@@ -51,15 +51,15 @@ async def test_what_never_was_can_be_buried(world: TopicWorld) -> None:
 
 
 async def test_an_earlier_holder_can_neither_bury_nor_make_it_again(world: TopicWorld) -> None:
-    await bury_topic(NAME, world.records, {"a": "1"}, tenure=5)
+    await bury_topic(NAME, world.records, {"a": "1"}, ownership_epoch=5)
     with pytest.raises(Superseded):
-        await bury_topic(NAME, world.records, {}, tenure=4)
+        await bury_topic(NAME, world.records, {}, ownership_epoch=4)
     with pytest.raises(Superseded):
-        await world.open(tenure=4)
-    topic = await world.open(tenure=6)
+        await world.open(ownership_epoch=4)
+    topic = await world.open(ownership_epoch=6)
     await topic.delete({})
     with pytest.raises(Superseded):
-        await world.open(tenure=5)
+        await world.open(ownership_epoch=5)
 
 
 async def test_the_end_is_written_with_what_is_said_about_it(world: TopicWorld) -> None:

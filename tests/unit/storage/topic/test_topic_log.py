@@ -339,21 +339,21 @@ async def test_state_that_was_lost_waits_for_metadata(world: TopicWorld) -> None
 
 async def test_a_holder_that_was_replaced_cannot_open_it_any_more(world: TopicWorld) -> None:
     """Opening would seal the ledger that the present holder is writing to: what it confirms later would be lost."""
-    holder = await world.open(KEEP, tenure=7)
+    holder = await world.open(KEEP, ownership_epoch=7)
     await world.fill(holder, 2)
     before = await world.metadata.get(KEY)
     with pytest.raises(Superseded):
-        await world.open(KEEP, tenure=6)
+        await world.open(KEEP, ownership_epoch=6)
     assert await world.metadata.get(KEY) == before, "nothing was touched"
     await world.fill(holder, 1, first=2)
     await holder.close()
-    again = await world.open(KEEP, tenure=7)
+    again = await world.open(KEEP, ownership_epoch=7)
     assert await read_all(again) == [b"0", b"1", b"2"]
     await again.close()
     await (await world.open(KEEP)).close()  # alone, without a cluster: nobody else can be there
     with pytest.raises(Superseded):
-        await world.open(KEEP, tenure=6)
-    later = await world.open(KEEP, tenure=9)
+        await world.open(KEEP, ownership_epoch=6)
+    later = await world.open(KEEP, ownership_epoch=9)
     assert await read_all(later) == [b"0", b"1", b"2"]
     await later.close()
 
