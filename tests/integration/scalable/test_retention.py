@@ -85,7 +85,7 @@ class World:
     async def until_drained(self, subscription: str, segment_id: int) -> None:
         """The owner says so."""
         topic = await self.segment(segment_id)
-        await until(lambda: any(known == subscription for known, _ in topic.facts.drained))
+        await until(lambda: any(known == subscription for known, _ in topic.state.drained))
 
     def ledger_bytes(self) -> int:
         """On the disk."""

@@ -540,9 +540,9 @@ async def test_graves_are_forgotten_after_a_while(node: Node) -> None:
     logs = services.topics._maker.segments
     assert logs is not None
     owner = services.segments._owner  # type: ignore[union-attr]  # host_of has looked
-    graves = TombstoneSweeper(services.catalog, logs, owner, services.clock)
-    assert await graves.sweep(services.clock.now_ms() - 60_000) == 0
-    assert await graves.sweep(services.clock.now_ms() + 60_000) == 2
+    tombstones = TombstoneSweeper(services.catalog, logs, owner, services.clock)
+    assert await tombstones.sweep(services.clock.now_ms() - 60_000) == 0
+    assert await tombstones.sweep(services.clock.now_ms() + 60_000) == 2
     left = await logs.names(TOPIC.namespace_path)
     assert left == [LOW.name, PARENT.name]  # what is there stays
     assert await store.get(services.catalog.topic_key(HIGH.name)) is None

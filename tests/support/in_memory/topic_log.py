@@ -110,7 +110,7 @@ class TopicWorld:
         *,
         create: bool = True,
         ownership_epoch: int | None = None,
-        birth: Mapping[str, str] | None = None,
+        create_with: Mapping[str, str] | None = None,
     ) -> TopicLog:
         await self.metadata.open()
         return await TopicLog.open(
@@ -122,7 +122,7 @@ class TopicWorld:
             settings=settings,
             create=create,
             ownership_epoch=ownership_epoch,
-            birth=birth,
+            create_with=create_with,
         )
 
     def crash(self, *, auto: bool | None = None) -> None:

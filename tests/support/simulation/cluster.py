@@ -168,7 +168,8 @@ class Broker:
 
     async def open(self, slot: int) -> object | None:
         """A topic is opened as `storage/topic/topic_open.py` does it: its record is read, its ledgers are measured, the
-        record is written by compare-and-set. None: somebody was there in a later ownership epoch, or it is not ours any more."""
+        record is written by compare-and-set. None: a broker with a later ownership
+        epoch opened it, or this broker does not hold it any more."""
         assert self.cluster is not None
         record = self.world.topics[slot]
         while slot not in self._open:

@@ -30,11 +30,11 @@ class KeyRangeCheck:
     complaint: str = ""  # once there is one, it stays
 
     @property
-    def is_settled(self) -> bool:
+    def is_done(self) -> bool:
         """Nothing more needs to be looked at."""
         return not self.complaint and (self.proofs >= PROOFS or self.looks >= LOOKS)
 
-    def look(self, payload: Payload) -> str:
+    def check(self, payload: Payload) -> str:
         """What is wrong with it, or nothing."""
         if self.complaint:
             return self.complaint

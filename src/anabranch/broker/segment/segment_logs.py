@@ -18,8 +18,8 @@ class SegmentLogs(Protocol):
     def retention(self) -> Retention:
         """Of scalable topics, where the namespace says nothing."""
 
-    async def open(self, name: TopicName, birth: Mapping[str, str] | None, *, is_first: bool = False) -> TopicLog:
-        """With `birth` it is made when it is not there, with these properties; otherwise NotFound. `is_first`: made
+    async def open(self, name: TopicName, create_with: Mapping[str, str] | None, *, is_first: bool = False) -> TopicLog:
+        """With `create_with` it is made when it is not there, with these properties; otherwise NotFound. `is_first`: made
         without looking, AlreadyExists when it or its grave is there."""
 
     async def peek(self, name: TopicName) -> TopicPresence:
@@ -31,5 +31,5 @@ class SegmentLogs(Protocol):
     async def clear(self, name: TopicName, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
         """Forget a grave that is old; True when that was done."""
 
-    async def bury(self, name: TopicName, properties: Mapping[str, str]) -> None:
+    async def write_tombstone(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """A grave for what is not there; durable when it returns. AlreadyExists for what is."""

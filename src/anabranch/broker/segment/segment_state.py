@@ -43,12 +43,12 @@ UNSAID = ((), False, 0, False, 0, "", None, None)
 """What earlier versions do not say of a cursor."""
 
 
-def check_mandate(name: TopicName, known: FencingToken, mandate: FencingToken) -> None:
+def check_fencing_token(name: TopicName, known: FencingToken, fencing_token: FencingToken) -> None:
     """Raises StaleTerm or Overtaken for one that is lower than what is known."""
-    if mandate.term < known.term:
-        raise StaleTerm(f"{name}: term {mandate.term} is over, {known.term} has spoken")
-    if mandate < known:
-        raise StaleRequest(f"{name}: request {mandate.number} comes after request {known.number}")
+    if fencing_token.term < known.term:
+        raise StaleTerm(f"{name}: term {fencing_token.term} is over, {known.term} has spoken")
+    if fencing_token < known:
+        raise StaleRequest(f"{name}: request {fencing_token.number} comes after request {known.number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class SealNote:
 
 
 @dataclass(slots=True)
-class CursorFacts:
+class OwnedCursorState:
     moves: list[str] = field(default_factory=list)  # operations that have moved it, the last ones
     is_drained: bool = False
     rewinds: int = 0  # how often it was taken back out of a drained segment
@@ -72,26 +72,26 @@ class CursorFacts:
 
 
 @dataclass(slots=True)
-class SegmentFacts:
+class OwnedSegmentState:
     ref: SegmentRef
     created_by: str
-    mandate: FencingToken
+    fencing_token: FencingToken
     sealed: SealNote | None = None
-    cursors: dict[str, CursorFacts] = field(default_factory=dict)
+    cursors: dict[str, OwnedCursorState] = field(default_factory=dict)
 
     # what may be asked ------------------------------------------------------------------------------------------------
-    def admit(self, mandate: FencingToken) -> None:
+    def admit(self, fencing_token: FencingToken) -> None:
         """From here on lower ones are refused; durable with what is written next."""
-        check_mandate(self.ref.name, self.mandate, mandate)
-        self.mandate = mandate
+        check_fencing_token(self.ref.name, self.fencing_token, fencing_token)
+        self.fencing_token = fencing_token
 
     def check_incarnation(self, ref: SegmentRef) -> None:
         if ref.incarnation != self.ref.incarnation:
             raise OtherIncarnation(f"{self.ref.name} belongs to incarnation {self.ref.incarnation}")
 
     # cursors ----------------------------------------------------------------------------------------------------------
-    def of(self, subscription: str) -> CursorFacts:
-        return self.cursors.setdefault(subscription, CursorFacts())
+    def of(self, subscription: str) -> OwnedCursorState:
+        return self.cursors.setdefault(subscription, OwnedCursorState())
 
     def has_moved(self, subscription: str, operation: str) -> bool:
         found = self.cursors.get(subscription)
@@ -102,16 +102,16 @@ class SegmentFacts:
         moves.append(operation)
         del moves[:-MOVES_MAX]
 
-    def look(self, subscription: str, *, has_backlog: bool) -> Drained | Refilled | None:
+    def update_drained(self, subscription: str, *, has_backlog: bool) -> Drained | Refilled | None:
         """The cursor may have moved: what is to be told once it is durable, if anything."""
-        facts = self.cursors.get(subscription)
+        state = self.cursors.get(subscription)
         is_drained = self.sealed is not None and not has_backlog
-        if is_drained == (facts is not None and facts.is_drained):
+        if is_drained == (state is not None and state.is_drained):
             return None
-        facts = self.of(subscription)
-        facts.is_drained = is_drained
-        facts.rewinds += not is_drained
-        return (Drained if is_drained else Refilled)(self.ref, subscription, facts.rewinds)
+        state = self.of(subscription)
+        state.is_drained = is_drained
+        state.rewinds += not is_drained
+        return (Drained if is_drained else Refilled)(self.ref, subscription, state.rewinds)
 
     def set_hold(self, group: str, position: Position | None) -> None:
         if position is not None or group in self.cursors:
@@ -138,7 +138,7 @@ class SegmentFacts:
             "incarnation": self.ref.incarnation,
             "segmentId": self.ref.segment_id,
             "createdBy": self.created_by,
-            "mandate": [self.mandate.term, self.mandate.number],
+            "mandate": [self.fencing_token.term, self.fencing_token.number],
         }
         if self.sealed is not None:
             value["sealed"] = {
@@ -163,15 +163,15 @@ class SegmentFacts:
             ]
             for name, one in self.cursors.items()
         }
-        value = {"mandate": [self.mandate.term, self.mandate.number], "cursors": cursors}
+        value = {"mandate": [self.fencing_token.term, self.fencing_token.number], "cursors": cursors}
         return json.dumps(value, separators=(",", ":")).encode()
 
     @classmethod
-    def load(cls, name: TopicName, properties: Mapping[str, str], blob: bytes | None) -> SegmentFacts:
+    def load(cls, name: TopicName, properties: Mapping[str, str], blob: bytes | None) -> OwnedSegmentState:
         value = json.loads(properties[PROPERTY])
         incarnation = int(value["incarnation"])
         sealed = value.get("sealed")
-        facts = cls(
+        state = cls(
             SegmentRef(name, incarnation, int(value["segmentId"])),
             str(value["createdBy"]),
             FencingToken(*value["mandate"]),
@@ -185,11 +185,11 @@ class SegmentFacts:
         )
         if blob:
             state = json.loads(blob)
-            facts.mandate = max(facts.mandate, FencingToken(*state["mandate"]))
+            state.fencing_token = max(state.fencing_token, FencingToken(*state["mandate"]))
             for subscription, stored in state["cursors"].items():
                 said: list[Any] = [*stored, *UNSAID[len(stored) :]]
                 moves, is_drained, rewinds, is_undecided, generation, holder, hold, born_at = said
-                facts.cursors[str(subscription)] = CursorFacts(
+                state.cursors[str(subscription)] = OwnedCursorState(
                     list(moves),
                     bool(is_drained),
                     int(rewinds),
@@ -198,24 +198,24 @@ class SegmentFacts:
                     ReaderFence(int(generation), str(holder)),
                     _position(hold),
                 )
-        return facts
+        return state
 
 
 def _position(value: list[Any] | None) -> Position | None:
     return None if value is None else Position(*map(int, value))
 
 
-def grave_text(mandate: FencingToken, now_ms: int) -> dict[str, str]:
+def tombstone_properties(fencing_token: FencingToken, now_ms: int) -> dict[str, str]:
     """Properties of the grave of a segment."""
-    value = {"mandate": [mandate.term, mandate.number], "buriedAtMs": now_ms}
+    value = {"mandate": [fencing_token.term, fencing_token.number], "buriedAtMs": now_ms}
     return {PROPERTY: json.dumps(value, separators=(",", ":"))}
 
 
-def buried_at_ms(properties: Mapping[str, str]) -> int:
+def deleted_at_ms(properties: Mapping[str, str]) -> int:
     return int(json.loads(properties[PROPERTY])["buriedAtMs"])
 
 
-def mandate_on(properties: Mapping[str, str]) -> FencingToken:
+def fencing_token_on(properties: Mapping[str, str]) -> FencingToken:
     """What a record remembers, of a segment that is there or of one that is not."""
     text = properties.get(PROPERTY)
     return NEVER if text is None else FencingToken(*json.loads(text)["mandate"])

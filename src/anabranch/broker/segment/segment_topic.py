@@ -17,7 +17,7 @@ from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.sequence_ids import STATE, Sequences
 from anabranch.broker.segment.key_range_check import KeyRangeCheck
 from anabranch.broker.segment.pending_cursors import PendingCursors
-from anabranch.broker.segment.segment_state import BLOB, SealNote, SegmentFacts, grave_text
+from anabranch.broker.segment.segment_state import BLOB, OwnedSegmentState, SealNote, tombstone_properties
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, SubscribeRequest
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
@@ -50,12 +50,12 @@ TellSealed = Callable[[Producer, "SegmentTopic"], None]
 
 
 class SegmentTopic(Topic):
-    facts: SegmentFacts  # from `load` on
+    state: OwnedSegmentState  # from `load` on
     on_event: Callable[[HostEvent], None] | None = None  # told what is durable
     tell_sealed: TellSealed | None = None
 
     async def load(self, deduplicate: bool) -> None:
-        self.facts = SegmentFacts.load(self.name, self.log.properties, self.log.state(BLOB))
+        self.state = OwnedSegmentState.load(self.name, self.log.properties, self.log.state(BLOB))
         if deduplicate and self.log.epoch == 1 and not self.log.state(STATE):
             # New and empty: written with its first cursors, before anybody is told that it is there.
             self.log.save_state_nowait(STATE, Sequences().dump(self.log.last_position))
@@ -63,17 +63,17 @@ class SegmentTopic(Topic):
         self._awaited = PendingCursors(self._clock)
         self._moving: dict[str, str] = {}  # subscription -> the operation that moves it now
         self._unproven: dict[Producer, KeyRangeCheck] = {}  # producers whose first entries are looked at
-        self.log.held_behind = self.facts.hold
+        self.log.held_behind = self.state.hold
         if self.log.is_terminated:
             self._look_again(self.subscriptions)
 
-    def save_facts(self) -> None:
+    def save_segment_state(self) -> None:
         """With the next flush of the state."""
-        self.log.save_state_nowait(BLOB, self.facts.dump())
+        self.log.save_state_nowait(BLOB, self.state.dump())
 
-    async def flush_facts(self) -> None:
+    async def flush_segment_state(self) -> None:
         self._check_open()
-        self.save_facts()
+        self.save_segment_state()
         await self.log.flush_state()
 
     # -- producing
@@ -93,13 +93,13 @@ class SegmentTopic(Topic):
         proof = self._unproven[producer]
         taken: list[Publish] = []
         for publish in publishes:
-            complaint = "" if proof.is_settled else proof.look(publish.payload)
+            complaint = "" if proof.is_done else proof.check(publish.payload)
             if complaint:
                 producer.peer.held(publish.size)
                 producer.refuse(publish, refusal_code(producer.peer.client_version), complaint)
             else:
                 taken.append(publish)
-        if proof.is_settled:
+        if proof.is_done:
             del self._unproven[producer]
         return taken
 
@@ -113,25 +113,25 @@ class SegmentTopic(Topic):
         """Final when this returns, or at once when it was sealed before; the answer is the same ever after."""
         self._check_open()
         if self.log.is_terminated:
-            await self.flush_facts()
+            await self.flush_segment_state()
         else:
             await self._end(operation, children)
-        note = self.facts.sealed
+        note = self.state.sealed
         assert note is not None, "a segment is terminated by its seal alone"
         return SealFacts(self.log.last_position, note.at_ms, note.operation, self.last_sequences())
 
     async def _end(self, operation: str, children: tuple[SegmentRef, ...]) -> None:
-        facts = self.facts
+        state = self.state
 
         def ended() -> Mapping[str, str]:
-            facts.sealed = SealNote(self._clock.now_ms(), operation, children)
-            return facts.identity()
+            state.sealed = SealNote(self._clock.now_ms(), operation, children)
+            return state.identity()
 
         self._publisher.is_paused = True
         try:
             await self.log.terminate(ended)  # what is in flight is settled first, and answered
         except BaseException:
-            facts.sealed = None
+            state.sealed = None
             self._publisher.is_paused = False
             for producer in list(self.producers.values()):
                 self._publisher.release(producer)
@@ -161,17 +161,17 @@ class SegmentTopic(Topic):
     # -- cursors
 
     def status(self) -> Status:
-        note = self.facts.sealed
+        note = self.state.sealed
         sealed = None
         if note is not None:
             sealed = SealFacts(self.log.last_position, note.at_ms, note.operation, self.last_sequences())
-        return Status(True, sealed, frozenset(self._durable()), self.facts.drained & self._present())
+        return Status(True, sealed, frozenset(self._durable()), self.state.drained & self._present())
 
     def _durable(self) -> Iterable[str]:
         return (name for name, one in self.subscriptions.items() if one.is_durable)
 
     def _present(self) -> frozenset[tuple[str, int]]:
-        return frozenset((name, self.facts.of(name).rewinds) for name in self._durable() if name in self.facts.cursors)
+        return frozenset((name, self.state.of(name).rewinds) for name in self._durable() if name in self.state.cursors)
 
     async def add_cursors(self, specs: Iterable[CursorSpec]) -> None:
         """All with one durable write; cursors that exist stay where they are."""
@@ -183,9 +183,9 @@ class SegmentTopic(Topic):
             }
             for spec in wanted:
                 if spec.start is Start.FIRST:
-                    facts = self.facts.of(spec.subscription)
-                    facts.is_undecided, facts.born_at = True, self.log.last_position
-            self.save_facts()
+                    state = self.state.of(spec.subscription)
+                    state.is_undecided, state.born_at = True, self.log.last_position
+            self.save_segment_state()
             await self.log.create_cursors(starts)
             self._table.adopt(starts)
         if self.log.is_terminated:
@@ -195,14 +195,14 @@ class SegmentTopic(Topic):
 
     def hold(self, group: str, position: Position | None) -> None:
         """What comes behind this is kept for a checkpoint group."""
-        self.facts.set_hold(group, position)
-        self.log.held_behind = self.facts.hold
+        self.state.set_hold(group, position)
+        self.log.held_behind = self.state.hold
 
     async def drop_cursor(self, name: str) -> None:
         self._check_open()
-        self.facts.cursors.pop(name, None)
-        self.log.held_behind = self.facts.hold
-        self.save_facts()
+        self.state.cursors.pop(name, None)
+        self.log.held_behind = self.state.hold
+        self.save_segment_state()
         if name in self.subscriptions:
             await super().unsubscribe(name, force=True)
         else:
@@ -213,56 +213,56 @@ class SegmentTopic(Topic):
     def close_readers(self, subscription: str, generation: int) -> None:
         """Assignments of lower generations are over; who came under one, or under none, is told to close."""
         if subscription in self.subscriptions:
-            self.facts.of(subscription).fence.raise_to(generation)
-            self._send_away(subscription, strangers=True)
+            self.state.of(subscription).fence.raise_to(generation)
+            self._close_fenced(subscription, include_unversioned=True)
 
     def grant_reader(self, subscription: str, member: str, generation: int) -> None:
         """The member, who says no generations, has it. Who had it before lets go by itself, or is closed."""
         if subscription in self.subscriptions:
-            self.facts.of(subscription).fence.raise_to(generation, member)
-            self._send_away(subscription, strangers=False)
+            self.state.of(subscription).fence.raise_to(generation, member)
+            self._close_fenced(subscription, include_unversioned=False)
 
-    def _send_away(self, name: str, *, strangers: bool) -> None:
-        """Consumers that would not be let in any more; `strangers`: those without a generation as well."""
+    def _close_fenced(self, name: str, *, include_unversioned: bool) -> None:
+        """Consumers that would not be let in any more; `include_unversioned`: those without a generation as well."""
         subscription = self.subscriptions[name]
         for consumer in tuple(subscription.consumers):
-            if (strangers or consumer.spec.grant is not None) and not self._admits(name, consumer.spec):
+            if (include_unversioned or consumer.spec.grant is not None) and not self._admits(name, consumer.spec):
                 subscription.detach(consumer)
                 consumer.peer.consumer_closed(consumer.consumer_id)
                 tell_consumer(None, consumer.peer, consumer.consumer_id)
 
     def _admits(self, name: str, spec: ConsumerSpec) -> bool:
-        facts, grant = self.facts.cursors.get(name), spec.grant
-        if grant is not None and grant.incarnation != self.facts.ref.incarnation:
+        state, grant = self.state.cursors.get(name), spec.grant
+        if grant is not None and grant.incarnation != self.state.ref.incarnation:
             return False
         generation = None if grant is None else grant.generation
-        return facts is None or facts.fence.admits(spec.name, self.facts.ref.segment_id, generation)
+        return state is None or state.fence.admits(spec.name, self.state.ref.segment_id, generation)
 
     def _check_admitted(self, request: SubscribeRequest) -> None:
         """Raises ConsumerFenced; ConsumerBusy for clients without generations, who come again until it is theirs."""
         if self._admits(request.name, request.spec):
             return
-        text = f"consumer {request.spec.name!r} does not have {self.facts.ref}: it is, or will be, another's"
+        text = f"consumer {request.spec.name!r} does not have {self.state.ref}: it is, or will be, another's"
         raise ConsumerBusy(text) if request.spec.grant is None else ConsumerFenced(text)
 
     def _admit(self, request: SubscribeRequest) -> None:
         """Who comes under a higher generation ends what was let in under lower ones, here and now."""
         self._check_admitted(request)
         grant = request.spec.grant
-        if grant is not None and self.facts.of(request.name).fence.raise_to(grant.generation):
-            self.save_facts()  # with the first ack of the newcomer, or before: until then nothing happened under it
-            self._send_away(request.name, strangers=False)
+        if grant is not None and self.state.of(request.name).fence.raise_to(grant.generation):
+            self.save_segment_state()  # durable with the consumer's first ack at the latest
+            self._close_fenced(request.name, include_unversioned=False)
 
     # -- moves, each once per operation
 
     async def clear_cursor(self, name: str, operation: str) -> None:
         """Behind the last entry. Consumers stay."""
         subscription = await self._movable(name)
-        if not self.facts.has_moved(name, operation):
+        if not self.state.has_moved(name, operation):
             subscription.pass_over(self.log.last_position)
-            self.facts.note_move(name, operation)
+            self.state.note_move(name, operation)
             self._moved(subscription)
-        await self.flush_facts()
+        await self.flush_segment_state()
 
     async def seek_cursor(self, name: str, operation: str, publish_ms: int, generation: int) -> Moved:
         """To the first entry published then or later. Who reads is closed, and is let in again under this generation or
@@ -271,18 +271,18 @@ class SegmentTopic(Topic):
         position = await self.log.position_at_time(publish_ms)
         if generation:
             self.close_readers(name, generation)
-        if self.facts.has_moved(name, operation):
-            await self.flush_facts()
+        if self.state.has_moved(name, operation):
+            await self.flush_segment_state()
         else:
             await self._seek(subscription, operation, position)
-        facts = self.facts.of(name)
-        return Moved(facts.is_drained, facts.rewinds)
+        state = self.state.of(name)
+        return Moved(state.is_drained, state.rewinds)
 
     async def _movable(self, name: str) -> Subscription:
         subscription = self.subscriptions.get(name)
         if subscription is None or not subscription.is_durable:
-            await self.flush_facts()
-            raise CursorMissing(f"{self.facts.ref} has no cursor {name}")
+            await self.flush_segment_state()
+            raise CursorMissing(f"{self.state.ref} has no cursor {name}")
         return subscription
 
     async def _seek(self, subscription: Subscription, operation: str, position: Position) -> None:
@@ -308,12 +308,12 @@ class SegmentTopic(Topic):
         """Its cursor has moved: what that means is written with it, and told when it is durable."""
         operation = self._moving.pop(subscription.name, None)
         if operation is not None:
-            self.facts.note_move(subscription.name, operation)
+            self.state.note_move(subscription.name, operation)
         event = None
         if subscription.is_durable:
-            event = self.facts.look(subscription.name, has_backlog=subscription.cursor.has_backlog)
+            event = self.state.update_drained(subscription.name, has_backlog=subscription.cursor.has_backlog)
         if event is not None or operation is not None:
-            self.save_facts()
+            self.save_segment_state()
         if event is not None:
             self._tasks.spawn(self._tell(event), f"tell {type(event).__name__}")
 
@@ -322,9 +322,9 @@ class SegmentTopic(Topic):
         for subscription in [self.subscriptions[name] for name in names]:
             if not subscription.is_durable:
                 continue
-            facts = self.facts.cursors.get(subscription.name)
-            if facts is not None and facts.is_drained and not subscription.cursor.has_backlog:
-                self._tasks.spawn(self._tell(Drained(self.facts.ref, subscription.name, facts.rewinds)), "tell again")
+            state = self.state.cursors.get(subscription.name)
+            if state is not None and state.is_drained and not subscription.cursor.has_backlog:
+                self._tasks.spawn(self._tell(Drained(self.state.ref, subscription.name, state.rewinds)), "tell again")
             else:
                 self._moved(subscription)
 
@@ -345,7 +345,7 @@ class SegmentTopic(Topic):
 
     def reader_left(self, subscription: str, reader: str) -> None:
         """A consumer was closed by its client, one that does not speak with the controller itself."""
-        self._emit(ReaderLeft(self.facts.ref, subscription, reader))
+        self._emit(ReaderLeft(self.state.ref, subscription, reader))
 
     # -- subscribing
 
@@ -370,20 +370,20 @@ class SegmentTopic(Topic):
     async def _decide_start(self, request: SubscribeRequest) -> None:
         """Clients of Pulsar register without a start and say it here; everything was kept for them until now. They come
         to children when the parents are read: "latest" is when the subscription was made, not when that is."""
-        subscription, facts = self.subscriptions[request.name], self.facts.cursors.get(request.name)
-        if facts is None or not facts.is_undecided:
+        subscription, state = self.subscriptions[request.name], self.state.cursors.get(request.name)
+        if state is None or not state.is_undecided:
             return
-        passed = self.log.last_position if facts.born_at is None else facts.born_at
-        facts.is_undecided, facts.born_at = False, None
+        passed = self.log.last_position if state.born_at is None else state.born_at
+        state.is_undecided, state.born_at = False, None
         if not request.from_earliest:
             subscription.pass_over(passed)  # what came since it was registered is its own, also on those not yet read
             self._moved(subscription)
-        await self.flush_facts()
+        await self.flush_segment_state()
 
     async def _registered(self, request: SubscribeRequest) -> None:
         """The topic's registry decides, and makes the cursor on all segments; SubscriptionNotFound when it does not."""
         event = SubscriptionSeen(
-            self.facts.ref,
+            self.state.ref,
             request.name,
             request.spec.type.is_shared and not request.spec.key_shared.is_sticky,
             Start.EARLIEST if request.from_earliest else Start.LATEST,
@@ -426,7 +426,7 @@ class SegmentTopic(Topic):
 
     async def _delete_log(self) -> None:
         self._let_go()
-        await self.log.delete(grave_text(self.facts.mandate, self._clock.now_ms()))
+        await self.log.delete(tombstone_properties(self.state.fencing_token, self._clock.now_ms()))
 
     def _let_go(self) -> None:
         """Those who wait for a cursor find the topic closed."""

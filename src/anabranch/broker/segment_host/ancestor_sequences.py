@@ -66,7 +66,7 @@ class AncestorSequences:
             lasts[index] = answer
         had = [(one, last) for one, last in zip(found, lasts, strict=True) if last is not None]
         if since is None:
-            told = telling([(one, last.sequence) for one, last in had])
+            told = minimal_ancestors([(one, last.sequence) for one, last in had])
             return [ancestor_sequence(one, self._ring_hash(topic, one), last) for one, last in told]
         return [
             ancestor_sequence(one, self._ring_hash(topic, one), last.sequence, last.note)
@@ -95,7 +95,7 @@ class AncestorSequences:
         return answer.last
 
 
-def telling(ancestors: Sequence[tuple[Segment, int]]) -> list[tuple[Segment, int]]:
+def minimal_ancestors(ancestors: Sequence[tuple[Segment, int]]) -> list[tuple[Segment, int]]:
     """Those of the ancestors (with what each has last) that say something which no other one says.
 
     Where an ancestor has everything up to a sequence id, one with a part of its keys and a lower id adds nothing. So a

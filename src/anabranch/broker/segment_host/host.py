@@ -87,7 +87,7 @@ class ClusterSegmentHost:
         ask_seconds: float = ASK_SECONDS,
     ) -> None:
         self._owner = owner
-        self._lineage = AncestorSequences(records, self.last_sequence)
+        self._ancestors = AncestorSequences(records, self.last_sequence)
         notices = SealNotifications(records, placement)
         owner.before_seal, owner.tell_sealed = notices.prepare, notices.tell
         self._placement = placement
@@ -109,14 +109,14 @@ class ClusterSegmentHost:
 
     # -- asking
 
-    async def ask(self, mandate: FencingToken, request: Request) -> Answer:
+    async def ask(self, fencing_token: FencingToken, request: Request) -> Answer:
         is_sent = False
         error: Error = HostUnavailable(f"nobody serves {request.segment.name} at the moment")
         try:
             async with asyncio.timeout(self._ask_seconds):
                 while True:
                     try:
-                        return await self._ask(mandate, request)
+                        return await self._ask(fencing_token, request)
                     except (ServedElsewhere, PeerNotConnected) as missed:
                         error = missed
                     except (PeerCallUnanswered, OutcomeUncertain) as missed:
@@ -126,12 +126,12 @@ class ClusterSegmentHost:
             kind = HostOutcomeUnknown if is_sent else HostUnavailable
             raise kind(error.reason) from error
 
-    async def _ask(self, mandate: FencingToken, request: Request) -> Answer:
+    async def _ask(self, fencing_token: FencingToken, request: Request) -> Answer:
         """Once, where the segment is now."""
         name, peers = request.segment.name, self._peers
         if peers is None or self._placement.is_here(name):
             try:
-                return await self._owner.apply(mandate, request)
+                return await self._owner.apply(fencing_token, request)
             except Error as error:
                 raise _translated(error) from error
         await self._placement.wait_placed(name)
@@ -139,7 +139,7 @@ class ClusterSegmentHost:
         if owner is None or owner == peers.me:
             raise ServedElsewhere(name, None)
         try:
-            return read_answer(await peers.call(owner, f"{GROUP}.ask", request_json(mandate, request)))
+            return read_answer(await peers.call(owner, f"{GROUP}.ask", request_json(fencing_token, request)))
         except PeerCallRefused as refused:
             if refused.code == ServedElsewhere.code:
                 raise ServedElsewhere(name, None) from refused
@@ -192,14 +192,14 @@ class ClusterSegmentHost:
 
     async def check_listed(self, name: TopicName) -> None:
         """TopicNotFound for what no topic's record lists as its segment."""
-        await self._lineage.topic(name)
+        await self._ancestors.topic(name)
 
     async def prepare(self, producer: Producer, topic: SegmentTopic) -> None:
         """Before a producer is let in: what its ancestors have of it, for peers of our own kind, and how keys go."""
-        record, segment = await self._lineage.topic(topic.name)
+        record, segment = await self._ancestors.topic(topic.name)
         if producer.grants_credits:
-            producer.ancestors = await self._lineage.ancestors(record, segment, producer.name, producer.told_from)
-        proof = self._lineage.proof(record, segment)
+            producer.ancestors = await self._ancestors.ancestors(record, segment, producer.name, producer.told_from)
+        proof = self._ancestors.proof(record, segment)
         if proof is not None:
             topic.prove(producer, proof)
 

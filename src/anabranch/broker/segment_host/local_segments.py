@@ -14,11 +14,11 @@ from weakref import WeakValueDictionary
 from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.broker.segment.segment_state import (
     NEVER,
-    SegmentFacts,
-    buried_at_ms,
-    check_mandate,
-    grave_text,
-    mandate_on,
+    OwnedSegmentState,
+    check_fencing_token,
+    deleted_at_ms,
+    fencing_token_on,
+    tombstone_properties,
 )
 from anabranch.broker.segment.segment_topic import SegmentTopic, TellSealed
 from anabranch.broker.segment_host.ancestor_sequences import LastSequence
@@ -89,7 +89,7 @@ class LocalSegments:
             topic = await self._topics.segment(ref.name)
         except NotFound:
             return None
-        if topic.facts.ref.incarnation != ref.incarnation:
+        if topic.state.ref.incarnation != ref.incarnation:
             return None
         return await self._rates.stats(topic)
 
@@ -110,13 +110,13 @@ class LocalSegments:
     async def close(self) -> None:
         await self._tasks.close()
 
-    async def apply(self, mandate: FencingToken, request: Request) -> Answer:
+    async def apply(self, fencing_token: FencingToken, request: Request) -> Answer:
         """Raises HostError, SegmentMissing, CursorMissing, and whatever storage and metadata say (then it may have been
         done); ServedElsewhere when the segment is another broker's, before or by the end.
 
         Whoever asks may give up waiting: what was begun is finished.
         """
-        task = self._tasks.spawn(self._outcome(mandate, request), type(request).__name__)
+        task = self._tasks.spawn(self._outcome(fencing_token, request), type(request).__name__)
         if task is None:
             raise NotReady("broker is stopping")
         outcome: Answer | Error = await asyncio.shield(task)
@@ -124,31 +124,33 @@ class LocalSegments:
             raise outcome
         return outcome
 
-    async def _outcome(self, mandate: FencingToken, request: Request) -> Answer | Error:
+    async def _outcome(self, fencing_token: FencingToken, request: Request) -> Answer | Error:
         try:
-            return await self._apply(mandate, request)
+            return await self._apply(fencing_token, request)
         except Error as error:  # an answer like any other: who asks is told
             return error
 
-    async def _apply(self, mandate: FencingToken, request: Request) -> Answer:
+    async def _apply(self, fencing_token: FencingToken, request: Request) -> Answer:
         name = request.segment.name
         async with self._locks.setdefault(name, asyncio.Lock()):
             self._topics.check_here(name)
-            topic = await self._made(mandate, request) or await self._find(name)
-            answer = await (self._absent(mandate, request) if topic is None else self._do(topic, mandate, request))
+            topic = await self._made(fencing_token, request) or await self._find(name)
+            answer = await (
+                self._absent(fencing_token, request) if topic is None else self._do(topic, fencing_token, request)
+            )
             self._topics.check_here(name)
             if isinstance(request, Create) and (awaited := self._awaited.pop(name, None)) is not None:
                 awaited.set()
             return answer
 
-    async def _made(self, mandate: FencingToken, request: Request) -> SegmentTopic | None:
+    async def _made(self, fencing_token: FencingToken, request: Request) -> SegmentTopic | None:
         """What is to be made was never heard of, as a rule: then making it is one write, and nothing is looked up. None
         when it is there, or was, or is not to be made."""
         if not isinstance(request, Create) or self._topics.loaded(request.segment.name) is not None:
             return None
-        facts = SegmentFacts(request.segment, request.operation, mandate)
+        state = OwnedSegmentState(request.segment, request.operation, fencing_token)
         try:
-            return await self._topics.segment(request.segment.name, SegmentCreation(facts.identity(), is_first=True))
+            return await self._topics.segment(request.segment.name, SegmentCreation(state.identity(), is_first=True))
         except AlreadyExists:
             return None
 
@@ -158,7 +160,7 @@ class LocalSegments:
             self._topics.check_here(name)
             if self._topics.loaded(name) is not None:
                 return False
-            return await self._logs.clear(name, lambda text: buried_at_ms(text) < before_ms)
+            return await self._logs.clear(name, lambda text: deleted_at_ms(text) < before_ms)
 
     async def _find(self, name: TopicName) -> SegmentTopic | None:
         loaded = self._topics.loaded(name)
@@ -181,18 +183,18 @@ class LocalSegments:
         except TimeoutError:
             self._awaited.pop(name, None)  # it is looked for once more, and missed
 
-    async def _absent(self, mandate: FencingToken, request: Request) -> Answer:
+    async def _absent(self, fencing_token: FencingToken, request: Request) -> Answer:
         """The segment is not there. The mandate is remembered all the same, but for a creation it goes with that."""
         ref = request.segment
-        known = mandate_on((await self._logs.peek(ref.name)).properties)
-        check_mandate(ref.name, known, mandate)
+        known = fencing_token_on((await self._logs.peek(ref.name)).properties)
+        check_fencing_token(ref.name, known, fencing_token)
         if isinstance(request, Create):
-            facts = SegmentFacts(ref, request.operation, mandate)
-            topic = await self._topics.segment(ref.name, SegmentCreation(facts.identity()))
+            state = OwnedSegmentState(ref, request.operation, fencing_token)
+            topic = await self._topics.segment(ref.name, SegmentCreation(state.identity()))
             await topic.add_cursors(request.cursors)
             return Done()
-        if mandate > known or known == NEVER:
-            await self._logs.bury(ref.name, grave_text(mandate, self._clock.now_ms()))
+        if fencing_token > known or known == NEVER:
+            await self._logs.write_tombstone(ref.name, tombstone_properties(fencing_token, self._clock.now_ms()))
         match request:
             case Fence():
                 return Status(exists=False)
@@ -201,20 +203,20 @@ class LocalSegments:
             case _:
                 raise SegmentMissing(f"{ref} does not exist")
 
-    async def _do(self, topic: SegmentTopic, mandate: FencingToken, request: Request) -> Answer:
-        ref, facts = request.segment, topic.facts
-        facts.admit(mandate)
-        if ref.incarnation != facts.ref.incarnation and isinstance(request, Delete | DeleteCursor):
-            await topic.flush_facts()
+    async def _do(self, topic: SegmentTopic, fencing_token: FencingToken, request: Request) -> Answer:
+        ref, state = request.segment, topic.state
+        state.admit(fencing_token)
+        if ref.incarnation != state.ref.incarnation and isinstance(request, Delete | DeleteCursor):
+            await topic.flush_segment_state()
             return Done()  # that life is over
-        if ref.incarnation != facts.ref.incarnation:
-            await topic.flush_facts()
-            facts.check_incarnation(ref)
+        if ref.incarnation != state.ref.incarnation:
+            await topic.flush_segment_state()
+            state.check_incarnation(ref)
         match request:
             case Create(_, _, cursors):
                 await topic.add_cursors(cursors)
             case Fence():
-                await topic.flush_facts()
+                await topic.flush_segment_state()
                 return topic.status()
             case Seal(operation, _, children):
                 if self.before_seal is not None:
@@ -226,7 +228,7 @@ class LocalSegments:
                 await topic.add_cursors((spec,))
             case DenyCursor(_, _, subscription, reason):
                 topic.deny_cursor(subscription, reason)
-                await topic.flush_facts()
+                await topic.flush_segment_state()
             case DeleteCursor(_, _, subscription):
                 await topic.drop_cursor(subscription)
             case Seek(operation, _, subscription, publish_ms, generation):
@@ -235,13 +237,13 @@ class LocalSegments:
                 await topic.clear_cursor(subscription, operation)
             case CloseReader(_, _, subscription, _, generation):
                 topic.close_readers(subscription, generation)
-                await topic.flush_facts()
+                await topic.flush_segment_state()
             case GrantReader(_, _, subscription, consumer, generation):
                 topic.grant_reader(subscription, consumer, generation)
-                await topic.flush_facts()
+                await topic.flush_segment_state()
             case Hold(_, _, subscription, position):
                 topic.hold(subscription, position)
-                await topic.flush_facts()
+                await topic.flush_segment_state()
             case _:
                 assert_never(request)
         return Done()

@@ -49,10 +49,10 @@ ERRORS: Mapping[str, type[Error]] = {
 
 
 # requests -------------------------------------------------------------------------------------------------------------
-def request_json(mandate: FencingToken, request: Request) -> Json:
+def request_json(fencing_token: FencingToken, request: Request) -> Json:
     value: Json = {
         "kind": type(request).__name__,
-        "mandate": [mandate.term, mandate.number],
+        "mandate": [fencing_token.term, fencing_token.number],
         "operation": request.operation,
         "segment": ref_json(request.segment),
     }

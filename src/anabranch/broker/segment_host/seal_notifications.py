@@ -57,7 +57,7 @@ class SealNotifications:
         return self._ready.get(name, ())
 
     def tell(self, producer: Producer, topic: SegmentTopic) -> None:
-        note = topic.facts.sealed
+        note = topic.state.sealed
         assert note is not None
         addresses = ((one.segment_id, self._placement.owner_address(one.name)) for one in note.children)
         producer.peer.send(

@@ -52,7 +52,7 @@ class SegmentRates:
 async def _cursors(topic: SegmentTopic) -> dict[str, CursorStats]:
     """Checkpoint groups have none: what is kept for them counts."""
     found: dict[str, CursorStats] = {}
-    for group, position in topic.facts.holds.items():
+    for group, position in topic.state.holds.items():
         behind = await topic.log.messages_between(position, topic.log.last_position)
         found[group] = CursorStats(behind, 0, position)
     for one in topic.subscriptions.values():

@@ -67,18 +67,18 @@ class TopicFactory:
         self._stir = stir
         self._on_segment = on_segment
 
-    async def make(self, name: TopicName, birth: SegmentCreation | None) -> AnyTopic:
-        """Loaded, and under the policies that hold now. `birth`: of a segment that may be made."""
+    async def make(self, name: TopicName, creation: SegmentCreation | None) -> AnyTopic:
+        """Loaded, and under the policies that hold now. `creation`: of a segment that may be made."""
         if name.is_persistent:
-            return await self._make_stored(name, birth)
+            return await self._make_stored(name, creation)
         topic = NonPersistentTopic(name, settings=self._settings, clock=self._clock, stir=self._stir)
         await topic.apply(await self._catalog.effective(name.namespace_path))
         return topic
 
-    async def _make_stored(self, name: TopicName, birth: SegmentCreation | None) -> Topic:
+    async def _make_stored(self, name: TopicName, creation: SegmentCreation | None) -> Topic:
         is_segment = name.domain is Domain.SEGMENT
         reading = self._tasks.spawn(self._policies_or_error(name), f"policies for {name}")
-        topic_log = await (self._open_segment(name, birth) if is_segment else self._open_regular(name))
+        topic_log = await (self._open_segment(name, creation) if is_segment else self._open_regular(name))
         topic = (SegmentTopic if is_segment else Topic)(
             name,
             topic_log,
@@ -114,12 +114,12 @@ class TopicFactory:
             raise
         return topic_log
 
-    async def _open_segment(self, name: TopicName, birth: SegmentCreation | None) -> TopicLog:
+    async def _open_segment(self, name: TopicName, creation: SegmentCreation | None) -> TopicLog:
         if self.segments is None:
             raise NotAllowed(f"{name}: there are no scalable topics here")
-        if birth is None:
+        if creation is None:
             return await self.segments.open(name, None)
-        return await self.segments.open(name, birth.properties, is_first=birth.is_first)
+        return await self.segments.open(name, creation.properties, is_first=creation.is_first)
 
     # -- policies
 

@@ -64,7 +64,7 @@ class TopicRegistry:
     ) -> None:
         """`check_writable` raises what an append would raise now, `check_here` ServedElsewhere; `wait_placed` lets a
         topic that changes hands arrive first. `segments`: None where there are no scalable topics."""
-        self._births: dict[TopicName, SegmentCreation] = {}  # of segments that are being made
+        self._creations: dict[TopicName, SegmentCreation] = {}  # of segments that are being made
         self.admit_segment: Callable[[TopicName], Awaitable[None]] = _no_segments  # raises unless it may be attached to
         self.on_segment: Callable[[SegmentTopic], None] = lambda _: None  # told of each before it is loaded
         self._check_here = check_here or _everything
@@ -161,23 +161,23 @@ class TopicRegistry:
         """ServedElsewhere for what is another's."""
         self._check_here(name)
 
-    async def segment(self, name: TopicName, birth: SegmentCreation | None = None) -> SegmentTopic:
-        """The loaded segment; with `birth` it is made. NotFound when it is not there, AlreadyExists when it is made
+    async def segment(self, name: TopicName, creation: SegmentCreation | None = None) -> SegmentTopic:
+        """The loaded segment; with `creation` it is made. NotFound when it is not there, AlreadyExists when it is made
         without looking (`SegmentCreation.is_first`) and there is something."""
         while True:
             found = await self._settled(name)
             is_joined = name in self._opening  # which may have begun without knowing of the birth
             if found is None:
-                if birth is not None:
-                    self._births[name] = birth
+                if creation is not None:
+                    self._creations[name] = creation
                 try:
                     found = await self._open_once(name)
                 except NotFound:
-                    if birth is None or not is_joined:
+                    if creation is None or not is_joined:
                         raise
                     continue
                 finally:
-                    self._births.pop(name, None)
+                    self._creations.pop(name, None)
             assert isinstance(found, SegmentTopic)
             return found
 
@@ -218,7 +218,7 @@ class TopicRegistry:
 
     async def _open(self, name: TopicName) -> AnyTopic:
         changes = self._changes
-        topic = await self._maker.make(name, self._births.get(name))
+        topic = await self._maker.make(name, self._creations.get(name))
         try:
             self._check_here(name)
         except Error:  # it was given away while we opened it

@@ -80,7 +80,7 @@ class TopicController:
         owner_epoch: Callable[[TopicName], int] = lambda _: 0,
         ended: Callable[[TopicName], None] = lambda _: None,
     ) -> None:
-        """`ended` is told once, when this leader leads no longer. `owner_epoch`: of who has a segment (`Place.owner_epoch`). `gate`: an
+        """`ended` is called once, when this leader leads no longer. `owner_epoch`: see `Place.owner_epoch`. `gate`: an
         operation passes it once, as a whole: it is done or not begun when metadata is moved."""
         self.topic, self.term = topic, term
         self.settings, self.clock, self.owner_epoch = settings, clock, owner_epoch

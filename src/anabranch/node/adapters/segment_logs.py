@@ -12,7 +12,7 @@ from anabranch.runtime.clock import Clock
 from anabranch.storage.interface import LedgerStore
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.record_store import RecordStore
-from anabranch.storage.topic.tombstone import TopicPresence, bury_topic, clear_grave, peek_topic
+from anabranch.storage.topic.tombstone import TopicPresence, clear_tombstone, peek_topic, write_tombstone
 from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
 
 
@@ -42,7 +42,7 @@ class NodeSegmentLogs:
     def retention(self) -> Retention:
         return self._retention
 
-    async def open(self, name: TopicName, birth: Mapping[str, str] | None, *, is_first: bool = False) -> TopicLog:
+    async def open(self, name: TopicName, create_with: Mapping[str, str] | None, *, is_first: bool = False) -> TopicLog:
         return await TopicLog.open(
             Catalog.topic_key(name),
             ledgers=self._ledgers,
@@ -50,9 +50,9 @@ class NodeSegmentLogs:
             ids=self._ids,
             clock=self._clock,
             settings=self._settings,
-            create=birth is not None,
+            create=create_with is not None,
             ownership_epoch=self._ownership_epoch_of(name),
-            birth=birth,
+            create_with=create_with,
             is_first=is_first,
         )
 
@@ -75,9 +75,9 @@ class NodeSegmentLogs:
         return found
 
     async def clear(self, name: TopicName, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
-        return await clear_grave(Catalog.topic_key(name), self._records, is_old)
+        return await clear_tombstone(Catalog.topic_key(name), self._records, is_old)
 
-    async def bury(self, name: TopicName, properties: Mapping[str, str]) -> None:
-        await bury_topic(
+    async def write_tombstone(self, name: TopicName, properties: Mapping[str, str]) -> None:
+        await write_tombstone(
             Catalog.topic_key(name), self._records, properties, ownership_epoch=self._ownership_epoch_of(name)
         )

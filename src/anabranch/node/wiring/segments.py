@@ -29,9 +29,9 @@ async def open_segments(
     owner = LocalSegments(topics, logs, stores.clock)
     stack.push_async_callback(owner.close)
     owner.start()
-    graves = TombstoneSweeper(stores.catalog, logs, owner, stores.clock)
-    stack.push_async_callback(graves.close)
-    graves.start()
+    tombstones = TombstoneSweeper(stores.catalog, logs, owner, stores.clock)
+    stack.push_async_callback(tombstones.close)
+    tombstones.start()
     host = ClusterSegmentHost(owner, placement, peers, stores.clock, records)
     stack.push_async_callback(host.close)
     topics.admit_segment = SegmentGuard(records, owner.wait_made).admit

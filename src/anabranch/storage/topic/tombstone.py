@@ -13,7 +13,7 @@ from anabranch.model.errors import AlreadyExists
 from anabranch.storage.interface import Superseded
 from anabranch.storage.record_store import RecordRaced, RecordStore
 from anabranch.storage.topic.topic_open import record_key
-from anabranch.storage.topic.topic_record import TopicRecord, decode_record, encode_record, grave_of
+from anabranch.storage.topic.topic_record import TopicRecord, decode_record, encode_record, tombstone_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ async def peek_topic(name: str, metadata: RecordStore) -> TopicPresence:
     if found is None:
         return TopicPresence(exists=False)
     record = decode_record(found.value)
-    return TopicPresence(not record.is_deleted, record.is_deleted and not record.is_grave, record.properties)
+    return TopicPresence(not record.is_deleted, record.is_deleted and not record.is_tombstone, record.properties)
 
 
-async def clear_grave(name: str, metadata: RecordStore, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
+async def clear_tombstone(name: str, metadata: RecordStore, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
     """Forget a grave whose inscription is old; True when that was done. A topic that is there stays."""
     key = record_key(name)
     found = await metadata.load(key)
     record = None if found is None else decode_record(found.value)
-    if found is None or record is None or not record.is_grave or not is_old(record.properties):
+    if found is None or record is None or not record.is_tombstone or not is_old(record.properties):
         return False
     try:
         await metadata.remove(key, version=found.version)
@@ -47,7 +47,7 @@ async def clear_grave(name: str, metadata: RecordStore, is_old: Callable[[Mappin
     return True
 
 
-async def bury_topic(
+async def write_tombstone(
     name: str, metadata: RecordStore, properties: Mapping[str, str], *, ownership_epoch: int | None = None
 ) -> None:
     """Durable when it returns. AlreadyExists for a topic that is there, Superseded by a later holder."""
@@ -57,14 +57,14 @@ async def bury_topic(
         old = TopicRecord(epoch=0) if found is None else decode_record(found.value)
         if ownership_epoch is not None and old.ownership_epoch > ownership_epoch:
             raise Superseded(f"{name} was held in ownership epoch {old.ownership_epoch}, ours is {ownership_epoch}")
-        if found is not None and not old.is_grave:
+        if found is not None and not old.is_tombstone:
             raise AlreadyExists(f"{name} is there")
-        grave = grave_of(
+        tombstone = tombstone_of(
             replace(old, ownership_epoch=old.ownership_epoch if ownership_epoch is None else ownership_epoch),
             properties,
         )
         try:
-            await metadata.save(key, encode_record(grave), version=None if found is None else found.version)
+            await metadata.save(key, encode_record(tombstone), version=None if found is None else found.version)
         except RecordRaced:
             continue
         return

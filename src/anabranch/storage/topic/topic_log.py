@@ -117,13 +117,14 @@ class TopicLog(TopicState):
         settings: TopicLogSettings | None = None,
         create: bool = True,
         ownership_epoch: int | None = None,
-        birth: Mapping[str, str] | None = None,
+        create_with: Mapping[str, str] | None = None,
         is_first: bool = False,
     ) -> TopicLog:
         """Take over the topic `name` (its encoded metadata key); NotFound when it is not there and `create` is off.
 
-        Superseded when a holder of a later `ownership_epoch` has opened it. `birth`: the properties of one that is created;
-        with `is_first` without looking: AlreadyExists when there is a record of that name, even a grave.
+        Superseded when a holder with a later `ownership_epoch` has opened it. `create_with`: the properties of a topic
+        that is created. `is_first`: it is created without a look; AlreadyExists when there is a record of that name,
+        even a tombstone.
         """
         opened = await open_topic(
             name,
@@ -133,7 +134,7 @@ class TopicLog(TopicState):
             clock=clock,
             create=create,
             ownership_epoch=ownership_epoch,
-            birth=birth,
+            create_with=create_with,
             is_first=is_first,
         )
         topic = TopicLog(
@@ -339,10 +340,10 @@ class TopicLog(TopicState):
             await self._state.close(flush=False)
             await self._tasks.close()
 
-    async def delete(self, grave: Mapping[str, str] | None = None) -> None:
+    async def delete(self, tombstone: Mapping[str, str] | None = None) -> None:
         """Remove the topic. Point of no return: the record says so; the rest can be finished by the next `open`.
 
-        `grave`: the record stays, with these properties.
+        `tombstone`: the record stays, with these properties.
         """
         self._check_usable()
         self._is_closed = True
@@ -351,9 +352,9 @@ class TopicLog(TopicState):
         await self._tasks.close()
 
         def deleted(record: TopicRecord) -> TopicRecord:
-            if grave is None:
+            if tombstone is None:
                 return replace(record, is_deleted=True)
-            return replace(record, is_deleted=True, leaves_grave=True, properties=dict(grave))
+            return replace(record, is_deleted=True, leaves_tombstone=True, properties=dict(tombstone))
 
         await self._save(deleted)
         await finish_deletion(self._key, self._owner.record, self._owner.version, self._ledgers, self._metadata)

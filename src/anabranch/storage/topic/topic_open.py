@@ -27,7 +27,7 @@ from anabranch.storage.topic.topic_record import (
     chain_of,
     decode_record,
     encode_record,
-    grave_of,
+    tombstone_of,
 )
 
 log = logging.getLogger(__name__)
@@ -67,18 +67,18 @@ async def open_topic(
     clock: Clock,
     create: bool,
     ownership_epoch: int | None = None,
-    birth: Mapping[str, str] | None = None,
+    create_with: Mapping[str, str] | None = None,
     is_first: bool = False,
 ) -> OpenedTopic:
-    """`ownership_epoch` grows from holder to holder; None: there is only one. Opening seals what the holder of now writes to, so
-    one who was replaced and does not know it yet is refused here, before it has changed anything.
+    """`ownership_epoch` grows from holder to holder; None: there is only one. Opening seals the log of the present
+    holder, so a holder that was replaced and does not know it yet is refused here, before it has changed anything.
 
-    `birth`: properties of a topic that is made by this; they are written with it. A grave counts as no topic.
-    `is_first`: it is made without looking; AlreadyExists when there is a record, even a grave."""
+    `create_with`: properties of a topic that is made by this; they are written with it. A tombstone counts as no topic.
+    `is_first`: it is made without looking; AlreadyExists when there is a record, even a tombstone."""
     key = record_key(name)
     if is_first:
         try:
-            fresh = TopicRecord(epoch=0, properties=dict(birth or {}))
+            fresh = TopicRecord(epoch=0, properties=dict(create_with or {}))
             return await _take(name, key, fresh, None, ledgers, metadata, ids, clock.now_ms(), ownership_epoch)
         except RecordRaced as raced:
             raise AlreadyExists(f"{name} has a record") from raced
@@ -89,18 +89,18 @@ async def open_topic(
             raise Superseded(f"{name} was opened in ownership epoch {old.ownership_epoch}, ours is {ownership_epoch}")
         version = None if found is None else found.version
         if old is not None and old.is_deleted:
-            if not old.is_grave:
+            if not old.is_tombstone:
                 await finish_deletion(key, old, version, ledgers, metadata)
                 continue
             old = (
-                TopicRecord(epoch=old.epoch, properties=dict(birth or {}), ownership_epoch=old.ownership_epoch)
+                TopicRecord(epoch=old.epoch, properties=dict(create_with or {}), ownership_epoch=old.ownership_epoch)
                 if create
                 else None
             )
         if old is None and not create:
             raise NotFound(f"no topic log {name}")
         try:
-            old = old or TopicRecord(epoch=0, properties=dict(birth or {}))
+            old = old or TopicRecord(epoch=0, properties=dict(create_with or {}))
             return await _take(name, key, old, version, ledgers, metadata, ids, clock.now_ms(), ownership_epoch)
         except RecordRaced:
             log.info("topic opened by two at once", extra={"topic": name})
@@ -196,10 +196,10 @@ async def finish_deletion(
     for ledger in {*(row.id for row in record.ledgers), *record.state_ledgers, *record.garbage, *views}:
         if ledger is not None:
             await ledgers.delete(ledger)
-    if not record.leaves_grave:
+    if not record.leaves_tombstone:
         await metadata.remove(key)
         return
     try:
-        await metadata.save(key, encode_record(grave_of(record, record.properties)), version=version)
+        await metadata.save(key, encode_record(tombstone_of(record, record.properties)), version=version)
     except RecordRaced:
         log.info("deletion finished by another", extra={"topic": key})

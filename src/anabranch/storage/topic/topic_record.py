@@ -50,12 +50,12 @@ class TopicRecord:
     origin: int = 0  # the first ledger id it was given: of a topic created again it is another one; 0: not known
     trimmed_to: Position = EARLIEST  # the last entry that retention has taken
     ownership_epoch: int = 0  # of who opened it last in a cluster: an earlier holder, waking up, must not open it again
-    leaves_grave: bool = False  # deleted, the record stays: its properties are remembered, its tenure fences
+    leaves_tombstone: bool = False  # deleted, the record stays: its properties are remembered, its tenure fences
 
     @property
-    def is_grave(self) -> bool:
+    def is_tombstone(self) -> bool:
         """All that is left of a topic that was deleted, or that never was."""
-        return self.is_deleted and self.leaves_grave and not (self.ledgers or self.state_ledgers or self.garbage)
+        return self.is_deleted and self.leaves_tombstone and not (self.ledgers or self.state_ledgers or self.garbage)
 
 
 def encode_record(record: TopicRecord) -> bytes:
@@ -73,7 +73,7 @@ def encode_record(record: TopicRecord) -> bytes:
         value["terminatedAt"] = list(record.terminated_at)
     if record.is_deleted:
         value["deleted"] = True
-    if record.leaves_grave:
+    if record.leaves_tombstone:
         value["grave"] = True
     if record.compacted is not None:
         value["compacted"] = record.compacted.dump()
@@ -109,18 +109,18 @@ def decode_record(data: bytes) -> TopicRecord:
             origin=int(value.get("origin", 0)),
             trimmed_to=Position(*value.get("trimmedTo", EARLIEST)),
             ownership_epoch=int(value.get("tenure", 0)),
-            leaves_grave=bool(value.get("grave", False)),
+            leaves_tombstone=bool(value.get("grave", False)),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise BadTopicRecord(f"topic record cannot be read: {error!r}") from error
 
 
-def grave_of(record: TopicRecord, properties: Mapping[str, str]) -> TopicRecord:
+def tombstone_of(record: TopicRecord, properties: Mapping[str, str]) -> TopicRecord:
     """What stays when everything else is gone."""
     return TopicRecord(
         epoch=record.epoch,
         is_deleted=True,
-        leaves_grave=True,
+        leaves_tombstone=True,
         properties=dict(properties),
         ownership_epoch=record.ownership_epoch,
     )

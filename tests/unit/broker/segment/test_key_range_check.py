@@ -25,42 +25,42 @@ def keys_in(span: HashRange, ring_hash: RingHash = RingHash.LOW16) -> list[str]:
 def test_keys_that_fit_prove_it_and_nothing_is_looked_at_any_more() -> None:
     proof = KeyRangeCheck(LOW, RingHash.LOW16)
     for key in keys_in(LOW)[:PROOFS]:
-        assert not proof.is_settled
-        assert proof.look(build_entry(b"x", key=key)) == ""
-    assert proof.is_settled
+        assert not proof.is_done
+        assert proof.check(build_entry(b"x", key=key)) == ""
+    assert proof.is_done
 
 
 def test_entries_without_keys_prove_nothing_and_are_not_looked_at_for_ever() -> None:
     proof = KeyRangeCheck(LOW, RingHash.LOW16)
     for _ in range(LOOKS):
-        assert not proof.is_settled
-        assert proof.look(build_entry(b"x")) == ""
-    assert (proof.is_settled, proof.proofs) == (True, 0)
+        assert not proof.is_done
+        assert proof.check(build_entry(b"x")) == ""
+    assert (proof.is_done, proof.proofs) == (True, 0)
 
 
 def test_one_key_that_does_not_fit_is_enough() -> None:
     proof = KeyRangeCheck(LOW, RingHash.LOW16)
-    assert proof.look(build_entry(b"x", key=keys_in(LOW)[0])) == ""
-    complaint = proof.look(build_entry(b"x", key=keys_in(HIGH)[0]))
+    assert proof.check(build_entry(b"x", key=keys_in(LOW)[0])) == ""
+    complaint = proof.check(build_entry(b"x", key=keys_in(HIGH)[0]))
     assert "murmur3-low16" in complaint and "0000-7fff" in complaint
-    assert proof.look(build_entry(b"x", key=keys_in(LOW)[1])) == complaint
-    assert not proof.is_settled
+    assert proof.check(build_entry(b"x", key=keys_in(LOW)[1])) == complaint
+    assert not proof.is_done
 
 
 def test_of_a_batch_the_first_key_counts_compressed_or_not() -> None:
     for compress in (False, True):
         proof = KeyRangeCheck(LOW, RingHash.LOW16)
-        assert proof.look(build_batch([b"a", b"b"], keys=[keys_in(LOW)[0], None], compress=compress)) == ""
+        assert proof.check(build_batch([b"a", b"b"], keys=[keys_in(LOW)[0], None], compress=compress)) == ""
         assert proof.proofs == 1
 
 
 def test_a_client_of_the_other_half_is_found_out() -> None:
     proof = KeyRangeCheck(LOW, RingHash.LOW16)
-    assert any(proof.look(build_entry(b"x", key=key)) for key in keys_in(LOW, RingHash.HIGH16)[:64])
+    assert any(proof.check(build_entry(b"x", key=key)) for key in keys_in(LOW, RingHash.HIGH16)[:64])
 
 
 def test_what_is_no_entry_is_not_judged() -> None:
-    assert KeyRangeCheck(LOW, RingHash.LOW16).look(b"\x00\x01") == ""
+    assert KeyRangeCheck(LOW, RingHash.LOW16).check(b"\x00\x01") == ""
 
 
 # -- ancestors

@@ -10,12 +10,12 @@ from anabranch.broker.segment.reader_fence import ReaderFence
 from anabranch.broker.segment.segment_state import (
     MOVES_MAX,
     NEVER,
-    CursorFacts,
+    OwnedCursorState,
+    OwnedSegmentState,
     SealNote,
-    SegmentFacts,
-    buried_at_ms,
-    grave_text,
-    mandate_on,
+    deleted_at_ms,
+    fencing_token_on,
+    tombstone_properties,
 )
 from anabranch.controller.segment_host import (
     Drained,
@@ -34,19 +34,19 @@ REF = SegmentRef(NAME, 3, 0)
 CHILD = SegmentRef(TopicName.parse("segment://public/default/orders/0000-7fff-1"), 3, 1)
 
 
-def fresh() -> SegmentFacts:
-    return SegmentFacts(REF, "op", FencingToken(2, 5))
+def fresh() -> OwnedSegmentState:
+    return OwnedSegmentState(REF, "op", FencingToken(2, 5))
 
 
 def test_lower_mandates_are_refused_and_equal_ones_are_not() -> None:
-    facts = fresh()
-    facts.admit(FencingToken(2, 5))
+    state = fresh()
+    state.admit(FencingToken(2, 5))
     with pytest.raises(StaleRequest):
-        facts.admit(FencingToken(2, 4))
+        state.admit(FencingToken(2, 4))
     with pytest.raises(StaleTerm):
-        facts.admit(FencingToken(1, 99))
-    facts.admit(FencingToken(3, 0))
-    assert facts.mandate == FencingToken(3, 0)
+        state.admit(FencingToken(1, 99))
+    state.admit(FencingToken(3, 0))
+    assert state.fencing_token == FencingToken(3, 0)
 
 
 def test_another_life() -> None:
@@ -55,25 +55,25 @@ def test_another_life() -> None:
 
 
 def test_only_a_sealed_segment_is_drained_and_each_change_is_told_once() -> None:
-    facts = fresh()
-    assert facts.look("s", has_backlog=False) is None
-    facts.sealed = SealNote(7, "op", ())
-    assert facts.look("s", has_backlog=True) is None
-    assert facts.look("s", has_backlog=False) == Drained(REF, "s", 0)
-    assert facts.look("s", has_backlog=False) is None
-    assert facts.look("s", has_backlog=True) == Refilled(REF, "s", 1)
-    assert facts.look("s", has_backlog=True) is None
-    assert facts.look("s", has_backlog=False) == Drained(REF, "s", 1)
-    assert facts.drained == {("s", 1)}
+    state = fresh()
+    assert state.update_drained("s", has_backlog=False) is None
+    state.sealed = SealNote(7, "op", ())
+    assert state.update_drained("s", has_backlog=True) is None
+    assert state.update_drained("s", has_backlog=False) == Drained(REF, "s", 0)
+    assert state.update_drained("s", has_backlog=False) is None
+    assert state.update_drained("s", has_backlog=True) == Refilled(REF, "s", 1)
+    assert state.update_drained("s", has_backlog=True) is None
+    assert state.update_drained("s", has_backlog=False) == Drained(REF, "s", 1)
+    assert state.drained == {("s", 1)}
 
 
 def test_moves_are_remembered_the_last_ones() -> None:
-    facts = fresh()
+    state = fresh()
     for number in range(MOVES_MAX + 1):
-        facts.note_move("s", f"m{number}")
-    assert not facts.has_moved("s", "m0")
-    assert facts.has_moved("s", "m1")
-    assert not facts.has_moved("t", "m1")
+        state.note_move("s", f"m{number}")
+    assert not state.has_moved("s", "m0")
+    assert state.has_moved("s", "m1")
+    assert not state.has_moved("t", "m1")
 
 
 mandates = st.builds(FencingToken, st.integers(0, 1 << 40), st.integers(0, 1 << 40))
@@ -84,7 +84,7 @@ fences = st.builds(ReaderFence, st.integers(0, 1 << 40), names)
 cursors = st.dictionaries(
     names,
     st.builds(
-        CursorFacts,
+        OwnedCursorState,
         st.lists(names, max_size=3),
         st.booleans(),
         st.integers(0, 9),
@@ -98,25 +98,25 @@ cursors = st.dictionaries(
 
 @given(mandates, mandates, notes, cursors)
 def test_both_texts_together_bring_it_back(
-    born: FencingToken, later: FencingToken, sealed: SealNote | None, known: dict[str, CursorFacts]
+    born: FencingToken, later: FencingToken, sealed: SealNote | None, known: dict[str, OwnedCursorState]
 ) -> None:
     """The record may be older than the state, or newer: the highest mandate counts."""
-    facts = SegmentFacts(REF, "op", born, sealed, known)
-    properties = facts.identity()
-    facts.mandate = later
-    found = SegmentFacts.load(NAME, properties, facts.dump())
-    facts.mandate = max(born, later)
-    assert found == facts
-    assert mandate_on(properties) == born
+    state = OwnedSegmentState(REF, "op", born, sealed, known)
+    properties = state.identity()
+    state.fencing_token = later
+    found = OwnedSegmentState.load(NAME, properties, state.dump())
+    state.fencing_token = max(born, later)
+    assert found == state
+    assert fencing_token_on(properties) == born
 
 
 def test_the_state_of_an_earlier_version_has_no_fences() -> None:
     blob = b'{"mandate":[2,5],"cursors":{"s":[["m"],true,1],"t":[[],false,0,true]}}'
-    found = SegmentFacts.load(NAME, fresh().identity(), blob)
-    assert found.cursors == {"s": CursorFacts(["m"], True, 1), "t": CursorFacts(is_undecided=True)}
+    found = OwnedSegmentState.load(NAME, fresh().identity(), blob)
+    assert found.cursors == {"s": OwnedCursorState(["m"], True, 1), "t": OwnedCursorState(is_undecided=True)}
 
 
 def test_graves_remember_mandates() -> None:
-    text = grave_text(FencingToken(4, 2), 77)
-    assert (mandate_on(text), buried_at_ms(text)) == (FencingToken(4, 2), 77)
-    assert mandate_on({}) == NEVER
+    text = tombstone_properties(FencingToken(4, 2), 77)
+    assert (fencing_token_on(text), deleted_at_ms(text)) == (FencingToken(4, 2), 77)
+    assert fencing_token_on({}) == NEVER

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.publish.sequence_ids import Last
-from anabranch.broker.segment_host.ancestor_sequences import AncestorSequences, LastSequence, telling
+from anabranch.broker.segment_host.ancestor_sequences import AncestorSequences, LastSequence, minimal_ancestors
 from anabranch.broker.segment_host.topic_layouts import ScalableTopic, find_segment
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord
@@ -66,10 +66,10 @@ class Owners:
 
 async def test_final_answers_are_remembered_per_producer_and_life() -> None:
     owners, topic = Owners(), split_topic()
-    lineage = AncestorSequences(Records(topic), owners)
+    ancestors = AncestorSequences(Records(topic), owners)
 
     async def last(of: ScalableTopic, producer: str) -> list[int]:
-        return [one.last_sequence_id for one in await lineage.ancestors(of, of.layout[1], producer)]
+        return [one.last_sequence_id for one in await ancestors.ancestors(of, of.layout[1], producer)]
 
     assert await last(topic, "p") == [5]
     owners.answer = LastSequence(Last(9), is_final=True)
@@ -81,10 +81,10 @@ async def test_final_answers_are_remembered_per_producer_and_life() -> None:
 
 async def test_what_may_still_grow_is_asked_every_time() -> None:
     owners, topic = Owners(), split_topic()
-    lineage = AncestorSequences(Records(topic), owners)
+    ancestors = AncestorSequences(Records(topic), owners)
     for last in (3, 4):
         owners.answer = LastSequence(Last(last), is_final=False)
-        assert [one.last_sequence_id for one in await lineage.ancestors(topic, topic.layout[2], "p")] == [last]
+        assert [one.last_sequence_id for one in await ancestors.ancestors(topic, topic.layout[2], "p")] == [last]
 
 
 async def test_ancestors_that_are_gone_are_left_out() -> None:
@@ -135,11 +135,11 @@ async def test_records_are_decoded_when_they_have_changed() -> None:
 
 def test_keys_are_judged_where_ranges_mean_something() -> None:
     topic = split_topic()
-    lineage = AncestorSequences(Records(topic), Owners())
-    proof = lineage.proof(topic, topic.layout[1])
+    ancestors = AncestorSequences(Records(topic), Owners())
+    proof = ancestors.proof(topic, topic.layout[1])
     assert proof is not None
     assert proof.span == topic.layout[1].hash_range
-    assert lineage.proof(replace(topic, layout=replace(topic.layout, routing=MOD_N)), topic.layout[1]) is None
+    assert ancestors.proof(replace(topic, layout=replace(topic.layout, routing=MOD_N)), topic.layout[1]) is None
 
 
 @given(
@@ -158,7 +158,7 @@ def test_what_is_left_out_was_said_by_others(
         )
         for number, (a, b, last, old) in enumerate(rows)
     ]
-    told = telling(every)
+    told = minimal_ancestors(every)
     assert [one for one in every if one[0].legacy_topic_name] == [one for one in told if one[0].legacy_topic_name]
 
     def has(ancestors: list[tuple[Segment, int]]) -> bool:
@@ -182,8 +182,8 @@ async def test_a_long_line_of_splits_and_merges_tells_of_a_few() -> None:
             return LastSequence(Last(10 * name.segment.segment_id), is_final=True)
 
     owners = Growing()
-    lineage = AncestorSequences(Records(topic), owners)
+    ancestors = AncestorSequences(Records(topic), owners)
     for _ in range(2):
-        told = await lineage.ancestors(topic, whole, "p")
+        told = await ancestors.ancestors(topic, whole, "p")
         assert [one.segment_id for one in told] == [whole.segment_id - 3, whole.segment_id - 2, whole.segment_id - 1]
     assert len(owners.asked) == len(layout.segments) - 1

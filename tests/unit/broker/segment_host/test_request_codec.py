@@ -60,8 +60,8 @@ def through_json(value: Any) -> Any:
 
 
 @given(mandates, any_of(host.Request))
-def test_requests(mandate: host.FencingToken, request: host.Request) -> None:
-    assert codec.read_request(through_json(codec.request_json(mandate, request))) == (mandate, request)
+def test_requests(fencing_token: host.FencingToken, request: host.Request) -> None:
+    assert codec.read_request(through_json(codec.request_json(fencing_token, request))) == (fencing_token, request)
 
 
 statuses = st.builds(

@@ -7,7 +7,7 @@ import pytest
 from anabranch.model.errors import AlreadyExists, NotFound
 from anabranch.model.position import EARLIEST, Position
 from anabranch.storage.interface import Superseded
-from anabranch.storage.topic.tombstone import TopicPresence, bury_topic, peek_topic
+from anabranch.storage.topic.tombstone import TopicPresence, peek_topic, write_tombstone
 from tests.support.in_memory.topic_log import TopicWorld
 
 NAME = "t/n/topic"
@@ -21,39 +21,39 @@ async def world() -> TopicWorld:
 
 
 async def test_properties_are_born_with_the_topic(world: TopicWorld) -> None:
-    topic = await world.open(birth={"a": "1"})
+    topic = await world.open(create_with={"a": "1"})
     await topic.close()
-    assert (await world.open(birth={"a": "2"})).properties == {"a": "1"}
+    assert (await world.open(create_with={"a": "2"})).properties == {"a": "1"}
     assert await peek_topic(NAME, world.records) == TopicPresence(exists=True, properties={"a": "1"})
 
 
 async def test_a_deleted_topic_leaves_its_grave_and_nothing_else(world: TopicWorld) -> None:
-    topic = await world.open(birth={"a": "1"})
+    topic = await world.open(create_with={"a": "1"})
     await world.fill(topic, 3)
     await topic.create_cursors({"s": EARLIEST})
     await topic.delete({"a": "gone"})
     assert await peek_topic(NAME, world.records) == TopicPresence(exists=False, properties={"a": "gone"})
     with pytest.raises(NotFound):
         await world.open(create=False)
-    again = await world.open(birth={"b": "2"})
+    again = await world.open(create_with={"b": "2"})
     assert (again.properties, again.last_position, dict(again.cursors)) == ({"b": "2"}, EARLIEST, {})
     assert await peek_topic(NAME, world.records) == TopicPresence(exists=True, properties={"b": "2"})
 
 
 async def test_what_never_was_can_be_buried(world: TopicWorld) -> None:
     assert await peek_topic(NAME, world.records) == TopicPresence(exists=False)
-    await bury_topic(NAME, world.records, {"a": "1"})
-    await bury_topic(NAME, world.records, {"a": "2"})
+    await write_tombstone(NAME, world.records, {"a": "1"})
+    await write_tombstone(NAME, world.records, {"a": "2"})
     assert await peek_topic(NAME, world.records) == TopicPresence(exists=False, properties={"a": "2"})
     await world.open()
     with pytest.raises(AlreadyExists):
-        await bury_topic(NAME, world.records, {})
+        await write_tombstone(NAME, world.records, {})
 
 
 async def test_an_earlier_holder_can_neither_bury_nor_make_it_again(world: TopicWorld) -> None:
-    await bury_topic(NAME, world.records, {"a": "1"}, ownership_epoch=5)
+    await write_tombstone(NAME, world.records, {"a": "1"}, ownership_epoch=5)
     with pytest.raises(Superseded):
-        await bury_topic(NAME, world.records, {}, ownership_epoch=4)
+        await write_tombstone(NAME, world.records, {}, ownership_epoch=4)
     with pytest.raises(Superseded):
         await world.open(ownership_epoch=4)
     topic = await world.open(ownership_epoch=6)
@@ -63,7 +63,7 @@ async def test_an_earlier_holder_can_neither_bury_nor_make_it_again(world: Topic
 
 
 async def test_the_end_is_written_with_what_is_said_about_it(world: TopicWorld) -> None:
-    topic = await world.open(birth={"a": "1"})
+    topic = await world.open(create_with={"a": "1"})
     await world.fill(topic, 2)
     assert await topic.terminate(lambda: {"end": str(topic.last_position)}) == Position(1, 1)
     world.crash()
