@@ -43,7 +43,7 @@ def lives(world: ClusterWorld) -> dict[str, int]:
 
 def totals(world: ClusterWorld) -> list[float]:
     """Load by broker."""
-    held = [world.table.held_by(broker.seat) for broker in world.lives.values()]
+    held = [world.table.held_by(broker.incarnation) for broker in world.lives.values()]
     return [sum(world.loads.get(slot, 0.0) for slot in slots) for slots in held]
 
 
@@ -53,7 +53,7 @@ def test_a_busy_broker_is_relieved_once_and_then_nothing_moves(seed: int) -> Non
         world.busy = frozenset()  # minutes of records would only cost time
         await asyncio.sleep(60)  # first reports
         serial, writes = world.table.serial, writes_of(world)
-        busy = sorted(world.table.held_by(world.lives["b1"].seat))[:9]
+        busy = sorted(world.table.held_by(world.lives["b1"].incarnation))[:9]
         world.loads = dict.fromkeys(busy, 10 * MIB)
         await asyncio.sleep(200)
         assert totals(world) == [30 * MIB] * 3
@@ -117,21 +117,21 @@ def test_one_that_was_cut_off_for_a_moment_keeps_its_seat(seed: int) -> None:
 def test_who_is_gone_is_replaced_and_only_its_slots_move(how: str, seed: int) -> None:
     async def scenario(world: ClusterWorld) -> None:
         # not the one that directs: what it does when it dies itself is for the seeds of chaos
-        victim = next(b for b in world.lives.values() if b.cluster is not None and not b.cluster.directs)
-        old, moves, seat = world.table, world.moves, victim.seat
+        victim = next(b for b in world.lives.values() if b.cluster is not None and not b.cluster.is_director)
+        old, moves, incarnation = world.table, world.moves, victim.incarnation
         await happen(world, victim, how)
         begun = asyncio.get_running_loop().time()
-        while world.table.held_by(seat):
+        while world.table.held_by(incarnation):
             await asyncio.sleep(0.01)
             assert asyncio.get_running_loop().time() - begun < SESSION_MS / 1000 + 1.0, "session, then recovery"
-        assert world.moves - moves == len(old.held_by(seat)) or how == "expired"
+        assert world.moves - moves == len(old.held_by(incarnation)) or how == "expired"
         for number, slot in enumerate(world.table.slots):
-            assert old.slots[number].holder in (slot.holder, seat)
+            assert old.slots[number].holder in (slot.holder, incarnation)
         victim.clock.go_on()
         if how == "cut off":
             victim.store.heal()
         await world.settle()
-        assert world.lives[victim.name].generation > seat.incarnation, "it is back, in a new life"
+        assert world.lives[victim.name].generation > incarnation.number, "it is back, in a new life"
 
     run(scenario, seed)
 

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, replace
 
 from anabranch.cluster.load_report import Load
 from anabranch.cluster.slot_assignment import Member
-from anabranch.cluster.slot_table import BrokerIncarnation
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import Error
 
 
-class BadCard(Error):
+class BadBrokerInfo(Error):
     """A registration that this release does not understand."""
 
     code = "bad-broker-card"
@@ -34,27 +34,27 @@ class BrokerInfo:
     load_slots: tuple[tuple[int, float], ...] = ()  # of the busiest and the idlest slots
 
     @property
-    def seat(self) -> BrokerIncarnation:
+    def broker_incarnation(self) -> BrokerIncarnation:
         return BrokerIncarnation(self.broker, self.incarnation)
 
     @property
     def member(self) -> Member:
         load = None if self.load_serial < 0 else Load(self.load_serial, self.load, self.load_slots)
-        return Member(self.seat, self.is_draining, load)
+        return Member(self.broker_incarnation, self.is_draining, load)
 
     def with_load(self, load: Load) -> BrokerInfo:
         return replace(self, load=load.total, load_serial=load.serial, load_slots=load.slots)
 
 
-def encode_card(card: BrokerInfo) -> bytes:
-    return json.dumps(asdict(card), separators=(",", ":")).encode()
+def encode_broker_info(info: BrokerInfo) -> bytes:
+    return json.dumps(asdict(info), separators=(",", ":")).encode()
 
 
-def decode_card(data: bytes) -> BrokerInfo:
+def decode_broker_info(data: bytes) -> BrokerInfo:
     """Fields of later releases are passed over."""
     try:
         record = json.loads(data)
-        card = BrokerInfo(**{name: record[name] for name in BrokerInfo.__dataclass_fields__ if name in record})
-        return replace(card, load_slots=tuple((int(slot), float(load)) for slot, load in card.load_slots))
+        info = BrokerInfo(**{name: record[name] for name in BrokerInfo.__dataclass_fields__ if name in record})
+        return replace(info, load_slots=tuple((int(slot), float(load)) for slot, load in info.load_slots))
     except (ValueError, TypeError, KeyError) as error:
-        raise BadCard(f"a broker's registration cannot be read: {error}") from error
+        raise BadBrokerInfo(f"a broker's registration cannot be read: {error}") from error

@@ -16,14 +16,14 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from anabranch.cluster import slot_holder as holder
-from anabranch.cluster.broker_info import BadCard, BrokerInfo, decode_card, encode_card
+from anabranch.cluster.broker_info import BadBrokerInfo, BrokerInfo, decode_broker_info, encode_broker_info
 from anabranch.cluster.cluster_view import ClusterView
 from anabranch.cluster.director import ReadTable, SaveTable, TableSaved, TableSeen
 from anabranch.cluster.director_runner import DirectorRunner
 from anabranch.cluster.load_report import LOOK_SECONDS, LoadReporter
 from anabranch.cluster.planned_moves import plan_move
-from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, GiveUp, Serve, SlotHolder
-from anabranch.cluster.slot_table import BadTable, BrokerIncarnation, Table
+from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, Serve, SlotHolder, StopServing
+from anabranch.cluster.slot_table import BadTable, Table
 from anabranch.cluster.slot_table_store import TableStore, seen
 from anabranch.cluster.slots import slot_of
 from anabranch.metadata.interface import MetadataStore
@@ -31,6 +31,7 @@ from anabranch.metadata.recipes.election import Election
 from anabranch.metadata.recipes.membership import Members, Registration
 from anabranch.metadata.recipes.session_keeper import KeeperEvent, SessionKeeper, SessionUp
 from anabranch.metadata.recipes.subtree_mirror import Mirror
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.changes import Changes
@@ -55,7 +56,7 @@ class ForeignVolume(Error):
 class Serving(Protocol):
     """What a broker does with the slots it holds."""
 
-    async def close(self, heirs: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
+    async def close(self, next_holders: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
         """Close the topics of these slots; the answer tells their clients where to go, once the heirs hold them.
 
         An heir of whom nothing is known (any more) is None: their clients look for themselves. Raises when it is not
@@ -65,7 +66,7 @@ class Serving(Protocol):
     def loads(self) -> Mapping[int, float]:
         """Bytes per second, in and out, by slot; slots without traffic may be missing."""
 
-    def give_up(self, reason: str) -> None:
+    def step_down(self, reason: str) -> None:
         """Another serves what we served: confirm nothing, tell nobody anything, end."""
 
 
@@ -73,7 +74,7 @@ class Cluster:
     def __init__(
         self,
         store: MetadataStore,
-        card: BrokerInfo,
+        info: BrokerInfo,
         *,
         serving: Serving,
         recover: Callable[[str, int], Awaitable[object]],
@@ -82,23 +83,23 @@ class Cluster:
         session_ms: int,
     ) -> None:
         """`recover` fences the log of a broker's incarnation and brings it into the ledger files."""
-        self.card = card
+        self.info = info
         self._store = store
         self._slots = TableStore(store, SLOTS_KEY, clock, chance)
         self._serving = serving
         self._clock = clock
-        self._keeper = SessionKeeper(store, name=f"broker-{card.broker}", ttl_ms=session_ms, clock=clock, chance=chance)
-        self._registration = Registration(self._keeper, BROKERS, card.broker, encode_card(card))
+        self._keeper = SessionKeeper(store, name=f"broker-{info.broker}", ttl_ms=session_ms, clock=clock, chance=chance)
+        self._registration = Registration(self._keeper, BROKERS, info.broker, encode_broker_info(info))
         self._members = Members(store, BROKERS, clock=clock, chance=chance)
         self._mirror = Mirror(store, SLOTS_KEY, clock=clock, chance=chance)
-        self._election = Election(self._keeper, DIRECTOR, card.broker.encode())
-        self._holder = SlotHolder(card.seat)
+        self._election = Election(self._keeper, DIRECTOR, info.broker.encode())
+        self._holder = SlotHolder(info.broker_incarnation)
         self._view = ClusterView()
-        self._farewells: list[tuple[frozenset[int], Callable[[], None]]] = []
+        self._close_notifications: list[tuple[frozenset[int], Callable[[], None]]] = []
         self._changes = Changes()
-        self._gave_up = False
+        self._has_stepped_down = False
         self._tasks = TaskOwner("cluster")
-        self._office = DirectorRunner(
+        self._director_runner = DirectorRunner(
             self._election, self._slots, self._members, self, recover=recover, clock=clock, tasks=self._tasks
         )
         self._stack = AsyncExitStack()
@@ -108,19 +109,19 @@ class Cluster:
     def is_here(self, topic: str) -> bool:
         return slot_of(topic) in self._holder.serving and self.is_valid
 
-    def card_of(self, topic: str) -> BrokerInfo | None:
+    def owner_info(self, topic: str) -> BrokerInfo | None:
         """Of the broker that serves a topic, as far as we know; None: nobody does at the moment."""
-        return self._view.card_of(topic)
+        return self._view.owner_info(topic)
 
     def ownership_epoch(self, topic: str) -> int | None:
         """The epoch in which we hold the topic's slot; None: we do not, as far as we know."""
-        return self._view.ownership_epoch(topic, self.card.seat)
+        return self._view.ownership_epoch(topic, self.info.broker_incarnation)
 
     def is_placed(self, topic: str) -> bool:
         """Does somebody serve it, as far as we know, and keeps it?"""
         if self._view.is_moving(topic):
             return False
-        return self.is_here(topic) if self.ownership_epoch(topic) is not None else self.card_of(topic) is not None
+        return self.is_here(topic) if self.ownership_epoch(topic) is not None else self.owner_info(topic) is not None
 
     def owner_epoch(self, topic: str) -> int:
         """Another number whenever the topic's slot has another holder, or the same one in another life."""
@@ -144,7 +145,7 @@ class Cluster:
     def is_valid(self) -> bool:
         """Can nobody have declared us dead? Looked at before anything is confirmed."""
         lease = self._keeper.lease
-        return not self._gave_up and lease is not None and lease.is_valid
+        return not self._has_stepped_down and lease is not None and lease.is_valid
 
     @property
     def serving(self) -> frozenset[int]:
@@ -152,22 +153,22 @@ class Cluster:
         return self._holder.serving
 
     @property
-    def has_given_up(self) -> bool:
-        return self._gave_up
+    def has_stepped_down(self) -> bool:
+        return self._has_stepped_down
 
     @property
     def table(self) -> Table:
         return self._view.table
 
     @property
-    def cards(self) -> Mapping[str, BrokerInfo]:
+    def brokers(self) -> Mapping[str, BrokerInfo]:
         """Everybody who is registered."""
-        return dict(self._view.cards)
+        return dict(self._view.brokers)
 
     @property
-    def directs(self) -> bool:
+    def is_director(self) -> bool:
         """Is this broker the director, as far as it knows?"""
-        return self._office.is_taken
+        return self._director_runner.is_director
 
     # -- joining and leaving
 
@@ -187,7 +188,7 @@ class Cluster:
             stack.push_async_callback(self._tasks.close)
             self._tasks.spawn(self._follow_table(), "table")
             self._tasks.spawn(self._follow_members(), "members")
-            self._tasks.spawn(self._office.follow_election(), "election")
+            self._tasks.spawn(self._director_runner.follow_election(), "election")
             self._tasks.spawn(self._report_load(), "load")
             await stack.enter_async_context(self._election)
         except BaseException:
@@ -197,25 +198,29 @@ class Cluster:
         return self
 
     def _check_volume(self) -> None:
-        other = self._view.stranger(self.card.volume_id)
+        other = self._view.broker_on_other_volume(self.info.volume_id)
         if other is not None:
             raise ForeignVolume(
-                f"broker {other.broker} works on volume {other.volume_id}, this one on {self.card.volume_id}"
+                f"broker {other.broker} works on volume {other.volume_id}, this one on {self.info.volume_id}"
             )
 
     async def wait_serving(self, seconds: float) -> None:
         """Until we hold something, or everything has a holder; TimeoutError otherwise."""
         async with asyncio.timeout(seconds):
-            while not self._gave_up and not self._holder.serving and self._view.has_free_slots:
+            while not self._has_stepped_down and not self._holder.serving and self._view.has_free_slots:
                 await self._changes.wait(self._changes.count)
 
     async def drain(self, seconds: float) -> bool:
         """Give everything away; True when nothing is held any more. Alone there is nobody to give to."""
-        self.card = replace(self.card, is_draining=True)
+        self.info = replace(self.info, is_draining=True)
         try:
             async with asyncio.timeout(seconds):
-                await self._registration.update(encode_card(self.card), seconds)
-                while not self._holder.is_empty and self._view.are_others_able(self.card.broker) and not self._gave_up:
+                await self._registration.update(encode_broker_info(self.info), seconds)
+                while (
+                    not self._holder.is_empty
+                    and self._view.are_others_able(self.info.broker)
+                    and not self._has_stepped_down
+                ):
                     await self._changes.wait(self._changes.count)
         except TimeoutError:
             return False
@@ -223,17 +228,17 @@ class Cluster:
 
     async def resume(self, seconds: float) -> None:
         """Take a share again after a drain."""
-        self.card = replace(self.card, is_draining=False)
-        await self._registration.update(encode_card(self.card), seconds)
+        self.info = replace(self.info, is_draining=False)
+        await self._registration.update(encode_broker_info(self.info), seconds)
 
     async def move(self, slots: Iterable[int], broker: str, seconds: float) -> bool:
         """A planned move of these slots to a broker that is registered; True once it holds them all."""
-        to, wanted = self._view.cards[broker].seat, frozenset(slots)
+        to, wanted = self._view.brokers[broker].broker_incarnation, frozenset(slots)
         try:
             async with asyncio.timeout(seconds):
                 while not await self._plan_move(wanted, to):
                     pass
-                while any(slot.heir == to for number, slot in enumerate(self.table.slots) if number in wanted):
+                while any(slot.next_holder == to for number, slot in enumerate(self.table.slots) if number in wanted):
                     await self._changes.wait(self._changes.count)
         except TimeoutError:
             return False
@@ -257,13 +262,13 @@ class Cluster:
         while True:
             await self._clock.sleep(LOOK_SECONDS)
             table = self._view.table
-            held = table.held_by(self.card.seat)
+            held = table.held_by(self.info.broker_incarnation)
             load = reporter.looked(self._clock.monotonic(), table.serial, held, self._serving.loads())
             if load is None:
                 continue
-            self.card = self.card.with_load(load)
+            self.info = self.info.with_load(load)
             try:
-                await self._registration.update(encode_card(self.card), LOOK_SECONDS)
+                await self._registration.update(encode_broker_info(self.info), LOOK_SECONDS)
             except TimeoutError:
                 log.info("load not told yet", extra={"load": load.total})  # it goes with the next registration
 
@@ -295,7 +300,7 @@ class Cluster:
     def table_seen(self, seen: TableSeen) -> None:
         self.note_table(seen.table)
         self.holder_saw(seen)
-        self._office.table_seen(seen)
+        self._director_runner.table_seen(seen)
 
     def note_table(self, table: Table) -> None:
         self._view.note_table(table)
@@ -307,22 +312,22 @@ class Cluster:
     async def _follow_members(self) -> None:
         async for _ in self._members.changes():
             self.see_members()
-            await self._office.members_changed()
+            await self._director_runner.members_changed()
 
     def see_members(self) -> Mapping[str, BrokerInfo]:
-        cards: dict[str, BrokerInfo] = {}
+        brokers: dict[str, BrokerInfo] = {}
         for name, value in self._members.now.items():
             try:
-                cards[name] = decode_card(value)
-            except BadCard as error:
+                brokers[name] = decode_broker_info(value)
+            except BadBrokerInfo as error:
                 log.warning("registration not understood", extra={"broker": name, "reason": error.reason})
-        self._view.cards = cards
+        self._view.brokers = brokers
         self._changes.happened()
-        return cards
+        return brokers
 
     def _hear_session(self, event: KeeperEvent) -> None:
         if isinstance(event, SessionUp):  # not the first: we heard nothing of that one
-            self._office.session_regained()
+            self._director_runner.session_regained()
 
     # -- effects
 
@@ -331,37 +336,39 @@ class Cluster:
             match effect:
                 case Serve(slots):
                     log.info("slots served", extra={"slots": len(slots)})
-                case Close(heirs):
-                    self._tasks.spawn(self._close(dict(heirs)), "close")
-                case GiveUp(reason):
-                    self._gave_up = True
+                case Close(next_holders):
+                    self._tasks.spawn(self._close(dict(next_holders)), "close")
+                case StopServing(reason):
+                    self._has_stepped_down = True
                     log.error("this broker was replaced", extra={"reason": reason})
-                    self._serving.give_up(reason)
+                    self._serving.step_down(reason)
                 case ReadTable():
                     self._tasks.spawn(self.read_table(), "read table")
                 case SaveTable():
                     self._tasks.spawn(self._hand_over(effect), "hand over")
-        self._say_farewells()
+        self._send_close_notifications()
         self._changes.happened()
 
-    async def _close(self, heirs: dict[int, BrokerIncarnation]) -> None:
-        slots = frozenset(heirs)
+    async def _close(self, next_holders: dict[int, BrokerIncarnation]) -> None:
+        slots = frozenset(next_holders)
         try:
-            say = await self._serving.close({number: self._view.card_at(seat) for number, seat in heirs.items()})
+            say = await self._serving.close(
+                {number: self._view.info_at(incarnation) for number, incarnation in next_holders.items()}
+            )
         except Exception as error:  # whatever it was: what is not surely closed must never be served by another
             log.error("slots not closed", extra={"slots": len(slots)}, exc_info=error)
             self._perform_holder(self._holder.handle(CloseFailed("slots could not be closed")))
             return
-        self._farewells.append((slots, say))
+        self._close_notifications.append((slots, say))
         self._perform_holder(self._holder.handle(Closed(slots)))
 
-    def _say_farewells(self) -> None:
+    def _send_close_notifications(self) -> None:
         """To clients of slots that others hold now, or that are served here again because the heir has gone."""
-        if self._gave_up:
+        if self._has_stepped_down:
             return  # their connections end with us
         waiting = self._holder.unsettled
-        due = [say for slots, say in self._farewells if not slots & waiting]
-        self._farewells = [(slots, say) for slots, say in self._farewells if slots & waiting]
+        due = [say for slots, say in self._close_notifications if not slots & waiting]
+        self._close_notifications = [(slots, say) for slots, say in self._close_notifications if slots & waiting]
         for say in due:
             say()
 
@@ -371,7 +378,7 @@ class Cluster:
             self.note_table(effect.table)
         self._perform_holder(self._holder.handle(outcome))
         if isinstance(outcome, TableSaved):
-            self._office.table_seen(TableSeen(effect.table, outcome.stamp))
+            self._director_runner.table_seen(TableSeen(effect.table, outcome.stamp))
 
     async def read_table(self) -> None:
         self.table_seen(await self._slots.read())

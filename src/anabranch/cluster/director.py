@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from anabranch.cluster.load_balancing import relieve
+from anabranch.cluster.load_balancing import exchange_slots
 from anabranch.cluster.slot_assignment import Member, balance, fill
-from anabranch.cluster.slot_table import BrokerIncarnation, Table
+from anabranch.cluster.slot_table import Table
+from anabranch.model.broker_incarnation import BrokerIncarnation
 
 Stamp = int | None
 """The version of a table that was read; None when there is none yet."""
@@ -52,14 +53,14 @@ class TableRaced:
 class Recovered:
     """The log of this seat is in the ledger files, and it can confirm nothing any more."""
 
-    seat: BrokerIncarnation
+    incarnation: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed:
     """Try again after a while."""
 
-    seat: BrokerIncarnation
+    incarnation: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class SaveTable:
 class Recover:
     """Fence the log of a seat and bring it into the ledger files; answered by Recovered or RecoveryFailed."""
 
-    seat: BrokerIncarnation
+    incarnation: BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +146,11 @@ class Director:
                 return [ReadTable()]
             case Waited():
                 self._is_patient = False
-            case Recovered(seat):
-                self._recovering.discard(seat)
-                self._recovered.add(seat)
-            case RecoveryFailed(seat):
-                self._recovering.discard(seat)
+            case Recovered(incarnation):
+                self._recovering.discard(incarnation)
+                self._recovered.add(incarnation)
+            case RecoveryFailed(incarnation):
+                self._recovering.discard(incarnation)
             case _:
                 assert_never(event)
         return self._decide()
@@ -163,9 +164,9 @@ class Director:
             return [StepDown(table.term)]
         effects: list[Effect] = []
         planned, reason = plan(table, members, frozenset(self._recovered), self._is_patient)
-        for seat in sorted((table.dead & planned.dead) - self._recovering - self._recovered):
-            self._recovering.add(seat)
-            effects.append(Recover(seat))
+        for incarnation in sorted((table.dead & planned.dead) - self._recovering - self._recovered):
+            self._recovering.add(incarnation)
+            effects.append(Recover(incarnation))
         if planned != table:
             self._saving = replace(planned, term=self._term, serial=table.serial + 1)
             effects.append(SaveTable(self._saving, self._stamp, reason))
@@ -182,20 +183,26 @@ def plan(
     table: Table, members: Mapping[str, Member], recovered: frozenset[BrokerIncarnation], is_patient: bool = False
 ) -> tuple[Table, str]:
     """The next table, and why. `recovered`: seats whose logs are known to be in the ledger files."""
-    living = {member.seat for member in members.values() if not table.is_lost(member.seat)}
+    living = {member.incarnation for member in members.values() if not table.is_lost(member.incarnation)}
     followed = {  # a broker registers only after it has recovered its own log: its earlier lives are settled
-        seat
-        for seat in table.seats | table.dead
-        if (member := members.get(seat.broker)) is not None and member.seat.incarnation > seat.incarnation
+        incarnation
+        for incarnation in table.incarnations | table.dead
+        if (member := members.get(incarnation.broker)) is not None and member.incarnation.number > incarnation.number
     }
-    settled = followed | (recovered & table.dead) | {seat for seat in table.seats | table.dead if table.is_over(seat)}
-    gone = frozenset() if is_patient else table.seats - living - settled - table.dead
+    settled = (
+        followed
+        | (recovered & table.dead)
+        | {incarnation for incarnation in table.incarnations | table.dead if table.is_over(incarnation)}
+    )
+    gone = frozenset() if is_patient else table.incarnations - living - settled - table.dead
     free = frozenset(number for number, slot in enumerate(table.slots) if slot.holder is None or slot.holder in settled)
-    able = {name: member for name, member in members.items() if member.seat in living}
+    able = {name: member for name, member in members.items() if member.incarnation in living}
     planned = table.with_dead(gone)
     if able:
         planned = balance(fill(planned.settle(settled), able, free), able)
     if planned == table:  # at rest: only now loads count
-        return relieve(table, able), "load"
-    reasons = [f"{seat} is gone" for seat in sorted(gone)] + [f"{seat} is settled" for seat in sorted(settled)]
+        return exchange_slots(table, able), "load"
+    reasons = [f"{incarnation} is gone" for incarnation in sorted(gone)] + [
+        f"{incarnation} is settled" for incarnation in sorted(settled)
+    ]
     return planned, "; ".join(reasons) or "balance"

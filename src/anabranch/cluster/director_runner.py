@@ -25,10 +25,11 @@ from anabranch.cluster.director import (
     TableSeen,
     Waited,
 )
-from anabranch.cluster.slot_table import BrokerIncarnation, Table
+from anabranch.cluster.slot_table import Table
 from anabranch.cluster.slot_table_store import TableStore
 from anabranch.metadata.recipes.election import Elected, Election
 from anabranch.metadata.recipes.membership import Members
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -39,7 +40,7 @@ RETRY_SECONDS = 0.5
 PATIENT_SECONDS = 3.0  # for others to register again when the store was away for all
 
 
-class Surroundings(Protocol):
+class DirectorListener(Protocol):
     """The broker around the office."""
 
     def see_members(self) -> Mapping[str, BrokerInfo]:
@@ -63,7 +64,7 @@ class DirectorRunner:
         election: Election,
         slots: TableStore,
         members: Members,
-        around: Surroundings,
+        listener: DirectorListener,
         *,
         recover: Callable[[str, int], Awaitable[object]],
         clock: Clock,
@@ -73,7 +74,7 @@ class DirectorRunner:
         self._election = election
         self._slots = slots
         self._members = members
-        self._around = around
+        self._listener = listener
         self._recover = recover
         self._clock = clock
         self._tasks = tasks
@@ -82,7 +83,7 @@ class DirectorRunner:
         self._session_regained_at: float | None = None
 
     @property
-    def is_taken(self) -> bool:
+    def is_director(self) -> bool:
         return self._director is not None
 
     def session_regained(self) -> None:
@@ -110,7 +111,7 @@ class DirectorRunner:
         if by is not self._director:
             return
         self._members.refresh()
-        self._around.table_seen(table)
+        self._listener.table_seen(table)
         await self._brief(by)
         if is_patient:
             await self._clock.sleep(PATIENT_SECONDS)
@@ -131,7 +132,7 @@ class DirectorRunner:
                 await self._members.wait_current(RETRY_SECONDS)
             except TimeoutError:
                 continue
-            members = {name: card.member for name, card in self._around.see_members().items()}
+            members = {name: info.member for name, info in self._listener.see_members().items()}
             self._perform(by.handle(MembersSeen(members)))
             return
 
@@ -141,12 +142,12 @@ class DirectorRunner:
         for effect in effects:
             match effect:
                 case ReadTable():
-                    self._tasks.spawn(self._around.read_table(), "read table")
+                    self._tasks.spawn(self._listener.read_table(), "read table")
                 case SaveTable(_, _, reason):
                     log.info("slots change", extra={"term": self._term, "reason": reason})
                     self._tasks.spawn(self._direct(effect, self._director), "direct")
-                case director.Recover(seat):
-                    self._tasks.spawn(self._recover_seat(seat, self._director), f"recover {seat}")
+                case director.Recover(incarnation):
+                    self._tasks.spawn(self._recover_log(incarnation, self._director), f"recover {incarnation}")
                 case director.StepDown(term):
                     log.warning("a later director has written", extra={"term": term})
                     self._director = None
@@ -159,20 +160,20 @@ class DirectorRunner:
         else:
             await self._clock.sleep(RETRY_SECONDS)  # we are about to hear that it is over
         if isinstance(outcome, TableSaved):
-            self._around.note_table(effect.table)
+            self._listener.note_table(effect.table)
         if by is not None and by is self._director:
             self._perform(by.handle(outcome))
         if isinstance(outcome, TableSaved):
-            self._around.holder_saw(TableSeen(effect.table, outcome.stamp))
+            self._listener.holder_saw(TableSeen(effect.table, outcome.stamp))
 
-    async def _recover_seat(self, seat: BrokerIncarnation, by: Director | None) -> None:
-        event: Recovered | RecoveryFailed = Recovered(seat)
+    async def _recover_log(self, incarnation: BrokerIncarnation, by: Director | None) -> None:
+        event: Recovered | RecoveryFailed = Recovered(incarnation)
         try:
-            await self._recover(seat.broker, seat.incarnation)
+            await self._recover(incarnation.broker, incarnation.number)
         except Exception as error:  # whatever it was: a recovery that fails must not be the last one that is tried
             reason = error.reason if isinstance(error, Error) else repr(error)
-            log.warning("log not recovered yet", extra={"seat": str(seat), "reason": reason})
+            log.warning("log not recovered yet", extra={"incarnation": str(incarnation), "reason": reason})
             await self._clock.sleep(RETRY_SECONDS)
-            event = RecoveryFailed(seat)
+            event = RecoveryFailed(incarnation)
         if by is not None and by is self._director:
             self._perform(by.handle(event))

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anabranch.cluster.slot_assignment import Member
-from anabranch.cluster.slot_table import BrokerIncarnation, Table
+from anabranch.cluster.slot_table import Table
+from anabranch.model.broker_incarnation import BrokerIncarnation
 
 LOPSIDED = 1.25  # times the average: from here on something is done
 LEVEL = 1.1  # times the average: here it is enough
@@ -20,26 +21,26 @@ GAIN = 0.002  # of the average: an exchange that wins less is not made (a slot o
 EXCHANGES_MAX = 8  # in one go; the next ones are decided when these have been measured
 
 
-def relieve(table: Table, members: Mapping[str, Member]) -> Table:
+def exchange_slots(table: Table, members: Mapping[str, Member]) -> Table:
     """Heirs for the slots to exchange; the table itself when it is not at rest, not measured, or level enough."""
     able = [member for member in members.values() if not member.is_draining]
-    seats = {member.seat for member in able}
+    incarnations = {member.incarnation for member in able}
     loads: dict[BrokerIncarnation, float] = {}
     slots: dict[BrokerIncarnation, dict[int, float]] = {}
     for member in able:
         if member.load is None or member.load.serial != table.serial:
             return table
-        loads[member.seat] = member.load.total
-        slots[member.seat] = dict(member.load.slots)
-    if len(able) < 2 or any(slot.heir is not None or slot.holder not in seats for slot in table.slots):
+        loads[member.incarnation] = member.load.total
+        slots[member.incarnation] = dict(member.load.slots)
+    if len(able) < 2 or any(slot.next_holder is not None or slot.holder not in incarnations for slot in table.slots):
         return table
     mean = sum(loads.values()) / len(loads)
     if max(loads.values()) <= mean * LOPSIDED + LOAD_MIN:
         return table
-    heirs: dict[int, BrokerIncarnation | None] = {}
-    while len(heirs) < 2 * EXCHANGES_MAX:
-        most = max(loads, key=lambda seat: (loads[seat], seat))
-        least = min(loads, key=lambda seat: (loads[seat], seat))
+    next_holders: dict[int, BrokerIncarnation | None] = {}
+    while len(next_holders) < 2 * EXCHANGES_MAX:
+        most = max(loads, key=lambda incarnation: (loads[incarnation], incarnation))
+        least = min(loads, key=lambda incarnation: (loads[incarnation], incarnation))
         if loads[most] <= mean * LEVEL:
             break
         found = _exchange(slots[most], slots[least], loads[most] - loads[least], mean * GAIN)
@@ -47,10 +48,10 @@ def relieve(table: Table, members: Mapping[str, Member]) -> Table:
             break
         busy, idle = found
         shift = slots[most].pop(busy) - slots[least].pop(idle)
-        heirs[busy], heirs[idle] = least, most
+        next_holders[busy], next_holders[idle] = least, most
         loads[most] -= shift
         loads[least] += shift
-    return table.with_heirs(heirs)
+    return table.with_next_holders(next_holders)
 
 
 def _exchange(

@@ -32,8 +32,10 @@ def summarize(serial: int, held: frozenset[int], loads: Mapping[int, float]) -> 
     known = {slot: loads.get(slot, 0.0) for slot in sorted(held)}
     busiest = nlargest(BUSIEST, known.items(), key=lambda item: item[1])
     idlest = nsmallest(IDLEST, known.items(), key=lambda item: item[1])
-    told = dict(idlest) | dict(busiest)
-    return Load(serial, round(sum(known.values())), tuple((slot, round(load)) for slot, load in sorted(told.items())))
+    reported = dict(idlest) | dict(busiest)
+    return Load(
+        serial, round(sum(known.values())), tuple((slot, round(load)) for slot, load in sorted(reported.items()))
+    )
 
 
 class LoadReporter:
@@ -42,7 +44,7 @@ class LoadReporter:
     def __init__(self) -> None:
         self._serial = -1
         self._since = 0.0
-        self._told: Load | None = None
+        self._reported: Load | None = None
 
     def looked(self, now: float, serial: int, held: frozenset[int], loads: Mapping[int, float]) -> Load | None:
         if serial != self._serial:
@@ -50,9 +52,9 @@ class LoadReporter:
         if now - self._since < REST_SECONDS:
             return None
         load = summarize(serial, held, loads)
-        if self._told is not None and self._told.serial == serial and not _differs(self._told, load):
+        if self._reported is not None and self._reported.serial == serial and not _differs(self._reported, load):
             return None
-        self._told = load
+        self._reported = load
         return load
 
 

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anabranch.cluster.slot_table import BrokerIncarnation, Table
+from anabranch.cluster.slot_table import Table
+from anabranch.model.broker_incarnation import BrokerIncarnation
 
 
 def plan_move(table: Table, slots: Iterable[int], to: BrokerIncarnation) -> Table:
     """Heirs for the slots that another seat holds; slots without a living holder are the director's."""
     wanted = sorted(set(slots))
     givers: list[BrokerIncarnation] = []
-    heirs: dict[int, BrokerIncarnation | None] = {}
+    next_holders: dict[int, BrokerIncarnation | None] = {}
     for number in wanted:
         slot = table.slots[number]
         if slot.holder == to:
-            if slot.heir is not None:
-                heirs[number] = None  # it stays
-        elif slot.holder is not None and slot.holder not in table.dead and slot.heir != to:
-            heirs[number] = to
-            givers.append(slot.heir or slot.holder)
+            if slot.next_holder is not None:
+                next_holders[number] = None  # it stays
+        elif slot.holder is not None and slot.holder not in table.dead and slot.next_holder != to:
+            next_holders[number] = to
+            givers.append(slot.next_holder or slot.holder)
     spare = [
         number
         for number, slot in enumerate(table.slots)
-        if slot.holder == to and slot.heir is None and number not in wanted
+        if slot.holder == to and slot.next_holder is None and number not in wanted
     ]
-    heirs.update(zip(reversed(spare), givers, strict=False))
-    return table.with_heirs(heirs)
+    next_holders.update(zip(reversed(spare), givers, strict=False))
+    return table.with_next_holders(next_holders)

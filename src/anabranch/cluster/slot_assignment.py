@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anabranch.cluster.load_report import Load
-from anabranch.cluster.slot_table import BrokerIncarnation, Table
+from anabranch.cluster.slot_table import Table
+from anabranch.model.broker_incarnation import BrokerIncarnation
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A broker that is there."""
 
-    seat: BrokerIncarnation
+    incarnation: BrokerIncarnation
     is_draining: bool = False  # gives everything away, gets nothing
     load: Load | None = None  # as it reported last
 
@@ -32,10 +33,10 @@ def fill(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> T
     for number in sorted(free):
         before = table.slots[number].holder
         again = members.get(before.broker) if before is not None else None
-        if again is not None and again.seat in counts and counts[again.seat] < share:
-            chosen = again.seat
+        if again is not None and again.incarnation in counts and counts[again.incarnation] < share:
+            chosen = again.incarnation
         else:
-            chosen = min(counts, key=lambda seat: (counts[seat], seat))
+            chosen = min(counts, key=lambda incarnation: (counts[incarnation], incarnation))
         counts[chosen] += 1
         holders[number] = chosen
     return table.with_holders(holders)
@@ -43,57 +44,57 @@ def fill(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> T
 
 def balance(table: Table, members: Mapping[str, Member]) -> Table:
     """Heirs for slots that should move; plans that make no sense any more are dropped."""
-    able = {member.seat for member in members.values() if not member.is_draining}
-    present = {member.seat for member in members.values()}
+    able = {member.incarnation for member in members.values() if not member.is_draining}
+    present = {member.incarnation for member in members.values()}
     dropped: dict[int, BrokerIncarnation | None] = {
         number: None
         for number, slot in enumerate(table.slots)
-        if slot.heir is not None and (slot.heir not in able or slot.holder not in present)
+        if slot.next_holder is not None and (slot.next_holder not in able or slot.holder not in present)
     }
-    table = table.with_heirs(dropped)
+    table = table.with_next_holders(dropped)
     if not able:
         return table
-    held: dict[BrokerIncarnation, list[int]] = {seat: [] for seat in present}
+    held: dict[BrokerIncarnation, list[int]] = {incarnation: [] for incarnation in present}
     for number, slot in enumerate(table.slots):
-        seat = slot.heir or slot.holder
-        if seat in held:
-            held[seat].append(number)
-    heirs: dict[int, BrokerIncarnation | None] = {}
-    givers = [seat for seat in sorted(present - able) if held[seat]]
-    for seat in givers:
-        for number in list(held[seat]):
-            _give(table, held, heirs, seat, number, min(able, key=lambda one: (len(held[one]), one)))
+        incarnation = slot.next_holder or slot.holder
+        if incarnation in held:
+            held[incarnation].append(number)
+    next_holders: dict[int, BrokerIncarnation | None] = {}
+    givers = [incarnation for incarnation in sorted(present - able) if held[incarnation]]
+    for incarnation in givers:
+        for number in list(held[incarnation]):
+            _give(table, held, next_holders, incarnation, number, min(able, key=lambda one: (len(held[one]), one)))
     while True:
         most = max(able, key=lambda one: (len(held[one]), one))
         least = min(able, key=lambda one: (len(held[one]), one))
         if len(held[most]) - len(held[least]) <= 1:
             break
         number = next((n for n in held[most] if table.slots[n].holder != most), held[most][-1])
-        _give(table, held, heirs, most, number, least)
-    return table.with_heirs(heirs)
+        _give(table, held, next_holders, most, number, least)
+    return table.with_next_holders(next_holders)
 
 
 def _give(
     table: Table,
     held: dict[BrokerIncarnation, list[int]],
-    heirs: dict[int, BrokerIncarnation | None],
+    next_holders: dict[int, BrokerIncarnation | None],
     giver: BrokerIncarnation,
     number: int,
     taker: BrokerIncarnation,
 ) -> None:
     held[giver].remove(number)
     held[taker].append(number)
-    heirs[number] = None if table.slots[number].holder == taker else taker
+    next_holders[number] = None if table.slots[number].holder == taker else taker
 
 
 def _counts(table: Table, members: Mapping[str, Member], free: frozenset[int]) -> dict[BrokerIncarnation, int]:
     """How many slots each able member has, planned moves counted as done."""
-    able = [member.seat for member in members.values() if not member.is_draining]
+    able = [member.incarnation for member in members.values() if not member.is_draining]
     if not able:  # better a draining broker than none
-        able = [member.seat for member in members.values()]
+        able = [member.incarnation for member in members.values()]
     counts = dict.fromkeys(able, 0)
     for number, slot in enumerate(table.slots):
-        seat = slot.heir or slot.holder
-        if number not in free and seat in counts:
-            counts[seat] += 1
+        incarnation = slot.next_holder or slot.holder
+        if number not in free and incarnation in counts:
+            counts[incarnation] += 1
     return counts

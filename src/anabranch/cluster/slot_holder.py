@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from anabranch.cluster.director import ReadTable, SaveTable, Stamp, TableRaced, TableSaved, TableSeen, newer
-from anabranch.cluster.slot_table import BrokerIncarnation, Table
+from anabranch.cluster.slot_table import Table
+from anabranch.model.broker_incarnation import BrokerIncarnation
 
 
 # events ---------------------------------------------------------------------------------------------------------------
@@ -43,22 +44,22 @@ class Serve:
 class Close:
     """Close the topics of these slots and tell their clients who is next; answered by Closed or CloseFailed."""
 
-    heirs: tuple[tuple[int, BrokerIncarnation], ...]
+    next_holders: tuple[tuple[int, BrokerIncarnation], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class StopServing:
     """Stop serving everything, confirm nothing any more; join again with a new incarnation."""
 
     reason: str
 
 
-Effect = ReadTable | SaveTable | Serve | Close | GiveUp
+Effect = ReadTable | SaveTable | Serve | Close | StopServing
 
 
 class SlotHolder:
-    def __init__(self, seat: BrokerIncarnation) -> None:
-        self.seat = seat
+    def __init__(self, incarnation: BrokerIncarnation) -> None:
+        self.incarnation = incarnation
         self.serving: frozenset[int] = frozenset()
         self._table: Table | None = None
         self._stamp: Stamp = None
@@ -67,7 +68,7 @@ class SlotHolder:
         self._saving: Table | None = None
         self._newest: TableSeen | None = None  # seen while our own write was under way
         self._floor = 0  # no table earlier than this one counts any more
-        self._has_given_up = False
+        self._has_stopped = False
 
     def begin(self) -> list[Effect]:
         return [ReadTable()]
@@ -75,7 +76,7 @@ class SlotHolder:
     @property
     def is_empty(self) -> bool:
         """Holds nothing, as far as it knows: a drained broker may leave."""
-        return self._table is not None and not self._table.held_by(self.seat)
+        return self._table is not None and not self._table.held_by(self.incarnation)
 
     @property
     def unsettled(self) -> frozenset[int]:
@@ -83,7 +84,7 @@ class SlotHolder:
         return self._closing | self._closed
 
     def handle(self, event: Event) -> list[Effect]:
-        if self._has_given_up:
+        if self._has_stopped:
             return []
         match event:
             case TableSeen(table, stamp):
@@ -91,7 +92,7 @@ class SlotHolder:
                     return []
                 if self._saving is not None:
                     self._newest = newer(self._newest, event)
-                    return self._give_up("declared dead") if table.is_lost(self.seat) else []
+                    return self._stop_serving("declared dead") if table.is_lost(self.incarnation) else []
                 self._table, self._stamp, self._floor = table, stamp, table.serial
             case TableSaved(stamp):
                 assert self._saving is not None
@@ -105,7 +106,7 @@ class SlotHolder:
                 self._closing -= slots
                 self._closed |= slots
             case CloseFailed(reason):
-                return self._give_up(reason)
+                return self._stop_serving(reason)
             case _:
                 assert_never(event)
         return self._decide()
@@ -114,13 +115,15 @@ class SlotHolder:
         table = self._table
         if table is None or self._saving is not None:
             return []
-        held = table.held_by(self.seat)
+        held = table.held_by(self.incarnation)
         taken = (self.serving | self._closing) - held
-        if table.is_lost(self.seat) or taken:
-            return self._give_up("declared dead" if table.is_lost(self.seat) else "slots were taken away")
-        moving = table.moving_from(self.seat)
+        if table.is_lost(self.incarnation) or taken:
+            return self._stop_serving("declared dead" if table.is_lost(self.incarnation) else "slots were taken away")
+        moving = table.moving_from(self.incarnation)
         self._closed &= held  # what was handed over is done
-        starts = {number: heir for number, heir in moving.items() if number not in self._closing | self._closed}
+        starts = {
+            number: next_holder for number, next_holder in moving.items() if number not in self._closing | self._closed
+        }
         effects: list[Effect] = []
         # A plan that was dropped after the topics were closed: they are simply served again.
         serving = held - self._closing - frozenset(moving)
@@ -131,13 +134,13 @@ class SlotHolder:
         if starts:
             self._closing |= frozenset(starts)
             effects.append(Close(tuple(sorted(starts.items()))))
-        ready = {number: heir for number, heir in moving.items() if number in self._closed}
+        ready = {number: next_holder for number, next_holder in moving.items() if number in self._closed}
         if ready:
             self._saving = replace(table.with_holders(ready), serial=table.serial + 1)
             effects.append(SaveTable(self._saving, self._stamp, "handed over"))
         return effects
 
-    def _give_up(self, reason: str) -> list[Effect]:
-        self._has_given_up = True
+    def _stop_serving(self, reason: str) -> list[Effect]:
+        self._has_stopped = True
         self.serving = self._closing = self._closed = frozenset()
-        return [Serve(self.serving), GiveUp(reason)]
+        return [Serve(self.serving), StopServing(reason)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from anabranch.cluster.slots import SLOTS
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import Error
 
 FORMAT = 1
@@ -19,21 +20,11 @@ class BadTable(Error):
     code = "bad-slot-table"
 
 
-class BrokerIncarnation(NamedTuple):
-    """One life of a broker."""
-
-    broker: str
-    incarnation: int
-
-    def __str__(self) -> str:
-        return f"{self.broker}#{self.incarnation}"
-
-
 @dataclass(frozen=True, slots=True)
 class Slot:
     holder: BrokerIncarnation | None = None
     epoch: int = 0  # grows whenever the holder changes
-    heir: BrokerIncarnation | None = None  # a planned move: the holder itself writes the heir in
+    next_holder: BrokerIncarnation | None = None  # a planned move: the holder itself writes the heir in
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +37,26 @@ class Table:
         frozenset()
     )  # one per broker: this life and all before it are fenced and recovered
 
-    def is_lost(self, seat: BrokerIncarnation) -> bool:
+    def is_lost(self, incarnation: BrokerIncarnation) -> bool:
         """Declared dead, recovered or not: it never serves again. A later life of the broker may."""
-        return seat in self.dead or self.is_over(seat)
+        return incarnation in self.dead or self.is_over(incarnation)
 
-    def is_over(self, seat: BrokerIncarnation) -> bool:
-        return any(seat.broker == last.broker and seat.incarnation <= last.incarnation for last in self.over)
+    def is_over(self, incarnation: BrokerIncarnation) -> bool:
+        return any(incarnation.broker == last.broker and incarnation.number <= last.number for last in self.over)
 
-    def held_by(self, seat: BrokerIncarnation) -> frozenset[int]:
-        return frozenset(number for number, slot in enumerate(self.slots) if slot.holder == seat)
+    def held_by(self, incarnation: BrokerIncarnation) -> frozenset[int]:
+        return frozenset(number for number, slot in enumerate(self.slots) if slot.holder == incarnation)
 
-    def moving_from(self, seat: BrokerIncarnation) -> dict[int, BrokerIncarnation]:
+    def moving_from(self, incarnation: BrokerIncarnation) -> dict[int, BrokerIncarnation]:
         """Slots this seat has to hand over, and to whom."""
         return {
-            number: slot.heir for number, slot in enumerate(self.slots) if slot.holder == seat and slot.heir is not None
+            number: slot.next_holder
+            for number, slot in enumerate(self.slots)
+            if slot.holder == incarnation and slot.next_holder is not None
         }
 
     @property
-    def seats(self) -> frozenset[BrokerIncarnation]:
+    def incarnations(self) -> frozenset[BrokerIncarnation]:
         return frozenset(slot.holder for slot in self.slots if slot.holder is not None)
 
     def with_holders(self, holders: Mapping[int, BrokerIncarnation | None]) -> Table:
@@ -75,39 +68,41 @@ class Table:
             slots[number] = Slot(holder, epoch)
         return replace(self, slots=tuple(slots))
 
-    def with_heirs(self, heirs: Mapping[int, BrokerIncarnation | None]) -> Table:
+    def with_next_holders(self, next_holders: Mapping[int, BrokerIncarnation | None]) -> Table:
         slots = list(self.slots)
-        for number, heir in heirs.items():
-            slots[number] = replace(slots[number], heir=heir)
+        for number, next_holder in next_holders.items():
+            slots[number] = replace(slots[number], next_holder=next_holder)
         return replace(self, slots=tuple(slots))
 
-    def with_dead(self, seats: Iterable[BrokerIncarnation]) -> Table:
-        return replace(self, dead=self.dead | frozenset(seats))
+    def with_dead(self, incarnations: Iterable[BrokerIncarnation]) -> Table:
+        return replace(self, dead=self.dead | frozenset(incarnations))
 
-    def settle(self, seats: Iterable[BrokerIncarnation]) -> Table:
+    def settle(self, incarnations: Iterable[BrokerIncarnation]) -> Table:
         """Their logs are in the ledger files: what they held is free, and they are over for good."""
         last = dict(self.over)
-        for broker, incarnation in seats:
-            last[broker] = max(incarnation, last.get(broker, incarnation))
-        over = frozenset(BrokerIncarnation(broker, incarnation) for broker, incarnation in last.items())
-        return replace(self, dead=self.dead - frozenset(seats), over=over)
+        for broker, number in incarnations:
+            last[broker] = max(number, last.get(broker, number))
+        over = frozenset(BrokerIncarnation(broker, number) for broker, number in last.items())
+        return replace(self, dead=self.dead - frozenset(incarnations), over=over)
 
 
 def encode_table(table: Table) -> bytes:
     """Seats are written once and named by number: the record stays small."""
-    seats = sorted(table.seats | table.dead | {slot.heir for slot in table.slots if slot.heir is not None})
-    number = {seat: index for index, seat in enumerate(seats)}
+    incarnations = sorted(
+        table.incarnations | table.dead | {slot.next_holder for slot in table.slots if slot.next_holder is not None}
+    )
+    number = {incarnation: index for index, incarnation in enumerate(incarnations)}
     rows = [
         [-1 if slot.holder is None else number[slot.holder], slot.epoch]
-        + ([] if slot.heir is None else [number[slot.heir]])
+        + ([] if slot.next_holder is None else [number[slot.next_holder]])
         for slot in table.slots
     ]
     record = {
         "format": FORMAT,
         "term": table.term,
         "serial": table.serial,
-        "seats": seats,
-        "dead": sorted(number[seat] for seat in table.dead),
+        "seats": incarnations,
+        "dead": sorted(number[incarnation] for incarnation in table.dead),
         "over": sorted(table.over),
         "slots": rows,
     }
@@ -119,16 +114,16 @@ def decode_table(data: bytes) -> Table:
         record: dict[str, Any] = json.loads(data)
         if record["format"] > FORMAT:
             raise BadTable(f"the slot table has format {record['format']}; this release reads up to {FORMAT}")
-        seats = [BrokerIncarnation(str(broker), int(incarnation)) for broker, incarnation in record["seats"]]
+        incarnations = [BrokerIncarnation(str(broker), int(number)) for broker, number in record["seats"]]
         rows = [tuple(row) for row in record["slots"]]
-        known = {row: _slot(seats, *row) for row in set(rows)}  # most rows are alike
+        known = {row: _slot(incarnations, *row) for row in set(rows)}  # most rows are alike
         slots = tuple(known[row] for row in rows)
         table = Table(
             slots,
-            frozenset(seats[index] for index in record["dead"]),
+            frozenset(incarnations[index] for index in record["dead"]),
             int(record["term"]),
             int(record["serial"]),
-            frozenset(BrokerIncarnation(str(broker), int(incarnation)) for broker, incarnation in record["over"]),
+            frozenset(BrokerIncarnation(str(broker), int(number)) for broker, number in record["over"]),
         )
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise BadTable(f"the slot table cannot be read: {error}") from error
@@ -137,5 +132,9 @@ def decode_table(data: bytes) -> Table:
     return table
 
 
-def _slot(seats: list[BrokerIncarnation], holder: int, epoch: int, heir: int | None = None) -> Slot:
-    return Slot(seats[holder] if holder >= 0 else None, int(epoch), None if heir is None else seats[heir])
+def _slot(incarnations: list[BrokerIncarnation], holder: int, epoch: int, next_holder: int | None = None) -> Slot:
+    return Slot(
+        incarnations[holder] if holder >= 0 else None,
+        int(epoch),
+        None if next_holder is None else incarnations[next_holder],
+    )

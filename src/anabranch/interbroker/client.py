@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import h11
 
 from anabranch.broker.peers import PeerCallRefused, PeerCallUnanswered
-from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.interbroker.connections import Answer, Lines, PeerConnection, WasClosed
 from anabranch.interbroker.endpoint import ERRANDS
 from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, Secret, is_answer, sign
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.runtime.clock import Clock
 
 ANSWER_SECONDS = 50.0  # less than a request of an administrator may take
@@ -46,7 +46,7 @@ class PeerClient:
             sender=self._me.broker,
             receiver=receiver,
             sent_ms=self._clock.now_ms(),
-            nonce=f"{self._me.incarnation:x}-{self._count:x}",
+            nonce=f"{self._me.number:x}-{self._count:x}",
         )
         status, headers, answer = await self._exchange(url, path, body, signature.dump())
         if not is_answer(self._secret, signature, status, answer, headers.get(ANSWER_HEADER, "")):

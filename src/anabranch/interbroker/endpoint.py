@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from anabranch.broker.placement import ServedElsewhere
-from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.interbroker.signature import (
     ANSWER_HEADER,
     HEADER,
@@ -23,6 +22,7 @@ from anabranch.interbroker.signature import (
     sign_answer,
     verify,
 )
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import BadRequest
 from anabranch.rest.errors import error_response
 from anabranch.rest.http_message import Request, Response, json_response

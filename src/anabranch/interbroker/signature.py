@@ -12,7 +12,7 @@ import hmac
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from anabranch.cluster.slot_table import BrokerIncarnation
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import Error
 
 HEADER = "x-anabranch-broker"

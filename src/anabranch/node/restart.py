@@ -17,13 +17,13 @@ from typing import NoReturn
 
 from anabranch.node.supervisor import SETTLED_SECONDS
 
-SHORT_LIVES = "ANABRANCH_SHORT_LIVES"
+SHORT_RUNS = "ANABRANCH_SHORT_LIVES"
 COUNTED_MAX = 1000
 
 
-def short_lives(environ: Mapping[str, str]) -> int | None:
+def short_run_count(environ: Mapping[str, str]) -> int | None:
     """How many lives in a row ended soon, 0 after one that did not; None in a first life."""
-    text = environ.get(SHORT_LIVES, "")
+    text = environ.get(SHORT_RUNS, "")
     return min(int(text), COUNTED_MAX) if text.isdecimal() else None
 
 
@@ -37,8 +37,8 @@ def same_command(executable: str, words: Sequence[str]) -> list[str]:
     return [executable, *words[1:]]
 
 
-def start_over(short: int) -> NoReturn:
+def restart_process(short: int) -> NoReturn:
     logging.shutdown()
     sys.stdout.flush()
-    os.environ[SHORT_LIVES] = str(short)
+    os.environ[SHORT_RUNS] = str(short)
     os.execv(sys.executable, same_command(sys.executable, sys.orig_argv))

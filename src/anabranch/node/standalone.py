@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from anabranch.model.errors import Error
-from anabranch.node import restart as rejoin
+from anabranch.node import restart as restart
 from anabranch.node.node import Node
 from anabranch.node.settings.node import NodeSettings
 from anabranch.node.supervisor import Pause
@@ -44,7 +44,7 @@ class _Life:
         self._on_ready = on_ready
         self._is_supervised = is_supervised
         self._clock = clock
-        self._short = rejoin.short_lives(os.environ)
+        self._short = restart.short_run_count(os.environ)
         self._stop = asyncio.Event()
 
     async def run(self) -> int:
@@ -56,10 +56,10 @@ class _Life:
         except (Error, OSError) as error:
             if self._short is None or isinstance(error, VolumeBusy):
                 raise
-            short = rejoin.counted(self._short, 0.0)
+            short = restart.counted(self._short, 0.0)
             again_in_s = round(Pause().after(short), 2)
             log.warning("could not join again", extra={"reason": str(error), "again_in_s": again_in_s})
-            rejoin.start_over(short)
+            restart.restart_process(short)
 
     def _listen_for_the_end(self) -> None:
         loop = asyncio.get_running_loop()
@@ -103,10 +103,10 @@ class _Life:
     def _replaced(self, lived_s: float) -> NoReturn:
         """Nothing is closed: clients go where they are served when their connections end, which is at once."""
         if self._settings.cluster.enabled and not self._is_supervised:
-            short = rejoin.counted(self._short, lived_s)
+            short = restart.counted(self._short, lived_s)
             again_in_s = round(Pause().after(short), 2)
             log.warning("another broker has taken over; joining again", extra={"again_in_s": again_in_s})
-            rejoin.start_over(short)
+            restart.restart_process(short)
         log.error("another process has taken over this broker's log; stopping")
         logging.shutdown()
         sys.stdout.flush()

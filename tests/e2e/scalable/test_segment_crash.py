@@ -137,7 +137,7 @@ async def pair(directory: Path, metadata_url: str | None) -> AsyncIterator[Pair]
                 ]
 
             cluster = place_of(node).cluster
-            await until(lambda: bool(away()) and all(slot.heir is None for slot in cluster.table.slots))
+            await until(lambda: bool(away()) and all(slot.next_holder is None for slot in cluster.table.slots))
             made = Pair(node, owner, away()[0])
             await save_record(node, made.topic, RECORD)
             await made.ask(Create("op", made.parent, (CursorSpec("s", Start.EARLIEST),)))

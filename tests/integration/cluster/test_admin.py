@@ -15,10 +15,10 @@ import pytest
 from anabranch.admin.client import AdminClient
 from anabranch.broker.peers import PeerCallRefused, PeerCallUnanswered, PeerNotConnected
 from anabranch.cluster.cluster import Cluster
-from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.cluster.slots import slot_of, slots_of_bundle
 from anabranch.interbroker.client import PeerClient
 from anabranch.interbroker.signature import HEADER, Secret
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.names import TopicName
 from anabranch.node.adapters import placement as membership
 from anabranch.node.node import Node
@@ -152,7 +152,9 @@ async def test_a_bundle_is_unloaded_to_a_broker_of_choice(tmp_path: Path) -> Non
         assert (await call(one, "PUT", f"{path}nobody:1"))[0] == 404
         await expect(two, "PUT", f"{path}{two.services.address.broker_id}")
         await until(lambda: {place_of(node).owner_address(name) for node in (one, two)} == {two.services.address})
-        assert set(slots_of_bundle(bundle)) <= place_of(two).cluster.table.held_by(place_of(two).cluster.card.seat)
+        assert set(slots_of_bundle(bundle)) <= place_of(two).cluster.table.held_by(
+            place_of(two).cluster.info.broker_incarnation
+        )
         assert is_settled([one, two]), "as many slots went the other way"
         await expect(one, "GET", f"{ADMIN}/{str(name).replace('://', '/')}/stats")
         assert two.services.topics.loaded(name) is not None and one.services.topics.loaded(name) is None
@@ -180,11 +182,11 @@ async def test_brokers_are_listed_drained_and_resumed(tmp_path: Path) -> None:
         )
         assert (await call(one, "POST", f"{ADMIN}/brokers/standalone/b9/drain"))[0] == 404
         await expect(one, "POST", f"{ADMIN}/brokers/standalone/b2/drain")
-        assert not place_of(two).cluster.table.held_by(place_of(two).cluster.card.seat)
+        assert not place_of(two).cluster.table.held_by(place_of(two).cluster.info.broker_incarnation)
         await until(lambda: place_of(one).is_here(name))
         status, value, _ = await call(one, "POST", f"{ADMIN}/brokers/standalone/b1/drain")
         assert status == 412, value
-        await until(lambda: place_of(one).cluster.cards["b2"].is_draining)
+        await until(lambda: place_of(one).cluster.brokers["b2"].is_draining)
         await expect(one, "DELETE", f"{ADMIN}/brokers/standalone/b2/drain")
         await until(lambda: is_settled([one, two]))
 
@@ -192,7 +194,7 @@ async def test_brokers_are_listed_drained_and_resumed(tmp_path: Path) -> None:
 async def test_only_brokers_come_through_the_brokers_door(tmp_path: Path) -> None:
     async with nodes(tmp_path, "b1", "b2") as (one, two):
         errand, clock = "/internal/v1/errands/brokers.owned_here", SystemClock()
-        seats = [place_of(node).cluster.card.seat for node in (one, two)]
+        incarnations = [place_of(node).cluster.info.broker_incarnation for node in (one, two)]
         peers = one.services.peers
         assert peers is not None
         assert await peers.call("b2", "brokers.owned_here", {}) == {}
@@ -200,18 +202,20 @@ async def test_only_brokers_come_through_the_brokers_door(tmp_path: Path) -> Non
             status, value, _ = await call(two, "POST", errand, {}, signature=forged)
             assert (status, value["reason"]) == (403, "only brokers of this cluster may")
         assert (await call(two, "GET", "/internal/"))[0] == 403
-        stranger = PeerClient(Secret(b"s" * 32), seats[0], clock)
+        stranger = PeerClient(Secret(b"s" * 32), incarnations[0], clock)
         with pytest.raises(PeerCallUnanswered, match="403"):
-            await stranger.ask(two.http_url, seats[1], "brokers.owned_here", {})
+            await stranger.ask(two.http_url, incarnations[1], "brokers.owned_here", {})
         secret = await _secret(one)
         friend = PeerClient(secret, BrokerIncarnation("b1", 99), clock)
         with pytest.raises(PeerCallUnanswered, match="403"):  # meant for an earlier life of it
-            await friend.ask(two.http_url, BrokerIncarnation("b2", seats[1].incarnation - 1), "brokers.owned_here", {})
+            await friend.ask(
+                two.http_url, BrokerIncarnation("b2", incarnations[1].number - 1), "brokers.owned_here", {}
+            )
         with pytest.raises(PeerCallRefused) as refused:
-            await friend.ask(two.http_url, seats[1], "brokers.configuration", {})
+            await friend.ask(two.http_url, incarnations[1], "brokers.configuration", {})
         assert refused.value.status == 404, "only what is offered as an errand can be asked for"
         with pytest.raises(PeerNotConnected):
-            await friend.ask("http://127.0.0.1:1", seats[1], "brokers.owned_here", {})
+            await friend.ask("http://127.0.0.1:1", incarnations[1], "brokers.owned_here", {})
         assert secret.key.hex() not in json.dumps(await expect(one, "GET", f"{ADMIN}/brokers/configuration/runtime"))
 
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from anabranch.broker.peers import PeerCallUnanswered, PeerNotConnected
-from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.interbroker import connections as brokers_lines
 from anabranch.interbroker.client import PeerClient
 from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, SECRET_BYTES, Secret, Signature, sign_answer
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.runtime.clock import SystemClock
 
 SECRET, ME, OTHER = Secret(b"k" * SECRET_BYTES), BrokerIncarnation("me", 1), BrokerIncarnation("other", 1)

@@ -90,7 +90,7 @@ async def test_no_token_opens_the_brokers_door(tmp_path: Path, caplog: pytest.Lo
         with pytest.raises(Refused) as refused:
             await asyncio.to_thread(AdminClient(two.http_url).post, "/internal/v1/errands/brokers.drain_me", {})
         assert refused.value.status == 403
-        assert not place_of(two).cluster.card.is_draining
+        assert not place_of(two).cluster.info.is_draining
         assert one.services.peers is not None
         await one.services.peers.call("b2", "brokers.owned_here", {})
         stored = await one.services.catalog._store.get("/cluster/secret")  # what only brokers read

@@ -19,7 +19,7 @@ def led_at(node: Node, stem: str = "t") -> str:
 
 async def move(topic: str, giver: Node, taker: Node) -> None:
     cluster = place_of(giver).cluster
-    assert await cluster.move([slot_of(topic)], place_of(taker).cluster.card.broker, 20.0)
+    assert await cluster.move([slot_of(topic)], place_of(taker).cluster.info.broker, 20.0)
     await until(lambda: place_of(taker).is_here(TopicName.parse(topic)))
 
 

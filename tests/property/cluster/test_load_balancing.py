@@ -9,40 +9,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.cluster.broker_info import BrokerInfo, decode_card, encode_card
+from anabranch.cluster.broker_info import BrokerInfo, decode_broker_info, encode_broker_info
 from anabranch.cluster.director import plan
-from anabranch.cluster.load_balancing import EXCHANGES_MAX, LEVEL, LOAD_MIN, LOPSIDED, relieve
+from anabranch.cluster.load_balancing import EXCHANGES_MAX, LEVEL, LOAD_MIN, LOPSIDED, exchange_slots
 from anabranch.cluster.load_report import CHANGE_BYTES_MIN, REST_SECONDS, Load, LoadReporter, summarize
 from anabranch.cluster.slot_assignment import Member, balance, fill
-from anabranch.cluster.slot_table import BrokerIncarnation, Table
+from anabranch.cluster.slot_table import Table
 from anabranch.cluster.slots import SLOTS
+from anabranch.model.broker_incarnation import BrokerIncarnation
 
 MIB = 1024.0 * 1024.0
 ALL = frozenset(range(SLOTS))
 
 
-def seats(count: int) -> list[BrokerIncarnation]:
+def incarnations(count: int) -> list[BrokerIncarnation]:
     return [BrokerIncarnation(f"b{number}", 1) for number in range(count)]
 
 
 def dealt(count: int) -> Table:
-    members = {seat.broker: Member(seat) for seat in seats(count)}
+    members = {incarnation.broker: Member(incarnation) for incarnation in incarnations(count)}
     return balance(fill(Table(), members, ALL), members)
 
 
 def measured(table: Table, loads: dict[int, float], count: int) -> dict[str, Member]:
     return {
-        seat.broker: Member(seat, load=summarize(table.serial, table.held_by(seat), loads)) for seat in seats(count)
+        incarnation.broker: Member(incarnation, load=summarize(table.serial, table.held_by(incarnation), loads))
+        for incarnation in incarnations(count)
     }
 
 
 def totals(table: Table, loads: dict[int, float], count: int) -> list[float]:
-    return [sum(loads.get(slot, 0.0) for slot in table.held_by(seat)) for seat in seats(count)]
+    return [sum(loads.get(slot, 0.0) for slot in table.held_by(incarnation)) for incarnation in incarnations(count)]
 
 
 def moved(table: Table) -> Table:
     """Every planned move done; the table has been written twice."""
-    done = {number: slot.heir for number, slot in enumerate(table.slots) if slot.heir is not None}
+    done = {number: slot.next_holder for number, slot in enumerate(table.slots) if slot.next_holder is not None}
     return replace(table.with_holders(done), serial=table.serial + 2)
 
 
@@ -54,7 +56,7 @@ def settled(table: Table, loads: dict[int, float], count: int, rounds_max: int) 
         if planned == table:
             return table, rounds, moves
         assert reason == "load", "counts are never out of balance"
-        moves += sum(slot.heir is not None for slot in planned.slots)
+        moves += sum(slot.next_holder is not None for slot in planned.slots)
         table = moved(planned)
     raise AssertionError(f"still moving after {rounds_max} rounds and {moves} moves")
 
@@ -66,7 +68,7 @@ def spread(kind: str, count: int, chance: random.Random) -> dict[int, float]:
         case "few":
             return {chance.randrange(SLOTS): chance.random() * 40 * MIB for _ in range(12)}
         case "one-sided":
-            return {slot: (0.2 + chance.random()) * MIB for slot in dealt(count).held_by(seats(count)[0])}
+            return {slot: (0.2 + chance.random()) * MIB for slot in dealt(count).held_by(incarnations(count)[0])}
         case "heavy-tailed":
             return {slot: min(chance.paretovariate(0.8), 500) * MIB / 10 for slot in range(SLOTS)}
         case _:
@@ -83,7 +85,9 @@ def test_constant_loads_soon_stand_still(kind: str, count: int, seed: int) -> No
     after = totals(table, loads, count)
     mean = sum(after) / count
     assert max(after) <= max(before) * 1.0001
-    assert [len(table.held_by(seat)) for seat in seats(count)] == [len(first.held_by(seat)) for seat in seats(count)]
+    assert [len(table.held_by(incarnation)) for incarnation in incarnations(count)] == [
+        len(first.held_by(incarnation)) for incarnation in incarnations(count)
+    ]
     if max(before) <= mean * LOPSIDED + LOAD_MIN:
         assert moves == 0, "within bounds nothing moves"
     if kind in ("one-sided", "even"):  # no single slot is too heavy: it gets level
@@ -96,7 +100,7 @@ def test_few_moves_for_one_busy_broker(count: int, seed: int) -> None:
     """Four busy slots on one broker: a handful of exchanges, not a reshuffle."""
     chance = random.Random(seed)
     table = dealt(count)
-    busy = chance.sample(sorted(table.held_by(seats(count)[0])), 4)
+    busy = chance.sample(sorted(table.held_by(incarnations(count)[0])), 4)
     loads = dict.fromkeys(busy, 20 * MIB)
     after, rounds, moves = settled(table, loads, count, rounds_max=6)
     assert moves <= 2 * 3, "at least one of the four stays"
@@ -113,19 +117,19 @@ def test_noise_moves_nothing_for_long(count: int, seed: int) -> None:
     table, _, _ = settled(dealt(count), base, count, rounds_max=SLOTS)
     for _ in range(20):
         now = {slot: load * (0.9 + 0.2 * chance.random()) for slot, load in base.items()}
-        assert relieve(table, measured(table, now, count)) == table
+        assert exchange_slots(table, measured(table, now, count)) == table
 
 
 def test_a_busy_slot_alone_stays_where_it_is() -> None:
     table = dealt(3)
-    assert relieve(table, measured(table, {5: 500 * MIB}, 3)) == table
+    assert exchange_slots(table, measured(table, {5: 500 * MIB}, 3)) == table
 
 
 def test_what_is_level_enough_is_left_alone_and_what_is_not_gets_level() -> None:
     table = dealt(2)
-    mine = sorted(table.held_by(seats(2)[0]))
-    near = dict.fromkeys(mine[:12], 10 * MIB) | dict.fromkeys(sorted(table.held_by(seats(2)[1]))[:10], 10 * MIB)
-    assert relieve(table, measured(table, near, 2)) == table
+    mine = sorted(table.held_by(incarnations(2)[0]))
+    near = dict.fromkeys(mine[:12], 10 * MIB) | dict.fromkeys(sorted(table.held_by(incarnations(2)[1]))[:10], 10 * MIB)
+    assert exchange_slots(table, measured(table, near, 2)) == table
     far = dict.fromkeys(mine[:12], 10 * MIB)
     after, _, moves = settled(table, far, 2, rounds_max=3)
     most, least = sorted(totals(after, far, 2), reverse=True)
@@ -136,9 +140,9 @@ def test_what_is_level_enough_is_left_alone_and_what_is_not_gets_level() -> None
 @pytest.mark.parametrize("why", ["old report", "no report", "moving", "somebody is dead", "alone"])
 def test_it_waits_until_all_is_at_rest_and_measured(why: str) -> None:
     table = dealt(2)
-    loads = dict.fromkeys(sorted(table.held_by(seats(2)[0]))[:8], 10 * MIB)
+    loads = dict.fromkeys(sorted(table.held_by(incarnations(2)[0]))[:8], 10 * MIB)
     members = measured(table, loads, 2)
-    assert relieve(table, members) != table
+    assert exchange_slots(table, members) != table
     match why:
         case "old report":
             load = members["b1"].load
@@ -147,12 +151,12 @@ def test_it_waits_until_all_is_at_rest_and_measured(why: str) -> None:
         case "no report":
             members["b1"] = replace(members["b1"], load=None)
         case "moving":
-            table = table.with_heirs({3: seats(2)[1]})
+            table = table.with_next_holders({3: incarnations(2)[1]})
         case "somebody is dead":
             table = table.with_holders({3: BrokerIncarnation("x", 1)})
         case _:
             del members["b1"]
-    assert relieve(table, members) == table
+    assert exchange_slots(table, members) == table
 
 
 # -- reports
@@ -183,10 +187,10 @@ def test_reports_come_when_a_table_has_stood_and_when_the_load_has_changed() -> 
 
 @given(st.dictionaries(st.integers(0, SLOTS - 1), st.floats(0, 1e10), max_size=40))
 def test_a_report_is_small_and_travels_with_the_card(loads: dict[int, float]) -> None:
-    card = BrokerInfo("b1", 3, "pulsar://h:1", "http://h:2", "volume", "1.0", 5).with_load(summarize(4, ALL, loads))
-    assert decode_card(encode_card(card)) == card
-    assert len(encode_card(card)) < 1200
-    load = card.member.load
+    info = BrokerInfo("b1", 3, "pulsar://h:1", "http://h:2", "volume", "1.0", 5).with_load(summarize(4, ALL, loads))
+    assert decode_broker_info(encode_broker_info(info)) == info
+    assert len(encode_broker_info(info)) < 1200
+    load = info.member.load
     assert load is not None
     assert load.serial == 4
     known = dict(load.slots)

@@ -51,9 +51,9 @@ def is_settled(found: list[Node]) -> bool:
     """Every slot is held, evenly, none moves, and every node sees the same."""
     clusters = [place_of(node).cluster for node in found]
     table = clusters[0].table
-    if any(one.table != table for one in clusters) or any(slot.heir is not None for slot in table.slots):
+    if any(one.table != table for one in clusters) or any(slot.next_holder is not None for slot in table.slots):
         return False
-    counts = [len(table.held_by(one.card.seat)) for one in clusters]
+    counts = [len(table.held_by(one.info.broker_incarnation)) for one in clusters]
     return sum(counts) == SLOTS and max(counts) - min(counts) <= 1
 
 

@@ -27,11 +27,12 @@ from functools import partial
 
 from anabranch.cluster.broker_info import BrokerInfo
 from anabranch.cluster.cluster import SLOTS_KEY, Cluster
-from anabranch.cluster.slot_table import BrokerIncarnation, Table, decode_table
+from anabranch.cluster.slot_table import Table, decode_table
 from anabranch.cluster.slots import SLOTS
 from anabranch.metadata.interface import Change
 from anabranch.metadata.memory.data import MemoryData
 from anabranch.metadata.memory.store import MemoryStore
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import Error
 from tests.support.in_memory.simulated_loop import LoopClock
 from tests.support.simulation.metadata_processes import ProcessClock, SeededFaults
@@ -77,7 +78,7 @@ class Broker:
         self.world.say(f"{self.name}#{self.generation}: {what}")
 
     @property
-    def seat(self) -> BrokerIncarnation:
+    def incarnation(self) -> BrokerIncarnation:
         return BrokerIncarnation(self.name, self.generation)
 
     @property
@@ -103,10 +104,10 @@ class Broker:
                 writing = asyncio.get_running_loop().create_task(self._write())
                 try:
                     await self.over.wait()
-                    if self.is_leaving and not self.cluster.has_given_up:
+                    if self.is_leaving and not self.cluster.has_stepped_down:
                         is_empty = await self.cluster.drain(5.0)
                         self.say(f"drained: {is_empty}")
-                        if not self.cluster.has_given_up:
+                        if not self.cluster.has_stepped_down:
                             await self.close_rest()
                 finally:
                     writing.cancel()
@@ -120,10 +121,10 @@ class Broker:
         self.say("ends")
 
     def _make_cluster(self) -> Cluster:
-        card = BrokerInfo(self.name, self.generation, f"pulsar://{self.name}", f"http://{self.name}", "v", "0", 0)
+        info = BrokerInfo(self.name, self.generation, f"pulsar://{self.name}", f"http://{self.name}", "v", "0", 0)
         return Cluster(
             self.store,
-            card,
+            info,
             serving=self,
             recover=self._recover,
             clock=self.clock,
@@ -174,7 +175,7 @@ class Broker:
         record = self.world.topics[slot]
         while slot not in self._open:
             version, held = record.version, self.cluster.table.slots[slot]
-            if held.holder != self.seat or held.epoch < record.ownership_epoch:
+            if held.holder != self.incarnation or held.epoch < record.ownership_epoch:
                 return None
             found = set(self.world.volume.ledgers.get(slot, ()))
             await self.pause()
@@ -197,7 +198,7 @@ class Broker:
             await self.pause()  # fdatasync
             assert self.cluster is not None
             while not self.cluster.is_valid:  # durable, but perhaps not ours to confirm
-                if not self.is_fence_held or self.cluster.has_given_up:
+                if not self.is_fence_held or self.cluster.has_stepped_down:
                     return
                 await self.clock.sleep(0.05)
             if not self.is_fence_held:
@@ -237,18 +238,20 @@ class Broker:
 
     # -- the cluster's Serving
 
-    async def close(self, heirs: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
+    async def close(self, next_holders: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
         await self.pause()
         fails_at = (
-            self.world.chance.choice(sorted(heirs)) if self.world.chance.random() < self.faults.trouble / 4 else -1
+            self.world.chance.choice(sorted(next_holders))
+            if self.world.chance.random() < self.faults.trouble / 4
+            else -1
         )
-        for slot in sorted(heirs):
+        for slot in sorted(next_holders):
             if slot == fails_at:
                 raise Fenced("the disk fails")
             if slot in self._open or self._writing.get(slot):  # or just being opened
                 await self._close(slot)
-        self.world.waiting.update({(self.name, self.generation, slot) for slot in heirs})
-        return partial(self._say_farewell, frozenset(heirs))
+        self.world.waiting.update({(self.name, self.generation, slot) for slot in next_holders})
+        return partial(self._say_farewell, frozenset(next_holders))
 
     def _say_farewell(self, slots: frozenset[int]) -> None:
         for slot in slots:
@@ -258,7 +261,7 @@ class Broker:
         assert self.cluster is not None
         return {slot: self.world.loads.get(slot, 0.0) for slot in self.cluster.serving}
 
-    def give_up(self, reason: str) -> None:
+    def step_down(self, reason: str) -> None:
         self.say(f"gives up: {reason}")
         self.over.set()
 
@@ -303,14 +306,16 @@ class ClusterWorld:
     def opened(self, broker: Broker, slot: int, found: set[Record], ownership_epoch: int) -> object:
         missing = self.all_confirmed.get(slot, set()) - found
         broker.say(f"opens slot {slot} in ownership epoch {ownership_epoch}")
-        self.check(not missing, f"{broker.seat} opens slot {slot} without {sorted(missing)}, which were confirmed")
+        self.check(
+            not missing, f"{broker.incarnation} opens slot {slot} without {sorted(missing)}, which were confirmed"
+        )
         record = self.topics[slot]
         record.version, record.ownership_epoch, record.opening = record.version + 1, ownership_epoch, object()
         return record.opening
 
     def confirmed(self, broker: Broker, slot: int, opening: object, record: Record) -> None:
         is_owner = self.topics[slot].opening is opening
-        self.check(is_owner, f"{broker.seat} confirms {record} for slot {slot} that another has opened")
+        self.check(is_owner, f"{broker.incarnation} confirms {record} for slot {slot} that another has opened")
         self.all_confirmed.setdefault(slot, set()).add(record)
 
     def count_confirmed(self) -> int:
@@ -336,11 +341,11 @@ class ClusterWorld:
                 self.check(False, f"slot {number}: {before} became {after}")
             # by the holder itself to its heir, or after the seat was declared dead or followed by a later life
             was = before.holder
-            if was is not None and was != after.holder and after.holder != before.heir and not new.is_over(was):
+            if was is not None and was != after.holder and after.holder != before.next_holder and not new.is_over(was):
                 self.check(False, f"slot {number} was taken from {was}, who was not over")
         self.moves += len(changed)
         dead = ", ".join(sorted(map(str, new.dead)))
-        planned = sum(slot.heir is not None for slot in new.slots)
+        planned = sum(slot.next_holder is not None for slot in new.slots)
         self.say(
             f"table {new.serial} (term {new.term}): {len(changed)} changed, {planned} planned, dead: {dead or '-'}"
         )
@@ -444,10 +449,10 @@ class ClusterWorld:
         wrong = [f"{n} by {c}" for n, c in count.items() if c != 1]
         if wrong:
             return f"{len(wrong)} slots are served by none or several: {', '.join(wrong[:5])}"
-        planned = sum(slot.heir is not None for slot in self.table.slots)
+        planned = sum(slot.next_holder is not None for slot in self.table.slots)
         if planned or self.table.dead:
             return f"{planned} moves planned, dead: {self.table.dead}"
-        sizes = [len(self.table.held_by(broker.seat)) for broker in self.lives.values()]
+        sizes = [len(self.table.held_by(broker.incarnation)) for broker in self.lives.values()]
         return None if max(sizes) - min(sizes) <= 1 else f"out of balance: {sizes}"
 
     async def settle(self) -> float:
@@ -467,7 +472,7 @@ class ClusterWorld:
         for broker in self.lives.values():
             assert broker.cluster is not None
             for slot in sorted(broker.cluster.serving & self.busy):
-                self.check(await broker.open(slot) is not None, f"{broker.seat} cannot open slot {slot}")
+                self.check(await broker.open(slot) is not None, f"{broker.incarnation} cannot open slot {slot}")
 
     async def end(self) -> None:
         """Everybody leaves, in good order when all is well."""

@@ -24,20 +24,23 @@ from anabranch.cluster.director import (
     plan,
 )
 from anabranch.cluster.slot_assignment import Member
-from anabranch.cluster.slot_table import BrokerIncarnation, Slot, Table
+from anabranch.cluster.slot_table import Slot, Table
 from anabranch.cluster.slots import SLOTS
+from anabranch.model.broker_incarnation import BrokerIncarnation
 
 A, B, C = BrokerIncarnation("a", 1), BrokerIncarnation("b", 1), BrokerIncarnation("c", 1)
 A2 = BrokerIncarnation("a", 2)
 
 
-def there(*seats: BrokerIncarnation, draining: BrokerIncarnation | None = None) -> MembersSeen:
-    return MembersSeen({seat.broker: Member(seat, seat == draining) for seat in seats})
+def there(*incarnations: BrokerIncarnation, draining: BrokerIncarnation | None = None) -> MembersSeen:
+    return MembersSeen(
+        {incarnation.broker: Member(incarnation, incarnation == draining) for incarnation in incarnations}
+    )
 
 
-def held(*seats: BrokerIncarnation, serial: int = 10, term: int = 1) -> Table:
+def held(*incarnations: BrokerIncarnation, serial: int = 10, term: int = 1) -> Table:
     """Slots dealt out in turn."""
-    slots = tuple(Slot(seats[number % len(seats)], 1) for number in range(SLOTS))
+    slots = tuple(Slot(incarnations[number % len(incarnations)], 1) for number in range(SLOTS))
     return Table(slots, term=term, serial=serial)
 
 

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.cluster.slot_assignment import Member, balance, fill
-from anabranch.cluster.slot_table import BadTable, BrokerIncarnation, Slot, Table, decode_table, encode_table
+from anabranch.cluster.slot_table import BadTable, Slot, Table, decode_table, encode_table
 from anabranch.cluster.slots import SLOTS, is_in_bundle, slot_of, slots_of_bundle
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import BadName
 
 ALL = frozenset(range(SLOTS))
@@ -22,15 +23,17 @@ def counts(table: Table) -> dict[str, int]:
     """Slots by broker, planned moves counted as done."""
     found: dict[str, int] = {}
     for slot in table.slots:
-        seat = slot.heir or slot.holder
-        if seat is not None:
-            found[seat.broker] = found.get(seat.broker, 0) + 1
+        incarnation = slot.next_holder or slot.holder
+        if incarnation is not None:
+            found[incarnation.broker] = found.get(incarnation.broker, 0) + 1
     return found
 
 
 def moved(table: Table) -> Table:
     """Every planned move done."""
-    return table.with_holders({n: slot.heir for n, slot in enumerate(table.slots) if slot.heir is not None})
+    return table.with_holders(
+        {n: slot.next_holder for n, slot in enumerate(table.slots) if slot.next_holder is not None}
+    )
 
 
 def test_bundles_are_ranges_of_the_same_hash() -> None:
@@ -45,11 +48,13 @@ def test_bundles_are_ranges_of_the_same_hash() -> None:
             slots_of_bundle(bad)
 
 
-seats = st.builds(BrokerIncarnation, st.sampled_from(["a", "b", "ü/%"]), st.integers(1, 3))
-slots = st.builds(Slot, st.none() | seats, st.integers(0, 9), st.none() | seats)
+incarnations = st.builds(BrokerIncarnation, st.sampled_from(["a", "b", "ü/%"]), st.integers(1, 3))
+slots = st.builds(Slot, st.none() | incarnations, st.integers(0, 9), st.none() | incarnations)
 
 
-@given(st.lists(slots, min_size=4, max_size=4), st.frozensets(seats), st.integers(0, 2**40), st.integers(0, 2**40))
+@given(
+    st.lists(slots, min_size=4, max_size=4), st.frozensets(incarnations), st.integers(0, 2**40), st.integers(0, 2**40)
+)
 def test_tables_come_back(some: list[Slot], dead: frozenset[BrokerIncarnation], term: int, serial: int) -> None:
     table = Table(tuple(some * (SLOTS // 4)), dead, term, serial)
     assert decode_table(encode_table(table)) == table
@@ -67,7 +72,7 @@ def test_a_lone_broker_gets_everything_and_a_second_one_half() -> None:
     assert counts(table) == {"a": 256}
     planned = balance(table, members("a", "b"))
     assert counts(planned) == {"a": 128, "b": 128}
-    assert sum(slot.heir is not None for slot in planned.slots) == 128
+    assert sum(slot.next_holder is not None for slot in planned.slots) == 128
     assert balance(moved(planned), members("a", "b")) == moved(planned)
 
 
@@ -95,8 +100,8 @@ def test_always_balanced_with_the_fewest_moves(changes: list[tuple[str, str]]) -
         elif change == "leave":
             present.pop(name, None)
         elif name in present:
-            present[name] = Member(present[name].seat, is_draining=True)
-        living = {member.seat for member in present.values()}
+            present[name] = Member(present[name].incarnation, is_draining=True)
+        living = {member.incarnation for member in present.values()}
         able = [member for member in present.values() if not member.is_draining]
         free = frozenset(n for n, slot in enumerate(table.slots) if slot.holder not in living)
         filled = fill(table, present, free)
@@ -106,14 +111,14 @@ def test_always_balanced_with_the_fewest_moves(changes: list[tuple[str, str]]) -
             assert n in free or slot.holder == table.slots[n].holder, "the living keep theirs"
         if able:
             share = counts(planned)
-            assert set(share) <= {member.seat.broker for member in able}
-            sizes = [share.get(member.seat.broker, 0) for member in able]
+            assert set(share) <= {member.incarnation.broker for member in able}
+            sizes = [share.get(member.incarnation.broker, 0) for member in able]
             assert sum(sizes) == SLOTS
             assert max(sizes) - min(sizes) <= 1
-            held = {member.seat: len(filled.held_by(member.seat)) for member in able}
+            held = {member.incarnation: len(filled.held_by(member.incarnation)) for member in able}
             floor, extra = divmod(SLOTS, len(able))
             surplus = sorted((count - floor for count in held.values()), reverse=True)
             least = sum(max(over - (index < extra), 0) for index, over in enumerate(surplus))
-            given_up = sum(len(filled.held_by(m.seat)) for m in present.values() if m.is_draining)
-            assert sum(slot.heir is not None for slot in planned.slots) == least + given_up
+            given_up = sum(len(filled.held_by(m.incarnation)) for m in present.values() if m.is_draining)
+            assert sum(slot.next_holder is not None for slot in planned.slots) == least + given_up
         table = moved(planned)

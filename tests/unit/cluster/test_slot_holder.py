@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from anabranch.cluster.director import ReadTable, SaveTable, TableRaced, TableSaved, TableSeen
-from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, Effect, Event, GiveUp, Serve, SlotHolder
-from anabranch.cluster.slot_table import BrokerIncarnation, Slot, Table
+from anabranch.cluster.slot_holder import Close, Closed, CloseFailed, Effect, Event, Serve, SlotHolder, StopServing
+from anabranch.cluster.slot_table import Slot, Table
 from anabranch.cluster.slots import SLOTS
+from anabranch.model.broker_incarnation import BrokerIncarnation
 
 A, B, C = BrokerIncarnation("a", 1), BrokerIncarnation("b", 1), BrokerIncarnation("c", 1)
 ALL = frozenset(range(SLOTS))
@@ -17,12 +18,12 @@ SOME = frozenset({0, 1, 2})
 REST = ALL - SOME
 
 
-def of(seat: BrokerIncarnation, *, serial: int = 10) -> Table:
-    return Table((Slot(seat, 1),) * SLOTS, serial=serial)
+def of(incarnation: BrokerIncarnation, *, serial: int = 10) -> Table:
+    return Table((Slot(incarnation, 1),) * SLOTS, serial=serial)
 
 
-def moving(heir: BrokerIncarnation | None = B, slots: frozenset[int] = SOME, *, serial: int = 11) -> Table:
-    return replace(of(A), serial=serial).with_heirs(dict.fromkeys(slots, heir))
+def moving(next_holder: BrokerIncarnation | None = B, slots: frozenset[int] = SOME, *, serial: int = 11) -> Table:
+    return replace(of(A), serial=serial).with_next_holders(dict.fromkeys(slots, next_holder))
 
 
 def after(*events: Event) -> tuple[SlotHolder, list[Effect]]:
@@ -152,7 +153,7 @@ def test_a_lost_answer_of_a_write_that_did_not_land_is_written_again() -> None:
 
 def test_a_later_table_that_came_before_our_answer_counts() -> None:
     holder, table = handing_over()
-    later = replace(table.with_heirs({9: B}), serial=13)
+    later = replace(table.with_next_holders({9: B}), serial=13)
     assert holder.handle(TableSeen(table, 7)) == []
     assert holder.handle(TableSeen(later, 8)) == []
     assert holder.handle(TableSaved(7)) == [Serve(REST - {9}), Close(((9, B),))]
@@ -189,7 +190,7 @@ LOST = [
 @pytest.mark.parametrize(("table", "reason"), LOST)
 def test_replaced_it_stops_everything_for_good(table: Table, reason: str) -> None:
     holder, effects = after(TableSeen(of(A), 5), TableSeen(table, 9))
-    assert effects == [Serve(frozenset()), GiveUp(reason)]
+    assert effects == [Serve(frozenset()), StopServing(reason)]
     assert holder.serving == frozenset()
     events: list[Event] = [TableSeen(of(A, serial=30), 10), Closed(SOME), TableRaced(), CloseFailed("")]
     assert [holder.handle(event) for event in events] == [[]] * 4
@@ -198,14 +199,16 @@ def test_replaced_it_stops_everything_for_good(table: Table, reason: str) -> Non
 @pytest.mark.parametrize(("table", "reason"), LOST[:3])
 def test_replaced_while_writing(table: Table, reason: str) -> None:
     holder, _ = handing_over()
-    assert holder.handle(TableSeen(table, 9)) == [Serve(frozenset()), GiveUp(reason)], "not only when the answer comes"
+    assert holder.handle(TableSeen(table, 9)) == [Serve(frozenset()), StopServing(reason)], (
+        "not only when the answer comes"
+    )
     assert holder.handle(TableSaved(7)) == []
 
 
 def test_one_that_never_served_learns_that_it_was_replaced_too() -> None:
     """Frozen between registering and its first look: its slots came and went."""
     _, effects = after(TableSeen(replace(of(B), over=frozenset({A})), 5))
-    assert effects == [Serve(frozenset()), GiveUp("declared dead")]
+    assert effects == [Serve(frozenset()), StopServing("declared dead")]
 
 
 def test_an_earlier_life_that_is_dead_is_not_us() -> None:
@@ -215,5 +218,5 @@ def test_an_earlier_life_that_is_dead_is_not_us() -> None:
 
 def test_what_cannot_be_closed_is_never_handed_over() -> None:
     holder, _ = after(TableSeen(of(A), 5), TableSeen(moving(), 6))
-    assert holder.handle(CloseFailed("disk")) == [Serve(frozenset()), GiveUp("disk")]
+    assert holder.handle(CloseFailed("disk")) == [Serve(frozenset()), StopServing("disk")]
     assert holder.unsettled == frozenset()

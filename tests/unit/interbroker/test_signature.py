@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.interbroker.secret import SECRET_KEY, BadSecret, load_secret
 from anabranch.interbroker.signature import (
     WINDOW_MS,
@@ -23,6 +22,7 @@ from anabranch.interbroker.signature import (
 )
 from anabranch.metadata.interface import ANY
 from anabranch.metadata.memory.store import MemoryStore
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.runtime.clock import SystemClock
 
 SECRET, OTHER = Secret(bytes(range(32))), Secret(bytes(range(1, 33)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.node.restart import COUNTED_MAX, SHORT_LIVES, counted, same_command, short_lives
+from anabranch.node.restart import COUNTED_MAX, SHORT_RUNS, counted, same_command, short_run_count
 from anabranch.node.supervisor import SETTLED_SECONDS
 
 
@@ -12,12 +12,12 @@ from anabranch.node.supervisor import SETTLED_SECONDS
     ("environ", "found"),
     [
         ({}, None),
-        *[({SHORT_LIVES: text}, None) for text in ("", "x", "-1")],
-        *[({SHORT_LIVES: text}, count) for text, count in (("0", 0), ("3", 3), ("9" * 40, COUNTED_MAX))],
+        *[({SHORT_RUNS: text}, None) for text in ("", "x", "-1")],
+        *[({SHORT_RUNS: text}, count) for text, count in (("0", 0), ("3", 3), ("9" * 40, COUNTED_MAX))],
     ],
 )
 def test_what_the_environment_says(environ: dict[str, str], found: int | None) -> None:
-    assert short_lives(environ) == found
+    assert short_run_count(environ) == found
 
 
 def test_a_long_life_forgets_the_short_ones() -> None:

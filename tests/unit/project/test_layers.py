@@ -56,7 +56,6 @@ PENDING: dict[str, frozenset[str]] = {
             "interbroker/client.py",
             "interbroker/connections.py",
             "interbroker/endpoint.py",
-            "interbroker/signature.py",
             "rest/server.py",
             "runtime/loop_thread.py",
             "zookeeper/channel.py",

@@ -19,8 +19,8 @@ class SegmentLogs(Protocol):
         """Of scalable topics, where the namespace says nothing."""
 
     async def open(self, name: TopicName, create_with: Mapping[str, str] | None, *, is_first: bool = False) -> TopicLog:
-        """With `create_with` it is made when it is not there, with these properties; otherwise NotFound. `is_first`: made
-        without looking, AlreadyExists when it or its grave is there."""
+        """Opens the segment's log. With `create_with` a missing one is created with these properties; without it,
+        NotFound. `is_first`: create without a look; AlreadyExists when the segment or its tombstone is there."""
 
     async def peek(self, name: TopicName) -> TopicPresence:
         """What is there, without opening it."""

@@ -184,9 +184,9 @@ class OwnedSegmentState:
             ),
         )
         if blob:
-            state = json.loads(blob)
-            state.fencing_token = max(state.fencing_token, FencingToken(*state["mandate"]))
-            for subscription, stored in state["cursors"].items():
+            saved = json.loads(blob)
+            state.fencing_token = max(state.fencing_token, FencingToken(*saved["mandate"]))
+            for subscription, stored in saved["cursors"].items():
                 said: list[Any] = [*stored, *UNSAID[len(stored) :]]
                 moves, is_drained, rewinds, is_undecided, generation, holder, hold, born_at = said
                 state.cursors[str(subscription)] = OwnedCursorState(

@@ -288,7 +288,7 @@ class TopicRegistry:
                 farewell.say()
 
     async def hand_over(
-        self, moves: Callable[[TopicName], bool], heir_of: Callable[[TopicName], Address | None]
+        self, moves: Callable[[TopicName], bool], next_address: Callable[[TopicName], Address | None]
     ) -> list[CloseNotifications]:
         """Close the topics that move; their clients wait until the farewells are said (heir unknown: they look).
 
@@ -302,7 +302,7 @@ class TopicRegistry:
             if moves(name):
                 await asyncio.wait([closing])
         moving = [topic for topic in self if moves(topic.name)]
-        farewells = [CloseNotifications(heir_of(topic.name)) for topic in moving]
+        farewells = [CloseNotifications(next_address(topic.name)) for topic in moving]
         for topic in moving:
             del self._topics[topic.name]
         failed = await self._close_many(moving, farewells)

@@ -9,11 +9,11 @@ from typing import Any
 
 from anabranch.broker.peers import BrokerFacts, PeerCallUnanswered, PeerNotConnected
 from anabranch.cluster.cluster import DIRECTOR
-from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.cluster.slots import slots_of_bundle
 from anabranch.interbroker.client import PeerClient
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.recipes.election import read_leader
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.model.errors import NotFound, NotReady
 from anabranch.model.names import TopicName
 from anabranch.node.adapters.placement import ClusterPlacement, address_of
@@ -41,7 +41,7 @@ class ClusterPeers:
             raise NotReady("this broker has lost its place in the cluster, or the metadata store is away for too long")
 
     def others(self) -> list[str]:
-        return sorted(name for name in self._place.cluster.cards if name != self._me)
+        return sorted(name for name in self._place.cluster.brokers if name != self._me)
 
     async def facts(self) -> list[BrokerFacts]:
         cluster = self._place.cluster
@@ -51,27 +51,29 @@ class ClusterPeers:
         return [
             BrokerFacts(
                 id=name,
-                address=address_of(card),
-                version=card.version,
-                started_ms=card.started_ms,
-                slots=len(table.held_by(card.seat)),
-                load=card.load,
-                is_draining=card.is_draining,
+                address=address_of(info),
+                version=info.version,
+                started_ms=info.started_ms,
+                slots=len(table.held_by(info.broker_incarnation)),
+                load=info.load,
+                is_draining=info.is_draining,
                 is_leader=name == leads,
             )
-            for name, card in sorted(cluster.cards.items())
+            for name, info in sorted(cluster.brokers.items())
         ]
 
     def owner_of(self, topic: TopicName) -> str | None:
-        card = self._place.cluster.card_of(str(topic))
-        return None if card is None else card.broker
+        info = self._place.cluster.owner_info(str(topic))
+        return None if info is None else info.broker
 
     async def call(self, broker: str, name: str, arguments: Mapping[str, Any]) -> Any:
-        card = self._place.cluster.cards.get(broker)
-        if card is None:
+        info = self._place.cluster.brokers.get(broker)
+        if info is None:
             raise PeerNotConnected(f"broker {broker} is not registered any more")
-        asking = asyncio.create_task(self._client.ask(card.http_url, card.seat, name, arguments), name="peer call")
-        leaving = asyncio.create_task(self._wait_gone(card.seat), name="peer call:gone")
+        asking = asyncio.create_task(
+            self._client.ask(info.http_url, info.broker_incarnation, name, arguments), name="peer call"
+        )
+        leaving = asyncio.create_task(self._wait_gone(info.broker_incarnation), name="peer call:gone")
         try:
             await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
@@ -82,10 +84,10 @@ class ClusterPeers:
                 task.cancel()
             await asyncio.gather(asking, leaving, return_exceptions=True)
 
-    async def _wait_gone(self, seat: BrokerIncarnation) -> None:
+    async def _wait_gone(self, incarnation: BrokerIncarnation) -> None:
         """A frozen broker keeps its connections: nobody waits for it longer than the cluster does."""
         cluster = self._place.cluster
-        while (card := cluster.cards.get(seat.broker)) is not None and card.seat == seat:
+        while (info := cluster.brokers.get(incarnation.broker)) is not None and info.broker_incarnation == incarnation:
             await cluster.wait_changed(cluster.changes, LOOK_SECONDS)
 
     async def drain(self) -> bool:
@@ -95,7 +97,7 @@ class ClusterPeers:
         await self._place.cluster.resume(self._drain_seconds)
 
     async def move(self, span: tuple[int, int], broker: str) -> None:
-        if broker not in self._place.cluster.cards:
+        if broker not in self._place.cluster.brokers:
             raise NotFound(f"Broker {broker} does not exist")
         slots = slots_of_bundle(f"0x{span[0]:08x}_0x{span[1]:08x}")
         if not await self._place.cluster.move(slots, broker, MOVE_SECONDS):

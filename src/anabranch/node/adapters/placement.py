@@ -23,8 +23,8 @@ PROBE_SECONDS = 0.2
 FENCE_SECONDS = 0.25
 
 
-def address_of(card: BrokerInfo) -> Address:
-    return Address(card.service_url, card.http_url, card.service_url_tls, card.http_url_tls)
+def address_of(info: BrokerInfo) -> Address:
+    return Address(info.service_url, info.http_url, info.service_url_tls, info.http_url_tls)
 
 
 class ClusterPlacement:
@@ -34,12 +34,12 @@ class ClusterPlacement:
         self,
         topics: Callable[[], TopicRegistry],
         ledgers: EmbeddedLedgerStore,
-        on_given_up: Callable[[], None],
+        on_stepped_down: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._topics = topics
         self._ledgers = ledgers
-        self._on_given_up = on_given_up
+        self._on_stepped_down = on_stepped_down
         self._clock = clock
         self._answered: dict[str, float] = {}  # when a broker was last seen listening
         self._cluster: Cluster | None = None
@@ -59,10 +59,12 @@ class ClusterPlacement:
         return self._cluster is not None and self._cluster.is_here(str(topic))
 
     def owner_address(self, topic: TopicName) -> Address | None:
-        card = self.cluster.card_of(str(topic))
-        if card is None or (card.seat == self.cluster.card.seat and not self.is_here(topic)):
+        info = self.cluster.owner_info(str(topic))
+        if info is None or (
+            info.broker_incarnation == self.cluster.info.broker_incarnation and not self.is_here(topic)
+        ):
             return None  # ours by the table, but we may not serve it: nobody is sent to us in circles
-        return address_of(card)
+        return address_of(info)
 
     def check_here(self, topic: TopicName) -> None:
         if not self.is_here(topic):
@@ -86,45 +88,45 @@ class ClusterPlacement:
         cluster, name = self.cluster, str(topic)
         until = self._clock.monotonic() + PLACED_SECONDS
         looked = cluster.changes
-        while not cluster.is_placed(name) or not await self._answers(cluster.card_of(name)):
+        while not cluster.is_placed(name) or not await self._answers(cluster.owner_info(name)):
             remaining = until - self._clock.monotonic()
-            if remaining <= 0 or cluster.has_given_up:
+            if remaining <= 0 or cluster.has_stepped_down:
                 return
             await cluster.wait_changed(looked, min(remaining, PROBE_SECONDS))
             looked = cluster.changes
 
-    async def _answers(self, card: BrokerInfo | None) -> bool:
-        if card is None:
+    async def _answers(self, info: BrokerInfo | None) -> bool:
+        if info is None:
             return False
-        if card.broker == self.cluster.card.broker:
+        if info.broker == self.cluster.info.broker:
             return True
         now = self._clock.monotonic()
-        if now - self._answered.get(card.service_url, now - PROBE_SECONDS) < PROBE_SECONDS:
+        if now - self._answered.get(info.service_url, now - PROBE_SECONDS) < PROBE_SECONDS:
             return True
-        where = urlsplit(card.service_url)
+        where = urlsplit(info.service_url)
         answers = await is_listening(where.hostname or "", where.port or 0, PROBE_SECONDS)
         if answers:
-            self._answered[card.service_url] = self._clock.monotonic()
+            self._answered[info.service_url] = self._clock.monotonic()
         return answers
 
     def _may_confirm(self) -> bool:
         if self._cluster is None:
             return True  # nothing is served yet
-        if self._cluster.has_given_up:
+        if self._cluster.has_stepped_down:
             raise Fenced("another broker serves the topics of this one")
         return self._cluster.is_valid
 
-    async def close(self, heirs: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
-        def heir_of(name: TopicName) -> Address | None:
-            card = heirs.get(slot_of(str(name)))
-            return None if card is None else address_of(card)
+    async def close(self, next_holders: Mapping[int, BrokerInfo | None]) -> Callable[[], None]:
+        def next_address(name: TopicName) -> Address | None:
+            info = next_holders.get(slot_of(str(name)))
+            return None if info is None else address_of(info)
 
-        farewells = await self._topics().hand_over(lambda name: slot_of(str(name)) in heirs, heir_of)
+        notifications = await self._topics().hand_over(lambda name: slot_of(str(name)) in next_holders, next_address)
         await self._ledgers.settle()  # the heir reads ledger files, not our log
 
         def say() -> None:
-            for farewell in farewells:
-                farewell.say()
+            for notification in notifications:
+                notification.say()
 
         return say
 
@@ -143,5 +145,5 @@ class ClusterPlacement:
                 loads[slot] = loads.get(slot, 0.0) + topics.sampler.throughput(topic.name)
         return loads
 
-    def give_up(self, reason: str) -> None:
-        self._on_given_up()
+    def step_down(self, reason: str) -> None:
+        self._on_stepped_down()

@@ -16,12 +16,12 @@ from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.broker.wire.server import BrokerServer
 from anabranch.cluster.broker_info import BrokerInfo
 from anabranch.cluster.cluster import Cluster
-from anabranch.cluster.slot_table import BrokerIncarnation
 from anabranch.controller.service import ScalableService
 from anabranch.interbroker.client import PeerClient
 from anabranch.interbroker.endpoint import PeerEndpoint
 from anabranch.interbroker.secret import load_secret
 from anabranch.interbroker.signature import SECRET_BYTES
+from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.node.adapters.peers import ClusterPeers
 from anabranch.node.adapters.placement import ClusterPlacement
 from anabranch.node.settings.node import NodeSettings
@@ -82,12 +82,12 @@ class ClusterWiring:
 
     async def leave(self) -> None:
         """Hand everything over, while clients can still look topics up."""
-        if not self.place.cluster.has_given_up:
+        if not self.place.cluster.has_stepped_down:
             await self.place.cluster.drain(self._settings.cluster.drain_seconds)
 
     def _cluster(self, address: Address) -> Cluster:
         settings, ledgers = self._settings, self._stores.ledgers
-        card = BrokerInfo(
+        info = BrokerInfo(
             broker=settings.storage.broker_id,
             incarnation=ledgers.generation,
             service_url=address.service_url,
@@ -100,7 +100,7 @@ class ClusterWiring:
         )
         return Cluster(
             self._stores.metadata,
-            card,
+            info,
             serving=self.place,
             recover=ledgers.recover_peer,
             clock=self._clock,

@@ -31,7 +31,7 @@ async def follow_placement(cluster: Cluster, service: ScalableService) -> None:
     while True:
         looked, slots = cluster.changes, cluster.table.slots
         now = frozenset((slot, slots[slot].epoch) for slot in cluster.serving) if cluster.is_valid else frozenset()
-        facts = now, cluster.table.slots, frozenset(card.seat for card in cluster.cards.values())
+        facts = now, cluster.table.slots, frozenset(info.broker_incarnation for info in cluster.brokers.values())
         if facts != seen:
             service.placement_changed(has_gained=bool(now - served))
             served, seen = now, facts
