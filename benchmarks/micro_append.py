@@ -21,12 +21,12 @@ from typing import Any
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
-from anabranch.storage.interface import StorageError, StoredEntry
+from anabranch.storage.interface import IgnoringListener, StorageError, StoredEntry
 from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 
 
-class Pipeline:
+class Pipeline(IgnoringListener):
     """Keeps `window` entries on their way until `total` are durable."""
 
     def __init__(self, store: EmbeddedLedgerStore, ledgers: int, payload: bytes, total: int, window: int) -> None:
@@ -34,7 +34,7 @@ class Pipeline:
         self._payload, self._total, self._window = payload, total, window
         self._sent = self._done = 0
         self._finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        store.on_group_end = self._refill
+        store.start(self)
 
     def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
         self._done += len(entries)
@@ -43,7 +43,7 @@ class Pipeline:
         if not self._finished.done():
             self._finished.set_exception(error)
 
-    def _refill(self) -> None:
+    def on_group_end(self) -> None:
         if self._done >= self._total:
             if not self._finished.done():
                 self._finished.set_result(None)
@@ -56,7 +56,7 @@ class Pipeline:
 
     async def run(self) -> float:
         start = time.perf_counter()
-        self._refill()
+        self.on_group_end()
         await self._finished
         return time.perf_counter() - start
 

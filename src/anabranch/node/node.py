@@ -34,6 +34,7 @@ from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.errors import NotReady
 from anabranch.model.names import TopicName
 from anabranch.node.adapters.segment_logs import NodeSegmentLogs
+from anabranch.node.adapters.store_events import StoreEvents
 from anabranch.node.adapters.topic_layouts import StoredScalableRecords
 from anabranch.node.settings.node import NodeSettings, is_loopback
 from anabranch.node.wiring.listeners import Listeners
@@ -197,10 +198,8 @@ class Node:
             wait_placed=None if place is None else place.wait_placed,
             segments=segment_logs if self.settings.scalable_topics.enabled else None,
         )
-        ledgers.on_group_end = topics.group_ended
-        ledgers.on_fenced = self.fenced.set
-        if self._on_batches is not None:
-            ledgers.on_batches = self._on_batches
+        may_confirm = None if place is None else place.may_confirm
+        ledgers.start(StoreEvents(topics, fenced=self.fenced.set, may_confirm=may_confirm, batches=self._on_batches))
         return topics
 
     def _guard(self, stores: Stores) -> AccessControl:

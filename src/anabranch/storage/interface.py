@@ -11,7 +11,7 @@ more than the entry. A context of the owner's travels with each entry and comes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -121,11 +121,48 @@ class LedgerWriter(Protocol):
         """Wait for what is queued, make the length final, and give up the writer."""
 
 
+class StoreListener(Protocol):
+    """Receives the events of one ledger store, on the event loop."""
+
+    def may_confirm(self) -> bool:
+        """Whether a durable group may be confirmed now; if not, the store asks again shortly.
+
+        In a cluster this is False while the broker's session is in doubt. Raises Fenced once the session has ended.
+        """
+
+    def on_group_end(self) -> None:
+        """All sinks of a group were notified. The broker flushes receipts and dispatches now."""
+
+    def on_batches(self, count: int) -> None:
+        """A group with this many batches became durable."""
+
+    def on_fenced(self) -> None:
+        """Another process has taken over; called once."""
+
+    def on_room(self) -> None:
+        """A full device has room again, and appends are accepted."""
+
+
+class IgnoringListener:
+    """A `StoreListener` that confirms everything and ignores all events. Base class of those that need only some."""
+
+    def may_confirm(self) -> bool:
+        return True
+
+    def on_group_end(self) -> None: ...
+
+    def on_batches(self, count: int) -> None: ...
+
+    def on_fenced(self) -> None: ...
+
+    def on_room(self) -> None: ...
+
+
 class LedgerStore(Protocol):
     """All ledgers that one broker can reach on its volume."""
 
-    on_group_end: Callable[[], None]
-    """Called on the event loop after all sinks of a group were told: the moment to flush receipts and dispatch."""
+    def start(self, listener: StoreListener) -> None:
+        """Send events to this listener from now on; without one, groups are confirmed and events are dropped."""
 
     def create(self, ledger_id: int) -> LedgerWriter:
         """A new, empty ledger; no I/O until its first append."""

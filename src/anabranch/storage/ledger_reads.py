@@ -1,7 +1,6 @@
-"""Reading ledgers wherever their entries are: the tail of those that are written here in memory, the rest in files.
+"""Reads of ledgers: recent entries from memory, older ones from ledger files.
 
-Decides which of the two answers; writes nothing. It lives on the event loop: what waits for the disk does so on a
-thread.
+Runs on the event loop; reads of files run on a thread.
 """
 
 from __future__ import annotations
@@ -15,15 +14,17 @@ from anabranch.storage.log.open_ledger import OpenLedger
 
 
 class LedgerReads:
-    """The reading half of `port.LedgerStore`."""
+    """The reading part of `LedgerStore`."""
 
     def __init__(
         self,
+        ledgers: dict[int, OpenLedger],
         reader: LedgerReader,
         blocking: Blocking,
         publish_time_of: Callable[[Payload], int],
     ) -> None:
-        self._ledgers: dict[int, OpenLedger] = {}  # that are written here, or have something in memory
+        """`ledgers`: those with entries in memory; other ledgers are read from their files."""
+        self._ledgers = ledgers
         self._reader = reader
         self._blocking = blocking
         self._publish_time_of = publish_time_of

@@ -21,11 +21,11 @@ from anabranch.model.metadata_keys import scalable_topic_key
 from anabranch.model.names import TopicName
 from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.storage.ledger.ledger_ids import LedgerIds
-from anabranch.storage.memory import MemoryLedgers
 from anabranch.storage.topic.topic_log import TopicLog
 from tests.integration.scalable.test_name_conflicts import PARTITIONED, TWIN, CatalogRules, outcome
 from tests.support.in_memory.controllers import TOPIC, Brokers
 from tests.support.in_memory.simulated_loop import LoopClock, run_simulated
+from tests.support.models.memory_ledger_store import MemoryLedgerStore
 
 PLAIN = Catalog.topic_key(TWIN)
 KINDS = {"plain": PLAIN, "partitioned": PARTITIONED}
@@ -66,7 +66,7 @@ class Halting(GatedStore):
 class Regular:
     """A broker with regular topics."""
 
-    def __init__(self, store: GatedStore, ledgers: MemoryLedgers) -> None:
+    def __init__(self, store: GatedStore, ledgers: MemoryLedgerStore) -> None:
         self.store, self.ledgers = store, ledgers
         self.catalog = Catalog(store, BrokerSettings())
         self.topics = TopicRegistry(
@@ -106,7 +106,7 @@ class Scene:
         self.stores = {name: Halting(self.brokers.bare, at[name]) for name in ("regular", "scalable")}
         self.brokers.store = self.stores["scalable"]
         self.brokers.rules = CatalogRules(Catalog(self.stores["scalable"], BrokerSettings()))
-        self.regular = Regular(self.stores["regular"], MemoryLedgers())
+        self.regular = Regular(self.stores["regular"], MemoryLedgerStore())
         self.tasks: dict[str, asyncio.Task[str]] = {}
 
     def work(self, name: str) -> Awaitable[object]:

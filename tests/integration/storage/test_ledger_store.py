@@ -13,7 +13,14 @@ import pytest
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import File, RealDisk
-from anabranch.storage.interface import LedgerNotFound, LedgerWriter, Payload, StorageError, StoredEntry
+from anabranch.storage.interface import (
+    IgnoringListener,
+    LedgerNotFound,
+    LedgerWriter,
+    Payload,
+    StorageError,
+    StoredEntry,
+)
 from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 from anabranch.storage.volume import VolumeBusy
@@ -88,7 +95,12 @@ async def test_appended_entries_are_told_in_order_and_read_back(tmp_path: Path) 
     sink = Sink()
     async with open_store(tmp_path) as store:
         ends: list[int] = []
-        store.on_group_end = lambda: ends.append(len(sink.told))
+
+        class Listener(IgnoringListener):
+            def on_group_end(self) -> None:
+                ends.append(len(sink.told))
+
+        store.start(Listener())
         writer = store.create(7)
         assert store.read_cached(7, 0, 10, 1000) == []
         await fill(writer, sink, 500)
@@ -139,10 +151,10 @@ async def test_what_is_settled_can_be_read_by_another_broker_of_the_volume(tmp_p
             await fill(writer, Sink(), 50)
         with pytest.raises(LedgerNotFound):
             await two.read(1, 0, 50, 1000, 1 << 20)  # durable, but only in the log of the other
-        await asyncio.gather(one.settle(), one.settle())
+        await asyncio.gather(one.flush(), one.flush())
         for ledger in writers:
             assert len(await read_all(two, ledger, 50)) == 50
-        await one.settle()  # nothing to do
+        await one.flush()  # nothing to do
 
 
 async def test_a_log_that_a_peer_recovers_is_waited_for(tmp_path: Path) -> None:
@@ -180,7 +192,7 @@ async def test_ledgers_deleted_since_do_not_come_back_with_an_old_log(tmp_path: 
             await fill(writer, Sink(), 50)
             await writer.seal()
         await one.delete(3)
-        await one.settle()
+        await one.flush()
         assert files() == {1, 2}
         await fill(one.create(4), Sink(), 50)
         await two.delete(1)

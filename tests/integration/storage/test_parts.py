@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from anabranch.storage.interface import CorruptEntry, Fenced, LedgerWriter, Payload, StorageError, StoredEntry
+from anabranch.storage.interface import (
+    CorruptEntry,
+    Fenced,
+    IgnoringListener,
+    LedgerWriter,
+    Payload,
+    StorageError,
+    StoredEntry,
+)
 from anabranch.storage.ledger.record_format import LEDGER_MAGIC, LOG_MAGIC, NewerFormat, encode_file_head
 from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
@@ -230,7 +238,12 @@ async def test_a_fenced_store_confirms_nothing_and_says_so() -> None:
     owner = World(broker="a")
     await owner.store.__aenter__()
     fenced: list[bool] = []
-    owner.store.on_fenced = lambda: fenced.append(True)
+
+    class Listener(IgnoringListener):
+        def on_fenced(self) -> None:
+            fenced.append(True)
+
+    owner.store.start(Listener())
     writer = owner.store.create(1)
     owner.append(writer, 5)
     await turns()

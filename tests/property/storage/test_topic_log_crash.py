@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from anabranch.model.position import EARLIEST, Position
 from anabranch.storage.interface import StorageFull
-from anabranch.storage.memory import MemoryLedgers
 from anabranch.storage.topic.topic_log import StoredEntry, TopicLog, TopicLogSettings
 from tests.support.in_memory.topic_log import Receipts, TopicWorld, read_all
+from tests.support.models.memory_ledger_store import MemoryLedgerStore
 
 SETTINGS = TopicLogSettings(ledger_bytes_max=40, retention_ms=-1, retention_bytes=-1, state_bytes_max=16)
 BATCH = 3
@@ -130,7 +130,7 @@ async def run(plan: list[tuple[str, int, int]]) -> None:
     await again.close()
 
 
-async def bury(world: TopicWorld, dead: MemoryLedgers, topic: TopicLog) -> None:
+async def bury(world: TopicWorld, dead: MemoryLedgerStore, topic: TopicLog) -> None:
     """End the tasks of the process that crashed; what it still writes nobody sees, and its epoch is over."""
     dead.fail_groups = StorageFull("gone")
     closing = asyncio.ensure_future(topic.close())

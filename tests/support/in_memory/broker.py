@@ -25,24 +25,25 @@ from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.node.adapters.metadata_records import MetadataRecords
+from anabranch.node.adapters.store_events import StoreEvents
 from anabranch.protocol.entry import build_entry, publish_time_of
 from anabranch.storage.interface import StorageError, StoredEntry
 from anabranch.storage.ledger.ledger_ids import LedgerIds
-from anabranch.storage.memory import MemoryLedgers
 from anabranch.storage.topic.topic_log import TopicLog
 from tests.support.in_memory.broker_fakes import RecordingPeer
 from tests.support.in_memory.topic_log import ManualClock
+from tests.support.models.memory_ledger_store import MemoryLedgerStore
 
 NAME = TopicName.parse("persistent://public/default/t")
 
 
-class SlowLedgers(MemoryLedgers):
+class SlowLedgers(MemoryLedgerStore):
     """Reads take a turn of the loop, like those of a disk, and can fail."""
 
     fail_reads: StorageError | None = None
     fail_ledger: int | None = None  # only this one; None: all
 
-    def take_over(self, before: MemoryLedgers) -> None:
+    def take_over(self, before: MemoryLedgerStore) -> None:
         self._durable = before.crashed()._durable
 
     async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
@@ -73,7 +74,7 @@ class BrokerWorld:
         topics = TopicRegistry(
             self.catalog, self._open_log, settings=self.settings, clock=self.clock, check_writable=self._check_writable
         )
-        self.ledgers.on_group_end = topics.group_ended
+        self.ledgers.start(StoreEvents(topics, fenced=lambda: None, may_confirm=None, batches=None))
         return topics
 
     def _check_writable(self) -> None:

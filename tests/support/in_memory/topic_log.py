@@ -11,8 +11,8 @@ from anabranch.model.position import Position
 from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.storage.interface import Payload, StorageError
 from anabranch.storage.ledger.ledger_ids import LedgerIds
-from anabranch.storage.memory import MemoryLedgers
 from anabranch.storage.topic.topic_log import TopicLog, TopicLogSettings
+from tests.support.models.memory_ledger_store import MemoryLedgerStore
 
 
 class ManualTimer:
@@ -101,7 +101,7 @@ class TopicWorld:
         self.clock = ManualClock()
         self.metadata = MemoryStore(self.clock)
         self.records = MetadataRecords(self.metadata)
-        self.ledgers = MemoryLedgers(publish_time_of=publish_time_of, auto=auto)
+        self.ledgers = MemoryLedgerStore(publish_time_of=publish_time_of, auto=auto)
         self.receipts = Receipts()
 
     async def open(

@@ -24,7 +24,7 @@ from typing import Any
 from anabranch.runtime.blocking import ThreadBlocking
 from anabranch.runtime.clock import SystemClock
 from anabranch.runtime.disk import RealDisk
-from anabranch.storage.interface import Payload, StorageError, StoredEntry
+from anabranch.storage.interface import IgnoringListener, Payload, StorageError, StoredEntry
 from anabranch.storage.ledger_store import EmbeddedLedgerStore
 from anabranch.storage.settings import StorageSettings
 
@@ -74,15 +74,14 @@ def say(line: str) -> None:
     os.write(1, (line + "\n").encode())
 
 
-class Talker:
+class Talker(IgnoringListener):
     """Reports every outcome and keeps the pipeline full."""
 
     def __init__(self, store: EmbeddedLedgerStore, first_ledger: int) -> None:
         self._writers = [store.create(first_ledger + number) for number in range(LEDGERS)]
         self._lines: list[str] = []
         self.ended = asyncio.Event()
-        store.on_group_end = self.group_end
-        store.on_fenced = self.fenced
+        store.start(self)
 
     def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
         self._lines += [f"acked {entry.position.ledger} {entry.position.entry}" for entry in entries]
@@ -90,7 +89,7 @@ class Talker:
     def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None:
         self._lines.append(f"failed {error.code} {entry.position.ledger} {entry.position.entry}")
 
-    def group_end(self) -> None:
+    def on_group_end(self) -> None:
         if self._lines:
             say("\n".join(self._lines))
             self._lines.clear()
@@ -102,7 +101,7 @@ class Talker:
             while writer.next_entry_id - writer.durable_entry_id < 25:
                 writer.append(payload_of(writer.ledger_id, writer.next_entry_id), 1, self, None)
 
-    def fenced(self) -> None:
+    def on_fenced(self) -> None:
         self.ended.set()
 
 
@@ -119,6 +118,14 @@ async def append(directory: str, broker: str, pause_at: Callable[[str], None]) -
     say("fenced")
     await blocking.close()
     return EXIT_FENCED
+
+
+class RoomListener(IgnoringListener):
+    def __init__(self) -> None:
+        self.found = asyncio.Event()
+
+    def on_room(self) -> None:
+        self.found.set()
 
 
 class Filler:
@@ -166,11 +173,11 @@ async def fill(directory: str, broker: str, file_bytes_max: int) -> int:
     settings = small_settings(directory, broker)
     async with EmbeddedLedgerStore(settings, RealDisk(), blocking, SystemClock(), publish_time_of) as store:
         filler = Filler(store)
-        resumed = asyncio.Event()
-        store.on_resumed = resumed.set
+        room = RoomListener()
+        store.start(room)
         error = await filler.fill(100_000)
         say(f"full {error.code if error else 'never'}")
-        await filler.fill_again(20, resumed)
+        await filler.fill_again(20, room.found)
         say("open")
     await blocking.close()
     return 0

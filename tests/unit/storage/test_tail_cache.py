@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anabranch.storage.interface import StorageError, StoredEntry
 from anabranch.storage.ledger.sparse_index import SparseIndex
-from anabranch.storage.log.append_gate import Gate
+from anabranch.storage.log.append_gate import AppendGate
 from anabranch.storage.log.group_commit import Batch
 from anabranch.storage.log.open_ledger import OpenLedger
 from anabranch.storage.tail_cache import ENTRY_OVERHEAD_BYTES, TailCache
@@ -19,7 +19,7 @@ class Nobody:
 
 
 def ledger(ledger_id: int) -> OpenLedger:
-    return OpenLedger(ledger_id, Gate(), lambda batch: None, SparseIndex(1 << 20, 1 << 10), lambda payload: 0)
+    return OpenLedger(ledger_id, AppendGate(), lambda batch: None, SparseIndex(1 << 20, 1 << 10), lambda payload: 0)
 
 
 def land(cache: TailCache, into: OpenLedger) -> None:
@@ -29,7 +29,7 @@ def land(cache: TailCache, into: OpenLedger) -> None:
     assert isinstance(batch, Batch)
     into.close_batch()
     cache.add(into, entry, 1, COST - ENTRY_OVERHEAD_BYTES)
-    into.landed(batch)
+    into.on_durable(batch)
 
 
 def write(cache: TailCache, of: OpenLedger, upto: int) -> None:

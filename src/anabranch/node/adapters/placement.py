@@ -43,7 +43,6 @@ class ClusterPlacement:
         self._clock = clock
         self._answered: dict[str, float] = {}  # when a broker was last seen listening
         self._cluster: Cluster | None = None
-        ledgers.may_confirm = self._may_confirm
 
     @property
     def cluster(self) -> Cluster:
@@ -109,7 +108,8 @@ class ClusterPlacement:
             self._answered[info.service_url] = self._clock.monotonic()
         return answers
 
-    def _may_confirm(self) -> bool:
+    def may_confirm(self) -> bool:
+        """Whether this broker's session is valid; Fenced once it has been given up."""
         if self._cluster is None:
             return True  # nothing is served yet
         if self._cluster.has_stepped_down:
@@ -122,7 +122,7 @@ class ClusterPlacement:
             return None if info is None else address_of(info)
 
         notifications = await self._topics().hand_over(lambda name: slot_of(str(name)) in next_holders, next_address)
-        await self._ledgers.settle()  # the heir reads ledger files, not our log
+        await self._ledgers.flush()  # the heir reads ledger files, not our log
 
         def say() -> None:
             for notification in notifications:

@@ -1,7 +1,8 @@
-"""Reading ledger files: entries, counts, times and lengths. All methods block and may run on several threads.
+"""Reads ledger files: entries, message counts, publish times and lengths. All methods block, on any thread.
 
-Knows nothing of ledgers in memory: the caller passes their index and stops before what is not in the file. Where a read
-ended is remembered, so that reading on costs no search.
+Entries in memory are not seen here: for a ledger that is being written, the caller passes its index and ends the read
+before the first entry that is not in the file. The offset where a read ended is remembered, so that the next read needs
+no search.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from sys import getrefcount
 
 from anabranch.model.position import Position
 from anabranch.runtime.disk import File
 from anabranch.storage.interface import CorruptEntry, LedgerNotFound, LedgerSummary, Payload, StoredEntry
-from anabranch.storage.ledger.blocks import BlockPool
 from anabranch.storage.ledger.ledger_files import LEDGER_START, LedgerFiles
 from anabranch.storage.ledger.record_format import (
     FILE_HEAD_BYTES,
@@ -31,8 +32,33 @@ HINTS_MAX = 4096
 INDEXES_MAX = 64
 SMALL_BLOCK_BYTES = 64 << 10
 RESIDENT_BYTES = 1 << 20
-"""Of one read on the event loop: a quarter of a millisecond with its checksums."""
+"""Size of one read on the event loop; it takes a quarter of a millisecond, checksums included."""
 RESIDENT_BLOCKS = 8
+_UNUSED_REFERENCES = 3  # the list of the pool, the loop variable, and the argument of getrefcount itself
+
+
+class BlockPool:
+    """Read buffers, reused when no view of them is left. Used on one thread.
+
+    A reader hands out views of a block. A view keeps a reference to its block, so the reference count shows whether a
+    block is unused. A new block of a megabyte costs as much as reading it, because it is zeroed and its pages fault.
+    """
+
+    def __init__(self, block_bytes: int, kept_max: int) -> None:
+        """`kept_max`: number of blocks kept for reuse; when all are in use, further blocks are allocated."""
+        self.block_bytes = block_bytes
+        self._kept_max = kept_max
+        self._blocks: list[bytearray] = []
+
+    def take(self) -> bytearray:
+        """A block that has no view. Its content is left over from earlier reads."""
+        for block in self._blocks:
+            if getrefcount(block) == _UNUSED_REFERENCES:
+                return block
+        block = bytearray(self.block_bytes)
+        if len(self._blocks) < self._kept_max:
+            self._blocks.append(block)
+        return block
 
 
 class LedgerReader:

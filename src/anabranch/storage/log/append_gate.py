@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-from anabranch.storage.interface import Fenced, StorageError, StorageFull
+from anabranch.storage.interface import StorageError, StorageFull
 from anabranch.storage.ledger.record_format import log_stamp
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -26,7 +26,7 @@ def translated(error: BaseException) -> StorageError:
     return made
 
 
-class Gate:
+class AppendGate:
     __slots__ = ("refusal", "log_stamp")
 
     def __init__(self) -> None:
@@ -54,7 +54,3 @@ class Gate:
     @property
     def is_full(self) -> bool:
         return isinstance(self.refusal, StorageFull)
-
-    @property
-    def is_fenced(self) -> bool:
-        return isinstance(self.refusal, Fenced)

@@ -1,13 +1,14 @@
-"""Writing ledger files behind the log, and checkpoints: the shell around `behind`. Event loop plus one worker thread.
+"""Writes ledger files behind the log, and checkpoints. Shell of `write_behind`: the event loop plus one worker thread.
 
-A checkpoint frees old log files: everything they hold is written to the ledger files, those are synced, then the log
-files go. A log file is never given up before that, whatever fails in between.
+A checkpoint deletes old log files in three steps: write their entries to the ledger files, sync these, delete the log
+files. A log file is never deleted before the first two have succeeded.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from anabranch.runtime.blocking import Worker
 from anabranch.runtime.clock import Clock, Timer
@@ -23,67 +24,78 @@ log = logging.getLogger(__name__)
 PREPARE_PAUSE = 0.02
 
 
+class CheckpointListener(Protocol):
+    """Called on the event loop."""
+
+    def on_written(self, ledger_id: int, entry_id: int) -> None:
+        """Entries of the ledger up to this one are in its file."""
+
+    def on_write_finished(self) -> None:
+        """Called once per write or checkpoint, after `on_written` of all its ledgers."""
+
+    def on_log_retired(self, log_number: int) -> None:
+        """Log files up to this number are deleted."""
+
+    def on_failed(self, error: BaseException) -> None: ...
+
+
 class Checkpointer:
     def __init__(
         self,
         *,
         clock: Clock,
         worker: Worker,
-        behind: WriteBehind,
+        write_behind: WriteBehind,
         files: LedgerFiles,
         commit_log: CommitLog,
         fence: Fence,
-        on_written: Callable[[int, int], None],
-        on_settled: Callable[[], None],
-        on_retired: Callable[[int], None],
-        on_failed: Callable[[BaseException], None],
+        listener: CheckpointListener,
         pause_at: Callable[[str], None],
     ) -> None:
         self._clock = clock
         self._worker = worker
-        self._behind = behind
+        self._write_behind = write_behind
         self._files = files
         self._log = commit_log
         self._fence = fence
-        self._on_written = on_written
-        self._on_settled = on_settled
-        self._on_retired = on_retired
-        self._on_failed = on_failed
+        self._listener = listener
         self._pause_at = pause_at
         self._unsynced: set[int] = set()  # ledgers written behind since their last sync
-        self._checkpoint: int | None = None  # log files up to this number are to be freed
+        self._checkpoint: int | None = None  # log files up to this number are to be deleted
         self._is_busy = False
         self._is_stuck = False
         self._is_stopped = False
         self._timer: Timer | None = None
-        self._asked: list[Callable[[BaseException | None], None]] = []  # by `settle`
-        self._answering: list[Callable[[BaseException | None], None]] = []  # when the write that is under way is done
+        self._flush_requests: list[
+            Callable[[BaseException | None], None]
+        ] = []  # callers of `flush` whose write has not started
+        self._flushing: list[Callable[[BaseException | None], None]] = []  # callers of `flush` whose write is under way
         self.checkpoints = 0
 
     def checkpoint(self, log_number: int) -> None:
-        """Free the log files up to this number, as soon as what they hold is safe elsewhere."""
+        """Delete the log files up to this number as soon as their entries are synced in the ledger files."""
         self._checkpoint = max(log_number, self._checkpoint or 0)
 
-    def settle(self, on_done: Callable[[BaseException | None], None]) -> None:
-        """Write everything that waits now; `on_done` hears when it is in the ledger files, or why not."""
-        self._asked.append(on_done)
+    def flush(self, on_done: Callable[[BaseException | None], None]) -> None:
+        """Write everything that waits now. `on_done` gets None when it is in the ledger files, otherwise the error."""
+        self._flush_requests.append(on_done)
         if self._is_stuck:
-            self._answer(StorageError("the ledger files cannot be written"))
+            self._finish_flushes(StorageError("the ledger files cannot be written"))
         else:
             self.pump()
 
     def pump(self, *, everything: bool = False) -> None:
-        """Start the next write-behind if one is due and none is running; otherwise look again in time."""
+        """Start the next write-behind if one is due and none is running; otherwise set a timer for when one is due."""
         if self._is_busy or self._is_stuck:
             return
         upto = self._checkpoint
-        everything = everything or bool(self._asked) or upto is not None
-        chosen = self._behind.take(self._clock.monotonic(), everything=everything)
+        everything = everything or bool(self._flush_requests) or upto is not None
+        chosen = self._write_behind.take(self._clock.monotonic(), everything=everything)
         if everything:
-            self._answering += self._asked
-            self._asked = []
+            self._flushing += self._flush_requests
+            self._flush_requests = []
         if not chosen and upto is None:
-            self._answer(None)
+            self._finish_flushes(None)
             self._arm()
             return
         self._is_busy = True
@@ -95,7 +107,7 @@ class Checkpointer:
             self._worker.submit(lambda: self._write_checkpoint(chosen, ledgers, upto), self._checkpointed)
 
     def prepare_log(self, on_ready: Callable[[], None], place: int = 0) -> None:
-        """Make a spare log file in the background, step by step. Without room the log goes on in growing files."""
+        """Preallocate the next log file in the background, in steps. Without room, the log uses files that grow."""
 
         def prepared(after: int | None, error: BaseException | None) -> None:
             if error is None and after is None:
@@ -103,13 +115,13 @@ class Checkpointer:
             elif after is not None:
                 self._clock.call_later(PREPARE_PAUSE, lambda: self.prepare_log(on_ready, after))
             elif error is not None and not is_full(error):
-                self._on_failed(error)
+                self._listener.on_failed(error)
 
         if not self._is_stopped:
             self._worker.submit(lambda: self._log.prepare(place), prepared)
 
     def retry(self) -> None:
-        """After a failure: there may be room again."""
+        """Try again after a failure, because there may be room now."""
         self._is_stuck = False
         self.pump(everything=True)
 
@@ -117,7 +129,7 @@ class Checkpointer:
         self._is_stuck = False
 
     def forget(self, ledger_id: int) -> None:
-        self._behind.drop(ledger_id)
+        self._write_behind.drop(ledger_id)
         self._unsynced.discard(ledger_id)
 
     @property
@@ -126,7 +138,7 @@ class Checkpointer:
 
     @property
     def is_idle(self) -> bool:
-        return not self._is_busy and self._behind.is_empty and self._checkpoint is None
+        return not self._is_busy and self._write_behind.is_empty and self._checkpoint is None
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -135,11 +147,11 @@ class Checkpointer:
             self._timer = None
 
     def _arm(self) -> None:
-        due = self._behind.next_due()
+        due = self._write_behind.next_due()
         if due is not None and self._timer is None:
-            self._timer = self._clock.call_later(max(due - self._clock.monotonic(), 0.001), self._ring)
+            self._timer = self._clock.call_later(max(due - self._clock.monotonic(), 0.001), self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.pump()
 
@@ -169,7 +181,7 @@ class Checkpointer:
         if error is not None:
             self._fail(error)
             return
-        self._settle()
+        self._finish_write()
 
     def _checkpointed(self, log_number: int | None, error: BaseException | None) -> None:
         self._is_busy = False
@@ -179,29 +191,29 @@ class Checkpointer:
         assert log_number is not None
         if self._checkpoint == log_number:
             self._checkpoint = None
-        self._on_retired(log_number)
+        self._listener.on_log_retired(log_number)
         self.checkpoints += 1
         self._unsynced.clear()
-        self._settle()
+        self._finish_write()
 
-    def _settle(self) -> None:
-        for batch in self._behind.done():
-            self._on_written(batch.ledger_id, batch.last_entry_id)
-        self._answer(None)
-        self._on_settled()
+    def _finish_write(self) -> None:
+        for batch in self._write_behind.done():
+            self._listener.on_written(batch.ledger_id, batch.last_entry_id)
+        self._finish_flushes(None)
+        self._listener.on_write_finished()
         self.pump()
 
     def _fail(self, error: BaseException) -> None:
-        self._behind.failed(self._clock.monotonic())
+        self._write_behind.failed(self._clock.monotonic())
         self._is_stuck = True
-        self._answer(error)
-        self._on_failed(error)
+        self._finish_flushes(error)
+        self._listener.on_failed(error)
 
-    def _answer(self, error: BaseException | None) -> None:
-        """Those whose write is done; after a failure everybody."""
-        answering, self._answering = self._answering, []
+    def _finish_flushes(self, error: BaseException | None) -> None:
+        """Notify the callers of `flush` whose write is done; after a failure all callers."""
+        finished, self._flushing = self._flushing, []
         if error is not None:
-            answering += self._asked
-            self._asked = []
-        for on_done in answering:
+            finished += self._flush_requests
+            self._flush_requests = []
+        for on_done in finished:
             on_done(error)

@@ -14,7 +14,7 @@ from anabranch.storage.ledger.ledger_files import LedgerFiles
 from anabranch.storage.ledger.record_format import HEADER_BYTES, LOG_MAGIC, encode_file_head, encode_group_head
 from anabranch.storage.ledger.sparse_index import encode_point, place_of_point
 from anabranch.storage.log.append_gate import is_full
-from anabranch.storage.log.group_commit import LOG_START, Batch, Plan
+from anabranch.storage.log.group_commit import LOG_START, Batch, GroupPlan
 
 SPARE, DRAFT = "spare.log", "draft"
 AHEAD_BYTES = 256 << 10
@@ -67,7 +67,7 @@ class CommitLog:
         self._solid: set[int] = set()  # files of which all blocks were written before they were used
         self._written_end = 0  # how far the current file's blocks were ever written
 
-    def commit(self, plan: Plan) -> None:
+    def commit(self, plan: GroupPlan) -> None:
         """Everything in the plan is durable when this returns. On an error nothing of it counts."""
         self._pause_at("group-begun")
         for direct in plan.direct:
@@ -84,7 +84,7 @@ class CommitLog:
             self._committed = plan.log_number
         self._pause_at("group-synced")
 
-    def _write_log(self, plan: Plan) -> None:
+    def _write_log(self, plan: GroupPlan) -> None:
         if plan.log_number != self._number:
             self._open(plan.log_number)
         assert self._file is not None
@@ -149,7 +149,7 @@ class CommitLog:
             return False
         return True
 
-    def cut(self, plan: Plan) -> None:
+    def cut(self, plan: GroupPlan) -> None:
         """Make what a failed group may have left in the log unreadable; its place is written again by the next one.
 
         Ledger files are never cut: a stopped owner that wakes up must not take away what its successor has recovered.

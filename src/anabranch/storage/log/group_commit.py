@@ -77,7 +77,7 @@ class Direct:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class GroupPlan:
     """One group: what the log thread has to do."""
 
     logged: tuple[Batch, ...]
@@ -111,7 +111,7 @@ class GroupCommit:
         self._group_number = 0
         self._is_spare_asked = False
         self._is_roll_wanted = False
-        self.in_flight: Plan | None = None
+        self.in_flight: GroupPlan | None = None
 
     @property
     def log_number(self) -> int:
@@ -128,7 +128,7 @@ class GroupCommit:
     def gather(self, batch: Batch) -> None:
         self.gathered.append(batch)
 
-    def start(self, claim: Callable[[int], tuple[Batch, ...] | None]) -> Plan:
+    def start(self, claim: Callable[[int], tuple[Batch, ...] | None]) -> GroupPlan:
         """Close what was gathered into a group. `claim` hands over a ledger's unwritten batches, or None."""
         assert self.in_flight is None, "one group at a time"
         logged: list[Batch] = []
@@ -144,7 +144,7 @@ class GroupCommit:
         log_bytes = HEADER_BYTES + records if records else 0
         is_past_end = self._log_place + log_bytes > self._log_bytes_max
         rolls = bool(log_bytes) and self._log_place > LOG_START and (is_past_end or self._is_roll_wanted)
-        plan = Plan(
+        plan = GroupPlan(
             logged=tuple(logged),
             direct=tuple(direct),
             log_number=self._log_number + 1 if rolls else self._log_number,
@@ -158,9 +158,9 @@ class GroupCommit:
         self.in_flight = plan
         return plan
 
-    def finish(self) -> Plan:
+    def finish(self) -> GroupPlan:
         """The group is on the disk."""
-        plan = self._landed()
+        plan = self._take_in_flight()
         if plan.log_bytes:
             self._log_number = plan.log_number
             self._log_place = plan.log_place + plan.log_bytes
@@ -182,12 +182,12 @@ class GroupCommit:
         if self._log_number == 1:
             self._is_roll_wanted = True
 
-    def abort(self) -> tuple[Plan, list[Batch]]:
+    def abort(self) -> tuple[GroupPlan, list[Batch]]:
         """The group did not get there: its place is used again. What was gathered meanwhile fails too."""
         gathered, self.gathered = self.gathered, []
-        return self._landed(), gathered
+        return self._take_in_flight(), gathered
 
-    def _landed(self) -> Plan:
+    def _take_in_flight(self) -> GroupPlan:
         plan, self.in_flight = self.in_flight, None
         assert plan is not None, "no group in flight"
         return plan

@@ -17,7 +17,7 @@ from anabranch.storage.interface import AppendSink, LedgerSummary, Payload, Stor
 from anabranch.storage.ledger.ledger_files import LEDGER_START
 from anabranch.storage.ledger.record_format import CRC, HEADER_BYTES, PAYLOAD_BYTES_MAX, REST
 from anabranch.storage.ledger.sparse_index import IndexPoint, SparseIndex
-from anabranch.storage.log.append_gate import Gate
+from anabranch.storage.log.append_gate import AppendGate
 from anabranch.storage.log.group_commit import JOIN_BELOW_BYTES, Batch
 
 _pack_rest = REST.pack
@@ -56,7 +56,7 @@ class OpenLedger:
     def __init__(
         self,
         ledger_id: int,
-        gate: Gate,
+        gate: AppendGate,
         gather: Callable[[Batch], None],
         index: SparseIndex,
         publish_time_of: Callable[[Payload], int],
@@ -150,7 +150,7 @@ class OpenLedger:
 
     # what became of it --------------------------------------------------------------------------------------------
 
-    def landed(self, batch: Batch) -> None:
+    def on_durable(self, batch: Batch) -> None:
         """The batch is durable: readers may see it now."""
         entries = batch.entries
         self.cache.update(enumerate(entries, entries[0].position.entry))

@@ -1,17 +1,19 @@
-"""Ledgers that a log still holds records of, though their owner has let go of them: handed over, or deleted.
+"""Ledgers that this broker has released (handed over or deleted) while its log still holds records of them.
 
-A list beside the log files. Recovery brings records of such a ledger only into a file that is there: when it is not,
-whoever has the ledger now has deleted it, and it must not come back. A ledger is listed when nothing more will be
-written to it by this broker and its file's name is durable; a deleted one before its file goes.
+Recovery of a log restores every ledger that the log has records of. It must not restore one that its next owner has
+deleted, so a list beside the log files names the released ledgers: recovery writes their records only into a file that
+exists. A ledger is listed when this broker will write no more to it and its file's name is durable; a deleted one is
+listed before its file is deleted.
 
-    ledger u64 | crc32c u32   (little endian), one behind the other; what a crash tore is not counted
+    ledger u64 | crc32c u32   (little endian), repeated; an incomplete or damaged item is ignored
 
-Used from one worker thread; recovery reads it when its owner is fenced. It goes with its log.
+`LoggedLedgers` decides, without I/O, which ledgers must be on the list. `ReleasedLedgers` writes the list from one
+worker thread. The list is deleted together with its log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 
 from crc32c import crc32c
@@ -32,7 +34,34 @@ def decode_released(data: bytes) -> set[int]:
     return {ledger for ledger, crc in _ITEM.iter_unpack(whole) if crc == crc32c(_ID.pack(ledger))}
 
 
-class Released:
+class LoggedLedgers:
+    """Which ledgers the log holds records of, and which of them are on the list of released ledgers."""
+
+    __slots__ = ("_listed", "last_log")
+
+    def __init__(self) -> None:
+        self.last_log: dict[int, int] = {}  # ledger -> the last log file with records of it; set for each batch
+        self._listed: set[int] = set()
+
+    def release(self, is_closed: Callable[[int], bool]) -> list[int]:
+        """Closed ledgers that are not on the list yet; they count as listed from now on."""
+        closed = [ledger_id for ledger_id in self.last_log.keys() - self._listed if is_closed(ledger_id)]
+        self._listed.update(closed)
+        return closed
+
+    def forget(self, ledger_id: int) -> bool:
+        """The ledger is being deleted. True if it must be listed, because recovery of the log would restore it."""
+        is_logged = self.last_log.pop(ledger_id, None) is not None and ledger_id not in self._listed
+        self._listed.discard(ledger_id)
+        return is_logged
+
+    def retired(self, log_number: int) -> None:
+        """Log files up to this number are deleted, with all records in them."""
+        self.last_log = {ledger: number for ledger, number in self.last_log.items() if number > log_number}
+        self._listed &= self.last_log.keys()
+
+
+class ReleasedLedgers:
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory

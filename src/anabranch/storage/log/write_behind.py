@@ -37,10 +37,6 @@ class WriteBehind:
         return not self._waiting and not self._flying
 
     @property
-    def is_flying(self) -> bool:
-        return bool(self._flying)
-
-    @property
     def is_over(self) -> bool:
         return self.bytes > self._bytes_max
 
@@ -98,9 +94,9 @@ class WriteBehind:
 
     def done(self) -> list[Batch]:
         """All that was on its way is in the files; the last batch of each ledger."""
-        landed, self._flying = self._flying, {}
-        self.bytes -= sum(batch.size for batches in landed.values() for batch in batches)
-        return [batches[-1] for batches in landed.values() if batches]
+        written, self._flying = self._flying, {}
+        self.bytes -= sum(batch.size for batches in written.values() for batch in batches)
+        return [batches[-1] for batches in written.values() if batches]
 
     def failed(self, now: float) -> None:
         """Nothing is lost: it waits again, in front of what came meanwhile."""

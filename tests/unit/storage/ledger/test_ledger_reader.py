@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.storage.ledger.blocks import BlockPool
+from anabranch.storage.ledger.ledger_reader import BlockPool
 
 
 def test_a_block_with_views_is_nobody_elses() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.memory import MemoryLedgers
 from anabranch.storage.topic.ledger_garbage import TopicGarbage
 from tests.support.in_memory.topic_log import publish_time_of
+from tests.support.models.memory_ledger_store import MemoryLedgerStore
 
 
-class SlowToDelete(MemoryLedgers):
+class SlowToDelete(MemoryLedgerStore):
     """Deletes when it is let; remembers what it was asked for."""
 
     def __init__(self) -> None:

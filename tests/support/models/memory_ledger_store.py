@@ -1,6 +1,6 @@
-"""Ledgers in memory, with the promises of the port and durability as an event one can watch, delay or refuse.
+"""A `LedgerStore` in memory, for tests and simulations. The test decides when appends become durable or fail.
 
-Tests and simulations run on it; `crashed()` is the world after a power cut: what was not durable is gone.
+`crashed()` returns the store after a power cut: it holds only what was durable.
 """
 
 from __future__ import annotations
@@ -13,20 +13,18 @@ from anabranch.model.position import Position
 from anabranch.storage.interface import (
     AppendSink,
     CorruptEntry,
+    IgnoringListener,
     LedgerNotFound,
     LedgerSummary,
     Payload,
     StorageError,
     StoredEntry,
+    StoreListener,
 )
 
 
-def _nothing() -> None:
-    return None
-
-
 class MemoryWriter:
-    def __init__(self, store: MemoryLedgers, ledger_id: int) -> None:
+    def __init__(self, store: MemoryLedgerStore, ledger_id: int) -> None:
         self._store = store
         self.ledger_id = ledger_id
         self.next_entry_id = 0
@@ -74,9 +72,9 @@ class _Append(NamedTuple):
     context: Any
 
 
-class MemoryLedgers:
+class MemoryLedgerStore:
     def __init__(self, *, publish_time_of: Callable[[Payload], int] = lambda payload: 0, auto: bool = True) -> None:
-        self.on_group_end: Callable[[], None] = _nothing
+        self._listener: StoreListener = IgnoringListener()
         self.refusal: StorageError | None = None  # appends are refused at once
         self.fail_groups: StorageError | None = None  # groups fail
         self.corrupt: set[tuple[int, int]] = set()
@@ -89,6 +87,9 @@ class MemoryLedgers:
         self._is_scheduled = False
         self._group_done: asyncio.Future[None] | None = None
 
+    def start(self, listener: StoreListener) -> None:
+        self._listener = listener
+
     @property
     def ledger_ids(self) -> set[int]:
         return set(self._durable)
@@ -97,8 +98,8 @@ class MemoryLedgers:
     def queued(self) -> int:
         return len(self._queue)
 
-    def crashed(self, *, auto: bool | None = None) -> MemoryLedgers:
-        after = MemoryLedgers(publish_time_of=self._publish_time_of, auto=self._auto if auto is None else auto)
+    def crashed(self, *, auto: bool | None = None) -> MemoryLedgerStore:
+        after = MemoryLedgerStore(publish_time_of=self._publish_time_of, auto=self._auto if auto is None else auto)
         after._durable = {ledger: list(entries) for ledger, entries in self._durable.items()}
         return after
 
@@ -128,7 +129,7 @@ class MemoryLedgers:
             writer.durable_bytes += len(entry.payload)
             writer.durable_messages += entry.messages
             sink.appended((entry,), (context,))
-        self.on_group_end()
+        self._listener.on_group_end()
         if self._group_done is not None:
             self._group_done.set_result(None)
             self._group_done = None
