@@ -5,26 +5,26 @@ Prints one table and writes JSON with commit, machine and settings to bench-resu
 
 from __future__ import annotations
 
-from benchmarks import (
+from benchmarks.broker import (
     blocking_send,
-    catchup,
+    catch_up,
     cold_start,
     many_topics,
     memory,
     operating,
     publish,
     reopen,
-    report,
-    stock,
+    stock_client,
 )
-from benchmarks.measure import Run
+from benchmarks.support import report
+from benchmarks.support.measure import Run
 
 MEASURES: dict[str, Run] = {
     "publish-large": publish.large,
     "publish-small": publish.small,
-    "stock-cpu": stock.run,
+    "stock-cpu": stock_client.run,
     "many-topics": many_topics.run,
-    "catch-up": catchup.run,
+    "catch-up": catch_up.run,
     "blocking-send": blocking_send.run,
     "reopen": reopen.run,
     "behind-memory": memory.run,

@@ -17,10 +17,11 @@ from pathlib import Path
 import pulsar
 
 from anabranch.cluster.slots import SLOTS, slot_of
-from benchmarks import report, takeover
-from benchmarks.measure import Outcome, Run, Scene, Series, at_most
-from benchmarks.takeover import TOPIC, Lookup, brokers
-from benchmarks.wire import Wire, one_message, publish, send_frames
+from benchmarks.broker import takeover
+from benchmarks.broker.takeover import TOPIC, Lookup, brokers
+from benchmarks.support import report
+from benchmarks.support.measure import Outcome, Run, Scene, Series, at_most
+from benchmarks.support.raw_wire import Wire, one_message, publish, send_frames
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.cluster import ClusterProcesses, rest
 from tests.support.traffic.stock_client import new_client

@@ -6,16 +6,14 @@ The modules named here say what they expect; each prints its own figures too.
 
 from __future__ import annotations
 
-from benchmarks import (
-    metadata_cache,
-    metadata_etcd,
-    metadata_oxia,
-    metadata_sqlite,
-    metadata_watch,
-    metadata_zookeeper,
-    report,
-)
-from benchmarks.measure import Outcome, Run, Scene
+from benchmarks import metadata_cache
+from benchmarks.stores import etcd as metadata_etcd
+from benchmarks.stores import oxia as metadata_oxia
+from benchmarks.stores import sqlite as metadata_sqlite
+from benchmarks.stores import watch as metadata_watch
+from benchmarks.stores import zookeeper as metadata_zookeeper
+from benchmarks.support import report
+from benchmarks.support.measure import Outcome, Run, Scene
 from tests.services import etcd, oxia, zookeeper
 
 

@@ -23,7 +23,7 @@ from anabranch.metadata.recipes.election import Election
 from anabranch.metadata.recipes.session_keeper import SessionKeeper
 from anabranch.runtime.chance import SystemChance
 from anabranch.runtime.clock import SystemClock
-from benchmarks.measure import Outcome, Scene, Series, at_most, table
+from benchmarks.support.measure import Outcome, Scene, Series, at_most, table
 
 KEYS = 1_000
 

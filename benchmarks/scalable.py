@@ -28,8 +28,9 @@ from anabranch.node.settings.scalable_topics import ScalableTopicSettings
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, position_of
 from anabranch.runtime.tasks import TaskOwner
-from benchmarks import report, scalable_processes
-from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
+from benchmarks.broker import scalable_processes
+from benchmarks.support import report
+from benchmarks.support.measure import Outcome, Run, Scene, Series, at_most, percentile
 from tests.support.processes.in_process_cluster import nodes, topic_at, until
 from tests.support.processes.scalable_nodes import LayoutClient, admin_of, layout_client, plain_settings, service_of
 from tests.support.traffic.raw_client import RawClient

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from anabranch.protocol.codec.core import NATIVE
-from benchmarks import report
-from benchmarks.measure import Outcome, Run, Scene, Series, process_cpu_seconds, side_by_side
-from benchmarks.sdk_clients import BULK_ROWS
+from benchmarks.sdk.clients import BULK_ROWS
 from benchmarks.sdk_throughput import Side, Taken, worked
+from benchmarks.support import report
+from benchmarks.support.measure import Outcome, Run, Scene, Series, process_cpu_seconds, side_by_side
 from tests.services import kafka
 from tests.services.process import Cluster
 from tests.support.processes.broker_process import BrokerProcess
@@ -40,7 +40,7 @@ class KafkaSide:
         self._worked(self.role, "warm-up")
 
     def _worked(self, role: str, topic: str) -> Taken:
-        module, address = "benchmarks.kafka_clients", self.server.hosts
+        module, address = "benchmarks.sdk.kafka_clients", self.server.hosts
         if "consume" in role:
             worked(address, "publish", topic, self.count, module=module)
         used = partial(process_cpu_seconds, self.server.nodes[0].pid)

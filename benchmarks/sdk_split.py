@@ -5,7 +5,8 @@ Expected before measuring. Nothing is confirmed between the decision to seal and
 1 ms) nor on the way of the notice to the producer and of what follows to the children (a round trip and another
 fdatasync): 3-5 ms on an idle machine, everything beyond is the machine's. Pulsar 5.0.0-M1 with its own V5 client,
 measured here: 112-176 ms. Beside every split the same is measured in calm windows: what the machine itself does; and a
-bare process (`benchmarks.probe`) says what it does to everybody. Merges are measured like splits, and told as notes.
+bare process (`benchmarks.support.machine_probe`) shows its effect on every process. Merges are measured like splits
+and reported as notes.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from itertools import pairwise
 import anabranch
 import anabranch.admin
 from anabranch import MessageId, Producer
-from benchmarks import report
-from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
-from benchmarks.probe import Probe
+from benchmarks.support import report
+from benchmarks.support.machine_probe import Probe
+from benchmarks.support.measure import Outcome, Run, Scene, Series, at_most, percentile
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.traffic.delivery_audit import Numbered, by_stream, decode, encode, judge
 from tests.support.traffic.read_all_segments import stored

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import anabranch
 import anabranch.admin
 from anabranch import Producer, StreamConsumer
-from benchmarks import report
-from benchmarks.measure import Outcome, Run, Scene, Series, at_most, percentile
+from benchmarks.support import report
+from benchmarks.support.measure import Outcome, Run, Scene, Series, at_most, percentile
 from tests.support.processes.broker_process import BrokerProcess
 
 TOPIC = "topic://public/default/bench-stream"

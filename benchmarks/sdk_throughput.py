@@ -23,10 +23,10 @@ from functools import partial
 from typing import NamedTuple
 
 from anabranch.protocol.codec.core import NATIVE
-from benchmarks import report
-from benchmarks.measure import Outcome, Run, Scene, Series, at_least, process_cpu_seconds, side_by_side
-from benchmarks.peers import ROOT
-from benchmarks.sdk_clients import BULK_ROWS
+from benchmarks.sdk.clients import BULK_ROWS
+from benchmarks.support import report
+from benchmarks.support.floors import ROOT
+from benchmarks.support.measure import Outcome, Run, Scene, Series, at_least, process_cpu_seconds, side_by_side
 from tests.support.processes.broker_process import BrokerProcess
 
 PATIENCE_S = 600
@@ -77,7 +77,7 @@ def worked(
     count: int,
     codec: str = "native",
     server_cpu_s: Callable[[], float] = lambda: 0.0,
-    module: str = "benchmarks.sdk_clients",
+    module: str = "benchmarks.sdk.clients",
 ) -> Taken:
     """One client process that does its work."""
     command = [sys.executable, "-m", module, role, url, topic, str(count)]

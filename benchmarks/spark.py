@@ -28,10 +28,19 @@ import pyspark
 
 from anabranch.protocol import codec
 from anabranch.spark.jobs.session import open_session
-from benchmarks import report
-from benchmarks.measure import Goal, Outcome, Run, Scene, Series, at_least, at_most, short, side_by_side
-from benchmarks.spark_side import VALUE
-from benchmarks.spark_sides import PARTS, KafkaRows, OurRows, ParquetRows, Store, broker_of, kafka_side, our_side
+from benchmarks.spark_sessions.session import VALUE
+from benchmarks.spark_sessions.sessions import (
+    PARTS,
+    KafkaRows,
+    OurRows,
+    ParquetRows,
+    Store,
+    broker_of,
+    kafka_side,
+    our_side,
+)
+from benchmarks.support import report
+from benchmarks.support.measure import Goal, Outcome, Run, Scene, Series, at_least, at_most, short, side_by_side
 from tests.services import Unavailable, kafka, spark_kafka
 
 ROWS, ROUNDS = 2_000_000, 4  # an even number: every side goes first as often as last

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.measure import Scene
 from benchmarks.spark import triggers
-from benchmarks.spark_sides import kafka_side
+from benchmarks.spark_sessions.sessions import kafka_side
+from benchmarks.support.measure import Scene
 from tests.services import kafka
 from tests.support.spark.session import require_java
 

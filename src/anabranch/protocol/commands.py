@@ -5,7 +5,7 @@ back, about 60 bytes per SEND, and handlers could not keep a request across an a
 
 Writing: plain functions that return complete frames. The two frames that exist once per entry, SEND_RECEIPT and the
 head of MESSAGE, are written through messages that are reused per thread: setting scalars and serializing allocates
-nothing in them, and it is four times as fast as new messages (benchmarks/micro_codec.py has the figures).
+nothing in them, and it is four times as fast as new messages (benchmarks/micro/codec.py has the figures).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import MEASURES, MICROS, main
-from benchmarks.measure import Outcome, Series, at_least, at_most, side_by_side, table
+from benchmarks.support.measure import Outcome, Series, at_least, at_most, side_by_side, table
 
 
 @pytest.mark.slow

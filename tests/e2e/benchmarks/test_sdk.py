@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from anabranch.protocol.codec.core import NATIVE
-from benchmarks import kafka_clients, sdk_clients
+from benchmarks.sdk import clients as sdk_clients
+from benchmarks.sdk import kafka_clients
 from benchmarks.sdk_kafka import PAIRS
 from benchmarks.sdk_throughput import COMPARISONS, main
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.machine import ROOT
 from benchmarks.sdk_stream import main
+from benchmarks.support.machine import ROOT
 
 
 @pytest.mark.slow
@@ -25,7 +25,7 @@ def test_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_trace_names_every_step() -> None:
-    command = [sys.executable, "-m", "benchmarks.split_trace", "--splits", "1"]
+    command = [sys.executable, "-m", "benchmarks.sdk.split_trace", "--splits", "1"]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert told.returncode == 0, told.stderr
     for step in ("save plan: done", "Create: done", "Seal: done", "save commit: done", "push assignment", "FLOW"):

@@ -13,8 +13,8 @@ pytest.importorskip("aetcd")
 
 def test_runs(tmp_path: Path) -> None:
     services.shared("etcd")  # skips where there is no server
-    from benchmarks import metadata_etcd
-    from benchmarks.measure import Scene, table
+    from benchmarks.stores import etcd as metadata_etcd
+    from benchmarks.support.measure import Scene, table
 
     found = metadata_etcd.run(Scene(tmp_path, quick=True))
     assert [outcome.name for outcome in found] == ["metadata-etcd-bulk", "metadata-etcd-event"]

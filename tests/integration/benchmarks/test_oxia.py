@@ -13,8 +13,8 @@ pytestmark = pytest.mark.xdist_group("oxia")
 
 def test_runs(tmp_path: Path) -> None:
     services.shared("oxia")  # skips where there is no server
-    from benchmarks import metadata_oxia
-    from benchmarks.measure import Scene, table
+    from benchmarks.stores import oxia as metadata_oxia
+    from benchmarks.support.measure import Scene, table
 
     found = metadata_oxia.run(Scene(tmp_path, quick=True))
     assert [outcome.name for outcome in found] == [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import metadata_sqlite
-from benchmarks.measure import Scene
+from benchmarks.stores import sqlite as metadata_sqlite
+from benchmarks.support.measure import Scene
 
 
 def test_it_runs(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.micro_append import measure
+from benchmarks.micro.append import measure
 
 
 def test_the_append_benchmark_measures_both_sides(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.xdist_group("zk")
 
 def test_runs(tmp_path: Path) -> None:
     services.shared("zk")  # skips where there is no server
-    from benchmarks import metadata_zookeeper
-    from benchmarks.measure import Scene, table
+    from benchmarks.stores import zookeeper as metadata_zookeeper
+    from benchmarks.support.measure import Scene, table
 
     found = metadata_zookeeper.run(Scene(tmp_path, quick=True))
     assert [outcome.name for outcome in found] == ["metadata-zk-bulk-read", "metadata-zk-event"]

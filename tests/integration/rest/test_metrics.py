@@ -153,7 +153,7 @@ async def test_series_are_bounded_and_sums_stay_right(tmp_path: Path, per_topic:
 
 
 async def test_many_topics_never_hold_the_loop(node: Node) -> None:
-    """A tiny copy of the measurement with 10,000 topics (benchmarks/micro_metrics.py)."""
+    """A tiny copy of the measurement with 10,000 topics (benchmarks/micro/metrics.py)."""
     topics = node.services.topics
     for number in range(300):
         name = TopicName.parse(f"t{number}")

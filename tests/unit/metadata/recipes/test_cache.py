@@ -19,7 +19,7 @@ from anabranch.metadata.recipes.cache import Cached, MetadataCache, Verdict, jud
 from anabranch.metadata.recipes.cache_table import CacheTable
 from anabranch.metadata.recipes.session_keeper import SessionKeeper
 from benchmarks import metadata_cache
-from benchmarks.measure import Scene as BenchScene
+from benchmarks.support.measure import Scene as BenchScene
 from tests.support.in_memory.simulated_loop import LoopClock, run_simulated
 
 SLOW = Fate(request_s=0.1, answer_s=1.0)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.micro_codec import main
+from benchmarks.micro.codec import main
 
 
 def test_micro_codec_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.micro_columns import WAYS, main
+from benchmarks.micro.columns import WAYS, main
 
 
 def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:

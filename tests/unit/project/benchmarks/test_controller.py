@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_it_runs_and_costs_what_it_should() -> None:
-    script = ROOT / "benchmarks" / "micro_controller.py"
+    script = ROOT / "benchmarks" / "micro/controller.py"
     done = subprocess.run(
         [sys.executable, str(script), "--quick", "--json"], capture_output=True, text=True, check=True, timeout=120
     )

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def test_it_runs_and_the_ratio_is_small() -> None:
-    script = ROOT / "benchmarks" / "micro_cursor.py"
+    script = ROOT / "benchmarks" / "micro/cursor.py"
     done = subprocess.run(
         [sys.executable, str(script), "--quick", "--json"], capture_output=True, text=True, check=True, timeout=120
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
-from benchmarks.measure import Failed, Outcome, Scene, Series
-from benchmarks.spark_side import LINE_CHARACTERS, gist
-from benchmarks.spark_sides import LOG_LINES, Side, SideFailed, last_words
+from benchmarks.spark_sessions.session import LINE_CHARACTERS, gist
+from benchmarks.spark_sessions.sessions import LOG_LINES, Side, SideFailed, last_words
+from benchmarks.support import report
+from benchmarks.support.measure import Failed, Outcome, Scene, Series
 
 JAVA = """Py4JJavaError: An error occurred while calling o202.save.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Lost task: TimeoutException: Expiring 130 record(s)
