@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.subscription import consumer as consumers
-from anabranch.broker.subscription.consumer import RUN_BYTES, Consumer, SubscriptionType
+from anabranch.broker.subscription.consumer import RUN_BYTES, Consumer
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
 from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.broker.publish.producer import Publish
-from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
+from anabranch.broker.subscription.consumer import Consumer
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.position import Position

@@ -11,13 +11,8 @@ from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.producer_access import AccessMode
 from anabranch.broker.publish.window import Window
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription.consumer import (
-    Consumer,
-    ConsumerSpec,
-    KeySharedPolicy,
-    SubscribeRequest,
-    SubscriptionType,
-)
+from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscribeRequest
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.registry import TopicRegistry

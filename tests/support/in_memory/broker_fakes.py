@@ -10,7 +10,8 @@ from typing import Any
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.subscription.acknowledgement import ack_entry
 from anabranch.broker.subscription.chunk_affinity import Chunk
-from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscriptionType
+from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, KeySharedPolicy
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher

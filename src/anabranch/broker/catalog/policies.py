@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.token_bucket import NO_LIMIT, Rate
 
 LOCAL_CLUSTER = "standalone"

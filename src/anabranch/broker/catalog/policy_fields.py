@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER, MIB, DeleteMode, QuotaPolicy, QuotaType
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.model.errors import BadRequest, NotAllowed
 
 Record = Mapping[str, Any]

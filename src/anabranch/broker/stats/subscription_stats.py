@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
+from anabranch.broker.subscription.consumer import Consumer
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import takewhile
 from typing import NamedTuple
 
 from anabranch.broker.client_connection import ClientConnection
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import commands
 from anabranch.protocol.messages import MessageRuns
 from anabranch.storage.topic.topic_log import StoredEntry
@@ -22,22 +22,6 @@ PENDING_TRACKED_MAX = 50_000
 
 RUN_BYTES = 512 * 1024
 """So much is handed over between two looks at the socket's room."""
-
-
-class SubscriptionType(IntEnum):
-    EXCLUSIVE = 0
-    SHARED = 1
-    FAILOVER = 2
-    KEY_SHARED = 3
-
-    @property
-    def label(self) -> str:
-        return ("Exclusive", "Shared", "Failover", "Key_Shared")[self]
-
-    @property
-    def is_shared(self) -> bool:
-        """Do several consumers read at the same time?"""
-        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from anabranch.broker.errors import ConsumerBusy, TopicFenced
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.acknowledgement import Ack, ack_entry, pass_over, pass_removed
 from anabranch.broker.subscription.compacted_cursor import CompactedAcks
-from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed, SubscriptionType
+from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.delay_alarm import DelayAlarm
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.dispatch_rate_limiter import DispatchRateLimiter, first_entries

@@ -18,7 +18,8 @@ from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
 from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.acknowledgement import Ack
-from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed, SubscribeRequest, SubscriptionType
+from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed, SubscribeRequest
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.consumer_selectors import HashRing, RoundRobin, StickyRanges, failover_active
 from anabranch.broker.subscription.entry_metadata import slot_of
 from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription

@@ -21,7 +21,8 @@ from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
 from anabranch.broker.publish.publisher import Publisher
 from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription.consumer import Consumer, SubscribeRequest, SubscriptionType
+from anabranch.broker.subscription.consumer import Consumer, SubscribeRequest
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.compaction import Compactor, Status

@@ -11,14 +11,8 @@ from typing import Any
 from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, ConsumerNotFound
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.services import Services
-from anabranch.broker.subscription.consumer import (
-    Consumer,
-    ConsumerSpec,
-    KeySharedPolicy,
-    SegmentGrant,
-    SubscribeRequest,
-    SubscriptionType,
-)
+from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SegmentGrant, SubscribeRequest
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.broker.topic_registry.factory import AnyTopic

@@ -14,7 +14,7 @@ from anabranch.broker.catalog.policy_fields import ALWAYS, BY_KEY, RULES, parse_
 from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions, TooManyTopics
 from anabranch.broker.publish.sequence_ids import Sequences
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.backlog_quota import (
     Blocked,
     EvictOlderThan,

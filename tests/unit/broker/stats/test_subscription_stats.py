@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.stats.subscription_stats import StatsOptions, consumer_stats, rate_since, subscription_stats, when
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.non_persistent_topic import NonPersistentTopic
 from anabranch.broker.topic_registry.rate_sampler import SubscriptionSample
 from anabranch.model.names import TopicName

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.subscription.acknowledgement import ack_entry, pass_over, pass_removed
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.delay_alarm import DelayAlarm
 from anabranch.broker.subscription.dispatch_rate_limiter import first_entries
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from anabranch.broker.subscription.chunk_affinity import KNOWN_MAX, Chunk, ChunkAffinity
-from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
+from anabranch.broker.subscription.consumer import Consumer
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.entry_metadata import chunk_of
 from anabranch.client.messages.chunking import entries_of
 from anabranch.client.messages.outgoing import EntryFormat, OutgoingMessage

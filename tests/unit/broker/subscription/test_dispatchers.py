@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.errors import ConsumerAssignFailed, ConsumerBusy
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.dispatcher import ReadForward, ReadThese
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.dispatcher import ReadForward, ReadThese
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.broker.subscription.entry_reader import COLD_READS, SubscriptionReader

@@ -7,7 +7,8 @@ import pytest
 from anabranch.broker.errors import ConsumerBusy, ProducerBusy, SubscriptionNotFound, TopicFenced
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.producer_access import AccessMode
-from anabranch.broker.subscription.consumer import Consumer, SubscriptionType
+from anabranch.broker.subscription.consumer import Consumer
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.model.errors import NotAllowed
 from anabranch.model.names import TopicName

@@ -16,7 +16,7 @@ from anabranch.broker.errors import (
 )
 from anabranch.broker.publish.producer import Publish
 from anabranch.broker.publish.producer_access import AccessMode
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.position import LATEST, Position

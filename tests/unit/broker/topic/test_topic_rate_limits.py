@@ -10,7 +10,7 @@ from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.token_bucket import Rate
 from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.model.errors import NotAllowed

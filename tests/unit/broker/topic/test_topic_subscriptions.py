@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.broker.errors import ConsumerBusy, SubscriptionNotFound, TooManySubscriptions, TopicFenced
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.compaction import CURSOR
 from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions

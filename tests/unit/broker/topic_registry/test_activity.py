@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from anabranch.broker.subscription.consumer import SubscriptionType
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.activity import ActivityTracker
 from anabranch.broker.topic_registry.rate_meter import WINDOW_SECONDS
