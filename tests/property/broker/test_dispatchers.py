@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from anabranch.broker.subscription import consumer as consumers
 from anabranch.broker.subscription.consumer import RUN_BYTES, Consumer
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
 from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.runtime.net import Buffer
 from anabranch.storage.interface import StoredEntry
 from tests.support.in_memory.broker_fakes import (

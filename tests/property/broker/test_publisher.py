@@ -7,9 +7,8 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.broker.publish.producer import Producer
+from anabranch.broker.publish.producer import Producer, Window
 from anabranch.broker.publish.sequence_ids import Sequences
-from anabranch.broker.publish.window import Window
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.storage.interface import StorageError
 from tests.support.in_memory.broker_fakes import RecordingPeer

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from anabranch.broker.publish.producer import Publish
 from anabranch.broker.subscription.consumer import Consumer
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.commands import BaseCommand, position_of
 from anabranch.protocol.entry import build_batch, build_entry
 from tests.support.in_memory.broker import BrokerWorld

@@ -7,18 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from anabranch.broker.catalog.catalog import Catalog
-from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer import Producer, Publish, Window
 from anabranch.broker.publish.producer_access import AccessMode
-from anabranch.broker.publish.window import Window
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SubscribeRequest
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.node.adapters.metadata_records import MetadataRecords
 from anabranch.node.adapters.store_events import StoreEvents
 from anabranch.protocol.entry import build_entry, publish_time_of

@@ -11,12 +11,12 @@ from anabranch.broker.publish.producer import Producer
 from anabranch.broker.subscription.acknowledgement import ack_entry
 from anabranch.broker.subscription.chunk_affinity import Chunk
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, KeySharedPolicy
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.delayed_delivery import DelayedEntries
 from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
 from anabranch.broker.subscription.dispatcher_shared import SharedDispatcher
 from anabranch.model.position import EARLIEST, Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.commands import BaseCommand, position_of, read_command
 from anabranch.protocol.frames import FrameDecoder
 from anabranch.runtime.net import Buffer

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer import Producer, Publish, Window
 from anabranch.broker.publish.producer_access import AccessMode
 from anabranch.broker.publish.publisher import Publisher
 from anabranch.broker.publish.sequence_ids import Sequences
-from anabranch.broker.publish.window import Window
 from anabranch.model.errors import Error
 from anabranch.storage.topic.topic_log import TopicLogSettings
 from tests.support.in_memory.broker_fakes import RecordingPeer

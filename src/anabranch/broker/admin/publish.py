@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anabranch.broker.errors import NotOfThisKind
-from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer import Producer, Publish, Window
 from anabranch.broker.publish.producer_access import AccessMode
-from anabranch.broker.publish.window import Window
 from anabranch.broker.schemas.registry import version_bytes
 from anabranch.broker.services import SERVER_VERSION, Services
 from anabranch.model.errors import BadRequest, Error, NotReady

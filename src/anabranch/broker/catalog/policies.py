@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any
 
 from anabranch.broker.settings import BrokerSettings
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.token_bucket import NO_LIMIT, Rate
+from anabranch.model.subscription_type import SubscriptionType
 
 LOCAL_CLUSTER = "standalone"
 MINUTE_MS = 60_000

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER, MIB, DeleteMode, QuotaPolicy, QuotaType
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.model.errors import BadRequest, NotAllowed
+from anabranch.model.subscription_type import SubscriptionType
 
 Record = Mapping[str, Any]
 Parser = Callable[[Any, Record], Any]

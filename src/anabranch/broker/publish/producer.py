@@ -8,16 +8,38 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.broker.client_connection import ClientConnection
 from anabranch.broker.publish.producer_access import AccessMode
-from anabranch.broker.publish.window import Window
 from anabranch.protocol import commands, replies
 from anabranch.protocol.native import NATIVE
 from anabranch.protocol.pulsar_pb2 import AncestorSequence
 from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.interface import Payload
+
+
+@dataclass(slots=True)
+class Window:
+    bytes_max: int
+    messages_max: int
+    bytes: int = 0
+    messages: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.bytes < self.bytes_max and self.messages < self.messages_max
+
+    def take(self, size: int, messages: int) -> None:
+        self.bytes += size
+        self.messages += messages
+
+    def give(self, size: int, messages: int) -> None:
+        self.bytes -= size
+        self.messages -= messages
+        assert self.bytes >= 0
+        assert self.messages >= 0
 
 
 class Publish(NamedTuple):

@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anabranch.broker.subscription.consumer import Consumer
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import AnyTopic
 from anabranch.broker.topic_registry.rate_sampler import SubscriptionSample, sent
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.entry import publish_time_of
 
 _READ_BYTES = 64 * 1024

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from anabranch.broker.errors import ConsumerBusy
 from anabranch.broker.subscription.consumer import Consumer
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.consumer_selectors import failover_active
 from anabranch.broker.subscription.dispatcher import Acks, EntryBuffer, ReadForward, Want, after
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.storage.topic.topic_log import StoredEntry
 
 

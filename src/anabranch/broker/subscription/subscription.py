@@ -16,9 +16,7 @@ from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.acknowledgement import Ack, ack_entry, pass_over, pass_removed
 from anabranch.broker.subscription.compacted_cursor import CompactedAcks
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed
-from anabranch.model.subscription_type import SubscriptionType
-from anabranch.broker.subscription.delay_alarm import DelayAlarm
-from anabranch.broker.subscription.delayed_delivery import DelayedEntries
+from anabranch.broker.subscription.delayed_delivery import DelayAlarm, DelayedEntries
 from anabranch.broker.subscription.dispatch_rate_limiter import DispatchRateLimiter, first_entries
 from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
@@ -29,6 +27,7 @@ from anabranch.broker.subscription.entry_reader import ReadableTopic, Subscripti
 from anabranch.broker.token_bucket import Rate, RateLimiter
 from anabranch.model.errors import Error
 from anabranch.model.position import EARLIEST, LATEST, Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import replies
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner

@@ -19,7 +19,6 @@ from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.acknowledgement import Ack
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed, SubscribeRequest
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.consumer_selectors import HashRing, RoundRobin, StickyRanges, failover_active
 from anabranch.broker.subscription.entry_metadata import slot_of
 from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription
@@ -28,6 +27,7 @@ from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import replies
 from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.clock import Clock

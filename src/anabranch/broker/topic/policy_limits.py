@@ -6,12 +6,12 @@ from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.client_connection import ClientConnection
 from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions
 from anabranch.broker.subscription.consumer import ConsumerSpec
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.entry_metadata import deliver_at_of
 from anabranch.broker.token_bucket import SubscribeRates
 from anabranch.model.errors import NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.storage.interface import Payload
 from anabranch.storage.topic.topic_log import StoredEntry
 

@@ -22,7 +22,6 @@ from anabranch.broker.publish.publisher import Publisher
 from anabranch.broker.publish.sequence_ids import Last
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.consumer import Consumer, SubscribeRequest
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.compaction import Compactor, Status
@@ -42,6 +41,7 @@ from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.server_errors import refusal_code
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner

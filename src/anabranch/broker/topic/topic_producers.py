@@ -6,6 +6,7 @@ before anybody is let in under a new one.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 
@@ -14,12 +15,35 @@ from anabranch.broker.errors import ProducerFenced, TopicFenced
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.publish.producer_access import AccessTable, Admission
 from anabranch.broker.publish.sequence_ids import Last
-from anabranch.broker.topic.fences import Fences
 from anabranch.model.errors import Error
 from anabranch.protocol import replies
 from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.topic.topic_log import TopicLog
+
+NAMES_MAX = 1_000  # the oldest go: their tasks are long over
+
+
+class Fences:
+    def __init__(self, blob: bytes | None = None) -> None:
+        self._epochs: dict[str, int] = {} if not blob else {str(k): int(v) for k, v in json.loads(blob).items()}
+
+    def raise_to(self, name: str, epoch: int) -> bool:
+        """True: that is news, and must be durable before the producer is let in. ProducerFenced for an earlier one."""
+        known = self._epochs.get(name)
+        if known is not None and epoch < known:
+            raise ProducerFenced(f"a later attempt of {name!r} has taken over")
+        if epoch == known:
+            return False
+        self._epochs.pop(name, None)  # it is the last one used now
+        self._epochs[name] = epoch
+        while len(self._epochs) > NAMES_MAX:
+            del self._epochs[next(iter(self._epochs))]
+        return True
+
+    def dump(self) -> bytes:
+        return json.dumps(self._epochs, separators=(",", ":")).encode()
+
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,13 @@ from typing import Any
 from anabranch.broker.errors import ClientMistake, ConsumerAssignFailed, ConsumerNotFound
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.services import Services
-from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, KeySharedPolicy, SegmentGrant, SubscribeRequest
-from anabranch.model.subscription_type import SubscriptionType
+from anabranch.broker.subscription.consumer import (
+    Consumer,
+    ConsumerSpec,
+    KeySharedPolicy,
+    SegmentGrant,
+    SubscribeRequest,
+)
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.broker.topic_registry.factory import AnyTopic
@@ -20,6 +25,7 @@ from anabranch.broker.wire.connection import BaseType, CommandSet, Connection, H
 from anabranch.broker.wire.schema_commands import wire_schema
 from anabranch.model.errors import Error, LimitExceeded, NotAllowed, NotReady
 from anabranch.model.names import TopicName, check_subscription_name
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol import replies
 from anabranch.protocol.commands import BaseCommand, position_of, signed
 from anabranch.protocol.errors import BadCommand

@@ -9,10 +9,9 @@ from typing import Any
 
 from crc32c import crc32c as _crc32c
 
-from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer import Producer, Publish, Window
 from anabranch.broker.publish.producer_access import AccessMode
 from anabranch.broker.publish.sequence_ids import highest_of
-from anabranch.broker.publish.window import Window
 from anabranch.broker.schemas.registry import version_bytes
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.services import Services

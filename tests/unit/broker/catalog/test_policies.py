@@ -14,7 +14,6 @@ from anabranch.broker.catalog.policy_fields import ALWAYS, BY_KEY, RULES, parse_
 from anabranch.broker.errors import TooManyConsumers, TooManyProducers, TooManySubscriptions, TooManyTopics
 from anabranch.broker.publish.sequence_ids import Sequences
 from anabranch.broker.settings import BrokerSettings
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.backlog_quota import (
     Blocked,
     EvictOlderThan,
@@ -37,6 +36,7 @@ from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.storage.ledger.ledger_chain import ChainLedger
 from tests.support.in_memory.broker import NAME, BrokerWorld
 

@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from anabranch.broker.publish.producer import Producer
+from anabranch.broker.publish.producer import Producer, Window
 from anabranch.broker.publish.sequence_ids import Sequences
-from anabranch.broker.publish.window import Window
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.server_errors import ServerError
 from anabranch.storage.interface import StorageError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from anabranch.broker.stats.subscription_stats import StatsOptions, consumer_stats, rate_since, subscription_stats, when
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.non_persistent_topic import NonPersistentTopic
 from anabranch.broker.topic_registry.rate_sampler import SubscriptionSample
 from anabranch.model.names import TopicName
+from anabranch.model.subscription_type import SubscriptionType
 from tests.support.in_memory.broker import BrokerWorld
 from tests.support.in_memory.broker_fakes import RecordingPeer, make_consumer
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from anabranch.broker.subscription.acknowledgement import ack_entry, pass_over, pass_removed
-from anabranch.model.subscription_type import SubscriptionType
-from anabranch.broker.subscription.delay_alarm import DelayAlarm
+from anabranch.broker.subscription.delayed_delivery import DelayAlarm
 from anabranch.broker.subscription.dispatch_rate_limiter import first_entries
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.storage.interface import StoredEntry
 from tests.support.in_memory.broker_fakes import ListLog, Shell, keyed, make_consumer, positions, shared
 from tests.support.in_memory.topic_log import ManualClock

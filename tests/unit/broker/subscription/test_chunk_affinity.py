@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from anabranch.broker.subscription.chunk_affinity import KNOWN_MAX, Chunk, ChunkAffinity
 from anabranch.broker.subscription.consumer import Consumer
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.entry_metadata import chunk_of
 from anabranch.client.messages.chunking import entries_of
 from anabranch.client.messages.outgoing import EntryFormat, OutgoingMessage
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.entry import build_batch, build_entry
 from anabranch.storage.topic.topic_log import StoredEntry
 from tests.support.in_memory.broker_fakes import ListLog, Shell, make_consumer, numbers, peer_of, positions, shared

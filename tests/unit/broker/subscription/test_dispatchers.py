@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.errors import ConsumerAssignFailed, ConsumerBusy
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.dispatcher import ReadForward, ReadThese
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.commands import BaseCommand
 from tests.support.in_memory.broker_fakes import (
     ListLog,

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.subscription.dispatcher import ReadForward, ReadThese
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.broker.subscription.entry_reader import COLD_READS, SubscriptionReader
 from anabranch.model.position import Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.interface import StorageError
 from anabranch.storage.topic.topic_log import StoredEntry

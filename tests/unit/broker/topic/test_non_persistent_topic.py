@@ -8,10 +8,10 @@ from anabranch.broker.errors import ConsumerBusy, ProducerBusy, SubscriptionNotF
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.producer_access import AccessMode
 from anabranch.broker.subscription.consumer import Consumer
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription, NonPersistentTopic
 from anabranch.model.errors import NotAllowed
 from anabranch.model.names import TopicName
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import build_entry
 from anabranch.protocol.server_errors import ServerError

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.broker.errors import ProducerFenced
 from anabranch.broker.topic import fences
-from anabranch.broker.topic.fences import Fences
+from anabranch.broker.topic.topic_producers import Fences
 
 
 def test_the_highest_is_right() -> None:

@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from anabranch.broker.errors import ProducerFenced
-from anabranch.broker.publish.producer import Producer, Publish
+from anabranch.broker.publish.producer import Producer, Publish, Window
 from anabranch.broker.publish.producer_access import AccessMode
-from anabranch.broker.publish.window import Window
 from anabranch.broker.topic import takeover
 from anabranch.broker.topic.takeover import settle_name
 from anabranch.model.errors import NotReady

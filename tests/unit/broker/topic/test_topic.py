@@ -16,10 +16,10 @@ from anabranch.broker.errors import (
 )
 from anabranch.broker.publish.producer import Publish
 from anabranch.broker.publish.producer_access import AccessMode
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.topic import Topic
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.position import LATEST, Position
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import build_batch
 from anabranch.protocol.server_errors import ServerError

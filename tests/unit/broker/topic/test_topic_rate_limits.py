@@ -10,10 +10,10 @@ from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
 from anabranch.broker.settings import BrokerSettings
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.token_bucket import Rate
 from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.model.errors import NotAllowed
+from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.entry import build_entry
 from tests.support.in_memory.broker import BrokerWorld
 from tests.support.in_memory.broker_fakes import RecordingPeer, make_consumer

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.activity import ActivityTracker
 from anabranch.broker.topic_registry.rate_meter import WINDOW_SECONDS
 from anabranch.broker.topic_registry.rate_sampler import LOOK_SECONDS
 from anabranch.broker.topic_registry.registry import REST_SECONDS
 from anabranch.model.names import TopicName
+from anabranch.model.subscription_type import SubscriptionType
 from tests.support.in_memory.broker import BrokerWorld
 
 IDLE = 50

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.broker.stats.topic_stats import topic_stats
-from anabranch.model.subscription_type import SubscriptionType
 from anabranch.broker.topic_registry.rate_sampler import LOOK_SECONDS
 from anabranch.model.names import TopicName
+from anabranch.model.subscription_type import SubscriptionType
 from tests.support.in_memory.broker import BrokerWorld
 
 
