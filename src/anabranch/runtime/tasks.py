@@ -11,12 +11,31 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from anabranch.runtime.clock import Clock
+
 log = logging.getLogger(__name__)
+
+YIELD_SECONDS = 0.005
+"""Longest work of a `YieldBudget` user between two turns of the event loop."""
 
 
 async def give_way() -> None:
     """Let everybody else have a turn: for long work that rarely waits."""
     await asyncio.sleep(0)
+
+
+class YieldBudget:
+    """For long loops: gives the event loop a turn after every `YIELD_SECONDS` of work."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until = clock.monotonic() + YIELD_SECONDS
+
+    async def spend(self) -> None:
+        """To be called after each step."""
+        if self._clock.monotonic() >= self._until:
+            await self._clock.sleep(0)
+            self._until = self._clock.monotonic() + YIELD_SECONDS
 
 
 class TaskOwner:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.topic_registry.rate_meter import Meter
-from anabranch.broker.topic_registry.rate_sampler import Sampler, YieldBudget
+from anabranch.broker.topic_registry.rate_sampler import Sampler
 from anabranch.controller.segment_host import CursorStats, Rates, SegmentStats
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import YieldBudget
 
 LOOK_SECONDS = 2.5
 SHORT_SECONDS = 10.0
@@ -25,11 +26,11 @@ class SegmentRates:
         """For ever."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
-            breath = YieldBudget(self._clock)
+            budget = YieldBudget(self._clock)
             for topic in tuple(self._sampler.awake()):
                 if isinstance(topic, SegmentTopic):
                     self._look(topic)
-                    await breath.take()
+                    await budget.spend()
 
     def _look(self, topic: SegmentTopic) -> tuple[Rates, Rates]:
         book = self._sampler.look(topic)

@@ -8,10 +8,9 @@ from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.segment.segment_logs import SegmentLogs
 from anabranch.broker.segment_host.local_segments import LocalSegments
-from anabranch.broker.topic_registry.rate_sampler import YieldBudget
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.tasks import TaskOwner
+from anabranch.runtime.tasks import TaskOwner, YieldBudget
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +45,11 @@ class TombstoneSweeper:
 
     async def sweep(self, before_ms: int) -> int:
         """Those of our own segments; how many are gone."""
-        breath, count = YieldBudget(self._clock), 0
+        budget, count = YieldBudget(self._clock), 0
         for tenant in await self._catalog.tenants():
             for namespace in await self._catalog.namespaces(tenant):
                 for name in await self._logs.names(namespace):
-                    await breath.take()
+                    await budget.spend()
                     try:
                         count += await self._owner.forget(name, before_ms)
                     except ServedElsewhere:

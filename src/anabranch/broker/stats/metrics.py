@@ -18,9 +18,10 @@ from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import AnyTopic
-from anabranch.broker.topic_registry.rate_sampler import Sampler, YieldBudget
+from anabranch.broker.topic_registry.rate_sampler import Sampler
 from anabranch.controller.interface import ScalableTopics
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import YieldBudget
 
 ROWS_PER_PIECE = 500
 
@@ -134,11 +135,11 @@ class Metrics:
         self, topics: Sequence[AnyTopic], own: Callable[[], dict[str, float]], scalable: ScalableTopics | None = None
     ) -> AsyncIterator[bytes]:
         """The page in pieces; `own` tells the figures that only the caller knows."""
-        breath = YieldBudget(self._clock)
+        budget = YieldBudget(self._clock)
         gathered = _Gathered()
         for topic in topics:
             self._gather(topic, gathered)
-            await breath.take()
+            await budget.spend()
         yield self._of_broker(gathered, own()).encode()
         for group, rows in (
             (NAMESPACE, _namespace_rows(gathered.counts)),
@@ -151,7 +152,7 @@ class Metrics:
             for column, family in enumerate(group):
                 for text in _family(family, rows, column):
                     yield text.encode()
-                    await breath.take()
+                    await budget.spend()
 
     def _of_broker(self, gathered: _Gathered, own: dict[str, float]) -> str:
         where = labels(cluster=LOCAL_CLUSTER)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from anabranch.broker.errors import ConsumerAssignFailed
 from anabranch.protocol.keyhash import murmur3_32
@@ -43,14 +43,6 @@ class RoundRobin(Generic[T]):
                     self._turns[index] = (turn + step + 1) % count
                     return candidate
         return None
-
-
-class SlotOwners(Protocol[T]):
-    """Slot (0 … 65535) → owner."""
-
-    def reset(self, members: Sequence[tuple[str, T]]) -> None: ...
-
-    def owner(self, slot: int) -> T | None: ...
 
 
 class HashRing(Generic[T]):

@@ -403,9 +403,6 @@ class Subscription:
         if self._brake is not None:
             self._brake.close()
 
-    def unfence(self) -> None:
-        self._fenced = False
-
     def tell_end_of_topic(self, consumers: Iterable[Consumer] | None = None) -> None:
         """Terminated and everything acknowledged: say so to those who understand it."""
         for consumer in self.consumers if consumers is None else consumers:

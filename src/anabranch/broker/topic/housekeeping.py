@@ -6,18 +6,24 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from anabranch.broker.catalog.policies import Policies, QuotaPolicy
+from anabranch.broker.catalog.policies import QuotaPolicy
 from anabranch.broker.errors import QuotaExceeded, QuotaHold
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import Blocked, EvictOlderThan, EvictUpTo, judge_age, judge_size
-from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.protocol.entry import publish_time_of
 from anabranch.runtime.clock import Clock
 from anabranch.storage.topic.topic_log import TopicLog
 
+if TYPE_CHECKING:
+    from anabranch.broker.topic.topic import Topic
+
+log = logging.getLogger(__name__)
+
+LAST_USE = "last-use"  # name of the state blob
+READ_BYTES = 64 * 1024
 NOTED_MS = 60_000  # how exactly the last use of a subscription is written down
 
 
@@ -49,9 +55,6 @@ class LastUse:
     def unused(self, now_ms: int, minutes: int) -> list[str]:
         return [name for name, at in self._at_ms.items() if now_ms - at >= minutes * 60_000]
 
-    def at_ms(self, name: str) -> int:
-        return self._at_ms.get(name, 0)
-
     def changes(self) -> bytes | None:
         """What to write down; None while the last writing is close enough."""
         if self._at_ms.keys() == self._written.keys() and all(
@@ -62,26 +65,8 @@ class LastUse:
         return json.dumps(self._written).encode()
 
 
-log = logging.getLogger(__name__)
-
-LAST_USE = "last-use"  # name of the state blob
-READ_BYTES = 64 * 1024
-
-
-class KeptTopic(Protocol):
-    name: TopicName
-    policies: Policies
-
-    @property
-    def subscriptions(self) -> Mapping[str, Subscription]: ...
-
-    def close_producers(self) -> None: ...
-
-    async def unsubscribe(self, name: str, *, force: bool) -> None: ...
-
-
 class Housekeeping:
-    def __init__(self, topic: KeptTopic, topic_log: TopicLog, clock: Clock) -> None:
+    def __init__(self, topic: Topic, topic_log: TopicLog, clock: Clock) -> None:
         self._topic = topic
         self._log = topic_log
         self._clock = clock
@@ -99,9 +84,6 @@ class Housekeeping:
     @property
     def blocked(self) -> Blocked | None:
         return self._blocked
-
-    def last_use_ms(self, subscription: str) -> int:
-        return self._last_use.at_ms(subscription)
 
     def _durable(self) -> list[Subscription]:
         return [one for one in self._topic.subscriptions.values() if one.is_durable]

@@ -7,8 +7,8 @@ late. A topic is awake from what happens in it until a minute without anything h
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from anabranch.broker.subscription.consumer import Consumer, Departed
 from anabranch.broker.subscription.subscription import Subscription
@@ -19,17 +19,9 @@ from anabranch.broker.topic_registry.rate_meter import Meter
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import YieldBudget
 
 LOOK_SECONDS = 10.0
-PAUSE_SECONDS = 0.005  # work between two breaths of the event loop
-
-
-class Loaded(Protocol):
-    """What the sampler has to know of the loaded topics."""
-
-    def __len__(self) -> int: ...
-
-    def loaded(self, name: TopicName) -> Topic | NonPersistentTopic | None: ...
 
 
 @dataclass(slots=True)
@@ -60,19 +52,6 @@ class TopicSample:
         return not any(self.rates) and not any(any(one.rates) for one in self.subscriptions.values())
 
 
-class YieldBudget:
-    """Gives the loop back when a few milliseconds have been worked."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._until = clock.monotonic() + PAUSE_SECONDS
-
-    async def take(self) -> None:
-        if self._clock.monotonic() >= self._until:
-            await self._clock.sleep(0)
-            self._until = self._clock.monotonic() + PAUSE_SECONDS
-
-
 class Sampler:
     def __init__(self, clock: Clock, stirred: View[Topic | NonPersistentTopic]) -> None:
         self._clock = clock
@@ -80,16 +59,16 @@ class Sampler:
         self._awake: set[Topic | NonPersistentTopic] = set()
         self._books: dict[TopicName, TopicSample] = {}
 
-    async def run(self, topics: Loaded) -> None:
+    async def run(self, topics: Mapping[TopicName, Topic | NonPersistentTopic]) -> None:
         """For ever."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
-            breath = YieldBudget(self._clock)
+            budget = YieldBudget(self._clock)
             for topic in tuple(self.awake()):
                 # Quiet, and stirred at this very moment: it is noted, and awake again with the next question.
-                if topics.loaded(topic.name) is not topic or self.look(topic).is_quiet:
+                if topics.get(topic.name) is not topic or self.look(topic).is_quiet:
                     self._awake.discard(topic)
-                await breath.take()
+                await budget.spend()
             self._forget(topics)
 
     def awake(self) -> set[Topic | NonPersistentTopic]:
@@ -98,10 +77,10 @@ class Sampler:
         self._awake |= self._stirred.take()
         return self._awake
 
-    def _forget(self, topics: Loaded) -> None:
+    def _forget(self, topics: Mapping[TopicName, Topic | NonPersistentTopic]) -> None:
         """What is no longer loaded."""
         if len(self._books) > len(topics):
-            self._books = {name: book for name, book in self._books.items() if topics.loaded(name) is not None}
+            self._books = {name: book for name, book in self._books.items() if name in topics}
 
     def throughput(self, name: TopicName) -> float:
         """Bytes per second, in and out, as the last look found them."""

@@ -22,12 +22,12 @@ from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.activity import ActivityTracker
 from anabranch.broker.topic_registry.factory import AnyTopic, OpenLog, SegmentCreation, TopicFactory
-from anabranch.broker.topic_registry.rate_sampler import Sampler, YieldBudget
+from anabranch.broker.topic_registry.rate_sampler import Sampler
 from anabranch.broker.topic_registry.unloaded_scan import UnloadedTopicScan
 from anabranch.model.errors import AlreadyExists, BadName, Error, NotAllowed, NotFound, NotReady
 from anabranch.model.names import Domain, TopicName
 from anabranch.runtime.clock import Clock
-from anabranch.runtime.tasks import TaskOwner
+from anabranch.runtime.tasks import TaskOwner, YieldBudget
 from anabranch.storage.interface import Fenced
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class TopicRegistry:
     def start(self) -> None:
         self._tasks.spawn(self._sweep(), "sweep")
         self._tasks.spawn(self._patrol.run(), "patrol")
-        self._tasks.spawn(self.sampler.run(self), "sampler")
+        self._tasks.spawn(self.sampler.run(self._topics), "sampler")
 
     def names(self) -> list[TopicName]:
         """Of all that is loaded or just being opened."""
@@ -352,11 +352,11 @@ class TopicRegistry:
         """Close topics nobody uses, so that memory follows use and not history; let logs drop what is consumed."""
         while True:
             await self._clock.sleep(self._settings.sweep_seconds)
-            now, breath, stirred = self._clock.monotonic(), YieldBudget(self._clock), self._unswept.take()
+            now, budget, stirred = self._clock.monotonic(), YieldBudget(self._clock), self._unswept.take()
             for topic in self:
                 if topic.rests_until <= now or topic in stirred:
                     await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
-                    await breath.take()
+                    await budget.spend()
 
     def _rest(self, topic: AnyTopic) -> float:
         """Until when time alone gives the next sweeps nothing to do for it."""

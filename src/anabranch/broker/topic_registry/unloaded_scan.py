@@ -6,19 +6,56 @@ Which ones, and how many a round, is decided in `inactive`. Knows the catalog; m
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from anabranch.broker.catalog.catalog import Catalog
+from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.catalog.segment_policies import for_segments
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.placement import ServedElsewhere
 from anabranch.broker.segment.segment_logs import SegmentLogs
-from anabranch.broker.topic.inactive_topics import PATROL_SECONDS, Visits, needs_patrol
 from anabranch.model.errors import Error
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
+
+
+PATROL_SECONDS = 60.0
+WAKE_MAX = 100  # per round
+REVISIT_SECONDS = 600.0
+VISITS_MAX = 100_000
+
+
+def needs_patrol(policies: Policies) -> bool:
+    """Does time alone change something in this namespace's topics?"""
+    return bool(
+        policies.ttl_seconds
+        or policies.retention is not None
+        or policies.age_quota is not None
+        or policies.inactive is not None
+        or policies.subscription_expires_minutes
+    )
+
+
+class Visits:
+    """Which sleeping topics were woken when; bounded."""
+
+    def __init__(self) -> None:
+        self._at: dict[TopicName, float] = {}
+
+    def choose(self, sleeping: Iterable[TopicName], now: float) -> list[TopicName]:
+        chosen: list[TopicName] = []
+        for name in sleeping:
+            if len(chosen) >= WAKE_MAX:
+                break
+            if now - self._at.get(name, -REVISIT_SECONDS) >= REVISIT_SECONDS:
+                self._at.pop(name, None)
+                self._at[name] = now
+                chosen.append(name)
+        while len(self._at) > VISITS_MAX:
+            del self._at[next(iter(self._at))]
+        return chosen
 
 
 class UnloadedTopicScan:

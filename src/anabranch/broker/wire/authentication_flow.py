@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from anabranch.model.errors import Error
 from anabranch.protocol import replies
@@ -19,29 +19,19 @@ from anabranch.protocol.errors import BadCommand
 from anabranch.protocol.handshake import Peer
 from anabranch.protocol.server_errors import ServerError
 from anabranch.runtime.clock import Clock, Timer
-from anabranch.runtime.net import Buffer
-from anabranch.runtime.tasks import TaskOwner
 from anabranch.security.access_control import AccessControl
 from anabranch.security.authentication import Credentials, Identity, Unauthenticated
 
+if TYPE_CHECKING:
+    from anabranch.broker.wire.connection import Connection
+
 log = logging.getLogger(__name__)
-
-
-class AuthenticatingPeer(Protocol):
-    """What signing in asks of the connection it guards."""
-
-    address: str
-    tasks: TaskOwner
-
-    def send(self, *buffers: Buffer) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class AuthenticationFlow:
     def __init__(
         self,
-        door: AuthenticatingPeer,
+        connection: Connection,
         guard: AccessControl,
         clock: Clock,
         certificate_name: str | None,
@@ -49,7 +39,7 @@ class AuthenticationFlow:
     ) -> None:
         """`on_identified` opens the connection; it is called once, after the first success."""
         self.identity: Identity | None = None
-        self._door = door
+        self._connection = connection
         self._guard = guard
         self._clock = clock
         self._certificate_name = certificate_name
@@ -81,7 +71,7 @@ class AuthenticationFlow:
             self._timer = None
 
     def _start(self, credentials: Credentials) -> None:
-        self._door.tasks.spawn(self._check(credentials), "sign in")
+        self._connection.tasks.spawn(self._check(credentials), "sign in")
 
     async def _check(self, credentials: Credentials) -> None:
         try:
@@ -90,7 +80,7 @@ class AuthenticationFlow:
             self._refuse(error)
             return
         except Exception:  # a fault of ours must not leave a door half open
-            log.exception("signing in failed", extra={"peer": self._door.address})
+            log.exception("signing in failed", extra={"peer": self._connection.address})
             self._refuse(Unauthenticated("internal error"))
             return
         before = self.identity
@@ -115,7 +105,7 @@ class AuthenticationFlow:
             return
         method = self.identity.method if self.identity is not None else ""
         self._challenged = True
-        self._door.send(replies.auth_refresh(self._server_version, self._peer.protocol_version, method))
+        self._connection.send(replies.auth_refresh(self._server_version, self._peer.protocol_version, method))
         self._timer = self._clock.call_later(self._guard.refresh_seconds, self._not_refreshed)
 
     def _not_refreshed(self) -> None:
@@ -125,11 +115,11 @@ class AuthenticationFlow:
         log.warning(
             "sign-in refused",
             extra={
-                "peer": self._door.address,
+                "peer": self._connection.address,
                 "reason": error.reason,
                 "method": self._peer.auth_method[:32] if self._peer is not None else "",
             },
         )
         self.closed()
-        self._door.send(replies.error(NO_REQUEST, ServerError.AuthenticationError, error.reason))
-        self._door.close()
+        self._connection.send(replies.error(NO_REQUEST, ServerError.AuthenticationError, error.reason))
+        self._connection.close()

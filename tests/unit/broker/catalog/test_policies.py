@@ -23,16 +23,10 @@ from anabranch.broker.topic.backlog_quota import (
     judge_size,
     position_leaving,
 )
-from anabranch.broker.topic.inactive_topics import (
-    REVISIT_SECONDS,
-    WAKE_MAX,
-    Visits,
-    is_doomed,
-    is_eligible,
-    needs_patrol,
-)
+from anabranch.broker.topic.inactive_topics import is_doomed, is_eligible
 from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription
 from anabranch.broker.topic.topic import Topic
+from anabranch.broker.topic_registry.unloaded_scan import REVISIT_SECONDS, WAKE_MAX, Visits, needs_patrol
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position

@@ -8,8 +8,8 @@ from anabranch.broker.catalog.policies import InactiveRule, Policies, Retention
 from anabranch.broker.catalog.segment_policies import for_segments, segment_policies
 from anabranch.broker.segment_host.segment_stats import LOOK_SECONDS, SHORT_SAMPLES, SHORT_SECONDS
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.topic.inactive_topics import needs_patrol
 from anabranch.broker.topic_registry.rate_meter import Meter
+from anabranch.broker.topic_registry.unloaded_scan import needs_patrol
 from anabranch.node.settings.node import NodeSettings
 
 WEEK_MS = 7 * 24 * 3600 * 1000
