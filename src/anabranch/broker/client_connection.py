@@ -27,7 +27,7 @@ class ClientConnection(Protocol):
     async def is_alive(self) -> bool:
         """Ask by PING, with a deadline; a silent peer is closed on the way."""
 
-    def held(self, size: int) -> None:
+    def add_pending_bytes(self, size: int) -> None:
         """Bytes received for this connection's producers that are not durable yet changed by `size`."""
 
     def producer_closed(self, producer_id: int) -> None:

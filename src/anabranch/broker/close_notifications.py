@@ -11,38 +11,38 @@ from anabranch.protocol import replies
 
 
 class CloseNotifications:
-    def __init__(self, heir: Address | None) -> None:
-        """Without an heir they are told to look for themselves."""
-        self._url = None if heir is None else heir.service_url
-        self._url_tls = None if heir is None else heir.service_url_tls
-        self._unsaid: list[tuple[ClientConnection, bytes]] = []
+    def __init__(self, new_owner: Address | None) -> None:
+        """Without an new_owner they are told to look for themselves."""
+        self._url = None if new_owner is None else new_owner.service_url
+        self._url_tls = None if new_owner is None else new_owner.service_url_tls
+        self._frames: list[tuple[ClientConnection, bytes]] = []
 
     def __len__(self) -> int:
-        return len(self._unsaid)
+        return len(self._frames)
 
     def producer(self, peer: ClientConnection, producer_id: int) -> None:
-        self._unsaid.append((peer, replies.close_producer(producer_id, url=self._url, url_tls=self._url_tls)))
+        self._frames.append((peer, replies.close_producer(producer_id, url=self._url, url_tls=self._url_tls)))
 
     def consumer(self, peer: ClientConnection, consumer_id: int) -> None:
-        self._unsaid.append((peer, replies.close_consumer(consumer_id, url=self._url, url_tls=self._url_tls)))
+        self._frames.append((peer, replies.close_consumer(consumer_id, url=self._url, url_tls=self._url_tls)))
 
-    def say(self) -> None:
-        unsaid, self._unsaid = self._unsaid, []
-        for peer, frame in unsaid:
+    def send(self) -> None:
+        frames, self._frames = self._frames, []
+        for peer, frame in frames:
             if peer.is_open:
                 peer.send(frame)
 
 
-def tell_producer(farewell: CloseNotifications | None, peer: ClientConnection, producer_id: int) -> None:
+def notify_producer_closed(notifications: CloseNotifications | None, peer: ClientConnection, producer_id: int) -> None:
     """Now and to look for itself, or later and where to go."""
-    if farewell is None:
+    if notifications is None:
         peer.send(replies.close_producer(producer_id))
     else:
-        farewell.producer(peer, producer_id)
+        notifications.producer(peer, producer_id)
 
 
-def tell_consumer(farewell: CloseNotifications | None, peer: ClientConnection, consumer_id: int) -> None:
-    if farewell is None:
+def notify_consumer_closed(notifications: CloseNotifications | None, peer: ClientConnection, consumer_id: int) -> None:
+    if notifications is None:
         peer.send(replies.close_consumer(consumer_id))
     else:
-        farewell.consumer(peer, consumer_id)
+        notifications.consumer(peer, consumer_id)

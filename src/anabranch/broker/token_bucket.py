@@ -117,13 +117,13 @@ class SubscribeRates:
     def admits(self, label: str, now: float) -> bool:
         if not self._rate.is_limited:
             return True
-        throttle = self._known.pop(label, None) or RateLimiter(self._rate, now)
-        self._known[label] = throttle  # the latest is the last
+        limiter = self._known.pop(label, None) or RateLimiter(self._rate, now)
+        self._known[label] = limiter  # the latest is the last
         if len(self._known) > SUBSCRIBERS_MAX:
             del self._known[next(iter(self._known))]
-        if throttle.wait_seconds(now) > 0:
+        if limiter.wait_seconds(now) > 0:
             return False
-        throttle.take(1, 0)
+        limiter.take(1, 0)
         return True
 
 

@@ -105,18 +105,6 @@ def lookup_connect(request_id: int, url: str, *, url_tls: str | None = None, aut
     )
 
 
-def lookup_redirect(request_id: int, url: str, *, url_tls: str | None = None, authoritative: bool = False) -> bytes:
-    return _lookup(
-        pb.CommandLookupTopicResponse(
-            request_id=request_id,
-            brokerServiceUrl=url,
-            brokerServiceUrlTls=url_tls,
-            response=pb.CommandLookupTopicResponse.Redirect,
-            authoritative=authoritative,
-        )
-    )
-
-
 def lookup_failed(request_id: int, code: ServerError, text: str) -> bytes:
     return _lookup(
         pb.CommandLookupTopicResponse(

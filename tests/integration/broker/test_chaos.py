@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.topic.topic import Topic
 from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.node.node import Node
 from anabranch.protocol import pulsar_pb2 as pb
@@ -147,7 +148,8 @@ async def administrator(node: Node, dice: random.Random) -> None:
             case 1:
                 await services.topics.delete(topic.name, force=True)
             case 2:
-                await topic.set_deduplication(dice.random() < 0.5)
+                assert isinstance(topic, Topic)
+                await topic.deduplication.switch(dice.random() < 0.5)
             case 3:
                 await topic.unsubscribe("s", force=True)
 

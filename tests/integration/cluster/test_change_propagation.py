@@ -29,11 +29,11 @@ async def test_policies_changed_at_one_broker_count_at_the_other(tmp_path: Path,
     async with nodes(tmp_path, "b1", "b2", **more) as (one, two):
         name = topic_at(two)
         topic = await two.services.topics.get(name, create=True)
-        assert isinstance(topic, Topic) and not topic.deduplicates
+        assert isinstance(topic, Topic) and not topic.deduplication.is_on
         await one.services.catalog.change_policies("public/default", lambda known: replace(known, deduplication=True))
-        await until(lambda: topic.deduplicates)
+        await until(lambda: topic.deduplication.is_on)
         await one.services.catalog.change_policies("public/default", lambda known: replace(known, deduplication=False))
-        await until(lambda: not topic.deduplicates)
+        await until(lambda: not topic.deduplication.is_on)
 
 
 async def test_partitions_schemas_and_deletions_have_no_memory_of_their_own(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ class World:
     async def read(self, subscription: str, segment_id: int) -> None:
         """To its end."""
         topic = await self.segment(segment_id)
-        topic.subscriptions[subscription].pass_over(topic.log.last_position)
+        topic.subscriptions[subscription].skip_to(topic.log.last_position)
 
     async def split(self, segment_id: int) -> None:
         await self.admin.split(str(TOPIC), segment_id, 2, None, None)

@@ -537,7 +537,7 @@ async def test_graves_are_forgotten_after_a_while(node: Node) -> None:
     await host.ask(FencingToken(1, 20), Delete("op", HIGH))
     await host.ask(FencingToken(1, 20), Fence("op", replace(HIGH, name=TopicName.parse(f"{HIGH.name}9"))))
     store = services.catalog._store
-    logs = services.topics._maker.segments
+    logs = services.topics._factory.segments
     assert logs is not None
     owner = services.segments._owner  # type: ignore[union-attr]  # host_of has looked
     tombstones = TombstoneSweeper(services.catalog, logs, owner, services.clock)
@@ -569,14 +569,14 @@ async def test_a_namespaces_time_to_live_reaches_sleeping_segments(node: Node) -
     await host_of(node).ask(FencingToken(1, 20), Delete("op", HIGH))
     for name in (PARENT.name, LOW.name):
         await services.topics.close(name)
-    await services.topics._patrol.round()
+    await services.topics._unloaded_scan.round()
     assert services.topics.loaded(PARENT.name) is None  # nothing to do for it
     await services.catalog.change_policies(
         TOPIC.namespace_path, lambda known: replace(known, other={**known.other, "message_ttl_in_seconds": 7})
     )
-    await services.topics._patrol.round()
+    await services.topics._unloaded_scan.round()
     assert loaded(node).policies.ttl_seconds == 7
-    assert loaded(node, LOW.name).policies.retention == services.topics._maker.segments.retention  # type: ignore[union-attr]  # it serves them
+    assert loaded(node, LOW.name).policies.retention == services.topics._factory.segments.retention  # type: ignore[union-attr]  # it serves them
     assert services.topics.loaded(HIGH.name) is None  # a grave
 
 

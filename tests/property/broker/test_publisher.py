@@ -45,7 +45,7 @@ class Client:
 
     def reconnect(self) -> None:
         self.producer.closed = True
-        self.producer.drop_held()
+        self.producer.drop_pending()
         self.connect()
 
     def transmit(self, sequence: int) -> None:
@@ -82,7 +82,7 @@ async def run(steps: list[tuple[str, int, int]], deduplicates: bool, window: int
     def all_come_back() -> None:
         for client in clients:
             client.producer.closed = True
-            client.producer.drop_held()
+            client.producer.drop_pending()
 
     world.on_failed = all_come_back
     for action, pick, count in steps:
@@ -122,7 +122,7 @@ async def run(steps: list[tuple[str, int, int]], deduplicates: bool, window: int
         assert one.confirmed == set(range(one.next)), "everything got its receipt in the end"
         assert one.producer.is_idle
         assert not one.unanswered
-        assert one.peer.held_bytes == 0
+        assert one.peer.pending_bytes == 0
     if deduplicates:
         counts = [stored.count(sequence) for sequence in range(max(one.next for one in clients))]
         expected = [sum(sequence < one.next for one in clients) for sequence in range(len(counts))]

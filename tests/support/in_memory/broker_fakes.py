@@ -39,7 +39,7 @@ class RecordingPeer:
         self.is_open = True
         self.has_room = True
         self.answers_probes = True
-        self.held_bytes = 0
+        self.pending_bytes = 0
         self.closed_producers: list[int] = []
         self.closed_consumers: list[int] = []
         self._sent = bytearray()
@@ -67,8 +67,8 @@ class RecordingPeer:
     async def is_alive(self) -> bool:
         return self.is_open and self.answers_probes
 
-    def held(self, size: int) -> None:
-        self.held_bytes += size
+    def add_pending_bytes(self, size: int) -> None:
+        self.pending_bytes += size
 
     def producer_closed(self, producer_id: int) -> None:
         self.closed_producers.append(producer_id)

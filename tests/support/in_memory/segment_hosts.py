@@ -122,7 +122,7 @@ class BrokerWorld:
         at = topic.subscriptions[subscription].cursor.first_unacked()
         for _ in range(count - 1):
             at = topic.log.after(at)
-        topic.subscriptions[subscription].pass_over(at)
+        topic.subscriptions[subscription].skip_to(at)
 
     def exists(self, ref: SegmentRef) -> bool:
         return self.owning.services.topics.loaded(ref.name) is not None

@@ -93,11 +93,11 @@ class Line:
         self.gate: PublishRateLimiter | None = PublishRateLimiter(rate, self.clock, self.release)
 
     def publish(self, producer: Producer, sequence: int) -> None:
-        producer.held.append(send(producer, sequence))
+        producer.pending.append(send(producer, sequence))
         self.release(producer)
 
     def release(self, producer: Producer) -> None:
-        held = producer.held
+        held = producer.pending
         while held and (self.gate is None or self.gate.admits(held[0])):
             self.gone.append(held.popleft())
 

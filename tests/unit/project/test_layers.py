@@ -70,7 +70,6 @@ PENDING: dict[str, frozenset[str]] = {
     ),
     "siblings": frozenset(
         {
-            "broker",
             "controller",
         }
     ),

@@ -198,8 +198,6 @@ def test_replies_read_back() -> None:
     assert body.HasField("schema_version") and not body.HasField("topic_epoch") and not body.HasField("credit_messages")
     kind, body = parsed(replies.lookup_connect(2, "pulsar://h:1"))
     assert (kind, body.response, body.brokerServiceUrl, body.authoritative) == (24, 1, "pulsar://h:1", True)
-    kind, body = parsed(replies.lookup_redirect(2, "pulsar://h:1"))
-    assert (kind, body.HasField("response"), body.response) == (24, True, 0)
     kind, body = parsed(replies.lookup_failed(2, ServerError.TopicNotFound, "gone"))
     assert (kind, body.response, body.error) == (24, 2, 11)
     kind, body = parsed(replies.partitioned_metadata(2, 0))

@@ -172,7 +172,7 @@ class BrokersAdmin:
         """Look at all backlogs now instead of with the next sweep."""
         for topic in self._services().topics:
             if isinstance(topic, Topic):
-                await topic.check_quota()
+                await topic.housekeeping.check_quota()
 
 
 def _shown(one: BrokerFacts) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class LocalPeer:
     async def is_alive(self) -> bool:
         return True
 
-    def held(self, size: int) -> None:
+    def add_pending_bytes(self, size: int) -> None:
         """The caller posts a bounded number and waits: there is nothing to slow down."""
 
     def producer_closed(self, producer_id: int) -> None:

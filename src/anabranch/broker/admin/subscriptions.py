@@ -125,12 +125,12 @@ class SubscriptionAdmin:
         if count <= 0 or not cursor.backlog_entries:
             return
         if count >= cursor.backlog_entries:
-            one.pass_over(found.log.last_position)
+            one.skip_to(found.log.last_position)
         else:
             position = cursor.first_unacked()
             for _ in range(count - 1):
                 position = cursor.next_unacked(found.log.after(position))
-            one.pass_over(position)
+            one.skip_to(position)
         await one.flush()
 
     async def skip_all(self, topic: str, name: str) -> None:
@@ -140,7 +140,7 @@ class SubscriptionAdmin:
             await self.reach.each(parts, "skip_all", name=name)
             return
         found, one = await self._shelf.subscription(topic, name)
-        one.pass_over(found.log.last_position)
+        one.skip_to(found.log.last_position)
         await one.flush()
 
     async def reset_to_time(self, topic: str, name: str, publish_ms: int) -> None:

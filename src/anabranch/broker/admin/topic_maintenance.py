@@ -126,7 +126,7 @@ class TopicMaintenance:
             return
         one = await self._shelf.one(topic)
         for subscription in list(one.subscriptions.values()):
-            subscription.pass_over(one.log.last_position)
+            subscription.skip_to(one.log.last_position)
         await self.trim(topic)
 
     async def compact(self, topic: str) -> None:

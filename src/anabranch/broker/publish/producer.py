@@ -70,8 +70,8 @@ class Deferred:
 
 class Producer:
     __slots__ = (
-        "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "held", "grants_credits",
-        "connected_ms", "schema_version", "ancestors", "fencing_epoch", "told_from", "messages_in", "bytes_in",
+        "peer", "producer_id", "name", "partition", "epoch", "mode", "metadata", "window", "pending", "grants_credits",
+        "connected_ms", "schema_version", "ancestors", "fencing_epoch", "first_sequence_id", "messages_in", "bytes_in",
         "closed", "is_ready", "request_id", "_submitted", "_completed", "_deferred", "_on_idle",
     )  # fmt: skip
 
@@ -91,7 +91,7 @@ class Producer:
         connected_ms: int,
         schema_version: bytes = b"",
         fencing_epoch: int | None = None,
-        told_from: int | None = None,
+        first_sequence_id: int | None = None,
     ) -> None:
         self.peer = peer
         self.producer_id = producer_id
@@ -102,13 +102,15 @@ class Producer:
         self.mode = mode
         self.metadata = metadata
         self.window = window
-        self.held: deque[Publish] = deque()
+        self.pending: deque[Publish] = deque()
         self.grants_credits = grants_credits
         self.connected_ms = connected_ms
         self.schema_version = schema_version  # what its messages carry; empty without a schema
         self.ancestors: Sequence[AncestorSequence] = ()  # of the segment it was opened on: what they have of it
         self.fencing_epoch = fencing_epoch  # of two with one name, the one with the higher epoch is right
-        self.told_from = told_from  # the first sequence id it will send: ancestors that have that or later are told
+        self.first_sequence_id = (
+            first_sequence_id  # the first sequence id it will send: ancestors that have that or later are told
+        )
         self.messages_in = 0
         self.bytes_in = 0
         self.closed = False
@@ -121,7 +123,7 @@ class Producer:
     @property
     def is_idle(self) -> bool:
         """Everything it sent has been answered."""
-        return self._completed >= self._submitted and not self.held and not self._deferred
+        return self._completed >= self._submitted and not self.pending and not self._deferred
 
     def when_idle(self, call: Callable[[], None]) -> None:
         """A clean close answers what is in flight first; so does one that was fenced meanwhile."""
@@ -158,7 +160,7 @@ class Producer:
         self.bytes_in += size
         self.messages_in += messages
         self.window.give(size, messages)
-        self.peer.held(-size)
+        self.peer.add_pending_bytes(-size)
         if self.closed:
             self._completed += len(publishes)
         elif self._deferred:
@@ -176,24 +178,24 @@ class Producer:
     def failed(self, publish: Publish) -> None:
         self._completed += 1
         self.window.give(publish.size, publish.messages)
-        self.peer.held(-publish.size)
+        self.peer.add_pending_bytes(-publish.size)
         self._check_idle()
 
     def duplicate(self, publish: Publish) -> None:
         """Already there: a receipt without a position, in its turn."""
-        self.peer.held(-publish.size)
+        self.peer.add_pending_bytes(-publish.size)
         self._deferred.append(Deferred(self._submitted, self._receipt(publish, -1, -1)))
         self._answer_deferred()
 
-    def echo(self, publish: Publish) -> Deferred:
+    def in_flight_duplicate(self, publish: Publish) -> Deferred:
         """The same as something in flight (perhaps of another connection): keep its turn until that is settled."""
-        self._deferred.append(echo := Deferred(self._submitted, None))
-        return echo
+        self._deferred.append(deferred := Deferred(self._submitted, None))
+        return deferred
 
-    def echo_settled(self, echo: Deferred, publish: Publish, *, is_duplicate: bool) -> None:
+    def in_flight_duplicate_done(self, deferred: Deferred, publish: Publish, *, is_duplicate: bool) -> None:
         """Without the first copy there is no receipt: its producer was closed and its client will send again."""
-        self.peer.held(-publish.size)
-        echo.receipt = self._receipt(publish, -1, -1) if is_duplicate else b""
+        self.peer.add_pending_bytes(-publish.size)
+        deferred.receipt = self._receipt(publish, -1, -1) if is_duplicate else b""
         self._answer_deferred()
         self._check_idle()
 
@@ -232,13 +234,13 @@ class Producer:
         )
 
     def refuse(self, publish: Publish, code: ServerError, text: str) -> None:
-        self.peer.held(-publish.size)
+        self.peer.add_pending_bytes(-publish.size)
         self.peer.send(replies.send_error(self.producer_id, max(publish.sequence, publish.highest), code, text))
 
-    def drop_held(self) -> None:
+    def drop_pending(self) -> None:
         """The producer is closed: what waits here is neither stored nor answered any more."""
-        while self.held:
-            self.peer.held(-self.held.popleft().size)
+        while self.pending:
+            self.peer.add_pending_bytes(-self.pending.popleft().size)
         self._deferred.clear()
         self._check_idle()
 

@@ -89,6 +89,6 @@ class AccessTable(Generic[H]):
             self.exclusive = None
         if self.holders or not self.waiting:
             return None
-        heir = self.waiting.popleft()
-        self._take(heir, None, ())
-        return heir
+        waiting = self.waiting.popleft()
+        self._take(waiting, None, ())
+        return waiting

@@ -18,30 +18,30 @@ class PublishRateLimiter:
         """`release` lets a producer go on; it asks `admits` for each entry."""
         self._clock = clock
         self._release = release
-        self._throttle = RateLimiter(rate, clock.monotonic())
+        self._limiter = RateLimiter(rate, clock.monotonic())
         self._waiting: dict[Producer, None] = {}  # in the order in which they began to wait
         self._timer: Timer | None = None
 
     @property
     def rate(self) -> Rate:
-        return self._throttle.rate
+        return self._limiter.rate
 
     @property
     def times(self) -> int:
         """How often producers had to wait."""
-        return self._throttle.times
+        return self._limiter.times
 
     def admits(self, publish: Publish) -> bool:
         """May it go now? If not, its producer is told to go on later."""
         producer = publish.producer
-        wait = self._throttle.wait_seconds(self._clock.monotonic())
+        wait = self._limiter.wait_seconds(self._clock.monotonic())
         if wait > 0 or (self._waiting and producer not in self._waiting and self._timer is not None):
             if producer not in self._waiting:
-                self._throttle.times += 1
+                self._limiter.times += 1
                 self._waiting[producer] = None
             self._arm(wait)
             return False
-        self._throttle.take(publish.messages, publish.size)
+        self._limiter.take(publish.messages, publish.size)
         return True
 
     def _arm(self, seconds: float) -> None:

@@ -49,14 +49,14 @@ class Publisher:
         self._snapshot_entries = snapshot_entries
         self._since_snapshot = 0
         # Copies of what is in flight: (appends before it, publish, its turn among the receipts).
-        self._echoes: deque[tuple[int, Publish, Deferred]] = deque()
+        self._in_flight_duplicates: deque[tuple[int, Publish, Deferred]] = deque()
         self._appended = 0
         self._settled = 0
         self._now = now
         self._sample: tuple[int, float] | None = None if now is not None else NEVER  # the append, when it was made
         self.latencies = Latencies()
         self.sequences = sequences
-        self.gate: PublishRateLimiter | None = None  # a rate is set: entries come by `publish_limited`
+        self.rate_limiter: PublishRateLimiter | None = None  # a rate is set: entries come by `publish_limited`
         self.is_paused = False  # whatever comes waits in its producer's `held`
         self._noted: Position | None = None  # everything up to here is in `sequences`
         self.messages_in = 0
@@ -75,10 +75,10 @@ class Publisher:
             messages += count
             payloads.append(payload)
             counts.append(count)
-        producer.peer.held(size)
+        producer.peer.add_pending_bytes(size)
         window = producer.window
         is_plain = (
-            not producer.held
+            not producer.pending
             and not self.is_paused
             and window.bytes + size < window.bytes_max
             and window.messages + messages < window.messages_max
@@ -104,15 +104,15 @@ class Publisher:
     def _take(self, publish: Publish) -> None:
         """One by one, in order: appended, held until the window opens, or known already."""
         producer = publish.producer
-        if producer.held or self.is_paused or not producer.window.is_open:
-            producer.held.append(publish)
+        if producer.pending or self.is_paused or not producer.window.is_open:
+            producer.pending.append(publish)
         else:
             self._submit(publish, len(publish.payload))
 
     def publish_limited(self, publish: Publish) -> None:
         """As `publish`, where the rate may make it wait."""
-        publish.producer.peer.held(publish.size)
-        publish.producer.held.append(publish)
+        publish.producer.peer.add_pending_bytes(publish.size)
+        publish.producer.pending.append(publish)
         self.release(publish.producer)
 
     def _submit(self, publish: Publish, size: int) -> None:
@@ -141,7 +141,7 @@ class Publisher:
             producer.duplicate(publish)
             return False
         if verdict is Verdict.IN_FLIGHT:
-            self._echoes.append((self._appended, publish, producer.echo(publish)))
+            self._in_flight_duplicates.append((self._appended, publish, producer.in_flight_duplicate(publish)))
             return False
         if publish.is_last_chunk:
             sequences.push(producer.name, publish.last_sequence)
@@ -150,10 +150,10 @@ class Publisher:
     # -- the log answers, in append order
 
     def persisted(self, ledger: int, entry: int, contexts: Sequence[Publish]) -> None:
-        if self._echoes:  # they have their turn between the receipts
+        if self._in_flight_duplicates:  # they have their turn between the receipts
             for number, publish in enumerate(contexts, entry):
                 self._settle(ledger, number, (publish,))
-                self._answer_echoes()
+                self._answer_in_flight_duplicates()
         else:
             self._settle(ledger, entry, contexts)
         sample = self._sample
@@ -173,7 +173,7 @@ class Publisher:
             entry += len(own)
             self.bytes_in += size
             self.messages_in += messages
-            if producer.held:
+            if producer.pending:
                 self.release(producer)
         if sequences is not None:
             self._note_sequences(sequences, len(publishes), last)
@@ -187,21 +187,26 @@ class Publisher:
 
     def release(self, producer: Producer) -> None:
         """Go on with what it holds, as far as its window and the topic's rate allow."""
-        held, gate = producer.held, self.gate
+        pending, limiter = producer.pending, self.rate_limiter
         if self.is_paused:
             return
-        while held and producer.window.is_open and not producer.closed and (gate is None or gate.admits(held[0])):
-            publish = held.popleft()
+        while (
+            pending
+            and producer.window.is_open
+            and not producer.closed
+            and (limiter is None or limiter.admits(pending[0]))
+        ):
+            publish = pending.popleft()
             self._submit(publish, len(publish.payload))
 
-    def _answer_echoes(self) -> None:
-        echoes = self._echoes
-        while echoes and echoes[0][0] <= self._settled:
-            _, publish, echo = echoes.popleft()
+    def _answer_in_flight_duplicates(self) -> None:
+        duplicates = self._in_flight_duplicates
+        while duplicates and duplicates[0][0] <= self._settled:
+            _, publish, deferred = duplicates.popleft()
             sequences, producer = self.sequences, publish.producer
             # Deduplication may have been switched off meanwhile; the first copy is settled all the same.
             is_there = sequences is None or sequences.judge(producer.name, publish.last_sequence) is Verdict.DUPLICATE
-            producer.echo_settled(echo, publish, is_duplicate=is_there)
+            producer.in_flight_duplicate_done(deferred, publish, is_duplicate=is_there)
 
     def persist_failed(self, error: StorageError, context: Publish) -> None:
         self._settled += 1
@@ -209,8 +214,8 @@ class Publisher:
             self._sample = None if self._now is not None else NEVER
         context.producer.failed(context)
         self._lost(context, error)
-        if self._echoes:
-            self._answer_echoes()
+        if self._in_flight_duplicates:
+            self._answer_in_flight_duplicates()
 
     def _lost(self, publish: Publish, error: StorageError) -> None:
         if self.sequences is not None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from anabranch.broker.client_connection import ClientConnection
-from anabranch.broker.close_notifications import CloseNotifications, tell_consumer
+from anabranch.broker.close_notifications import CloseNotifications, notify_consumer_closed
 from anabranch.broker.errors import ConsumerBusy, ConsumerFenced, SubscriptionNotFound
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.sequence_ids import STATE, Sequences
@@ -95,7 +95,7 @@ class SegmentTopic(Topic):
         for publish in publishes:
             complaint = "" if proof.is_done else proof.check(publish.payload)
             if complaint:
-                producer.peer.held(publish.size)
+                producer.peer.add_pending_bytes(publish.size)
                 producer.refuse(publish, refusal_code(producer.peer.client_version), complaint)
             else:
                 taken.append(publish)
@@ -127,22 +127,22 @@ class SegmentTopic(Topic):
             state.sealed = SealNote(self._clock.now_ms(), operation, children)
             return state.identity()
 
-        self._publisher.is_paused = True
+        self.publisher.is_paused = True
         try:
             await self.log.terminate(ended)  # what is in flight is settled first, and answered
         except BaseException:
             state.sealed = None
-            self._publisher.is_paused = False
+            self.publisher.is_paused = False
             for producer in list(self.producers.values()):
-                self._publisher.release(producer)
+                self.publisher.release(producer)
             raise
-        self._publisher.is_paused = False
-        self._publisher.snapshot()
-        self._attendance.close_all(tell=self._tell_sealed)
+        self.publisher.is_paused = False
+        self.publisher.snapshot()
+        self.topic_producers.close_all(notify=self._tell_sealed)
         self._unproven.clear()
         for subscription in self.subscriptions.values():
             if not subscription.cursor.has_backlog:
-                subscription.tell_end_of_topic()
+                subscription.notify_end_of_topic()
         for subscription in self.subscriptions.values():
             subscription.on_moved = self._moved
         self._look_again(self.subscriptions)
@@ -151,12 +151,12 @@ class SegmentTopic(Topic):
         if producer.grants_credits and self.tell_sealed is not None:
             self.tell_sealed(producer, self)
             return
-        while producer.held:
-            producer.refuse(producer.held.popleft(), ServerError.TopicTerminatedError, "the segment is sealed")
+        while producer.pending:
+            producer.refuse(producer.pending.popleft(), ServerError.TopicTerminatedError, "the segment is sealed")
         producer.peer.send(replies.close_producer(producer.producer_id))
 
     def last_sequences(self) -> tuple[tuple[str, int], ...]:
-        return self._dedup.last_sequences()
+        return self.deduplication.last_sequences()
 
     # -- cursors
 
@@ -175,7 +175,7 @@ class SegmentTopic(Topic):
 
     async def add_cursors(self, specs: Iterable[CursorSpec]) -> None:
         """All with one durable write; cursors that exist stay where they are."""
-        async with self._table.changing:
+        async with self.topic_subscriptions.changing:
             self._check_open()
             wanted = [spec for spec in specs if spec.subscription not in self.subscriptions]
             starts = {
@@ -187,7 +187,7 @@ class SegmentTopic(Topic):
                     state.is_undecided, state.born_at = True, self.log.last_position
             self.save_segment_state()
             await self.log.create_cursors(starts)
-            self._table.adopt(starts)
+            self.topic_subscriptions.adopt(starts)
         if self.log.is_terminated:
             self._look_again(starts)
         for name in starts:
@@ -229,7 +229,7 @@ class SegmentTopic(Topic):
             if (include_unversioned or consumer.spec.grant is not None) and not self._admits(name, consumer.spec):
                 subscription.detach(consumer)
                 consumer.peer.consumer_closed(consumer.consumer_id)
-                tell_consumer(None, consumer.peer, consumer.consumer_id)
+                notify_consumer_closed(None, consumer.peer, consumer.consumer_id)
 
     def _admits(self, name: str, spec: ConsumerSpec) -> bool:
         state, grant = self.state.cursors.get(name), spec.grant
@@ -259,7 +259,7 @@ class SegmentTopic(Topic):
         """Behind the last entry. Consumers stay."""
         subscription = await self._movable(name)
         if not self.state.has_moved(name, operation):
-            subscription.pass_over(self.log.last_position)
+            subscription.skip_to(self.log.last_position)
             self.state.note_move(name, operation)
             self._moved(subscription)
         await self.flush_segment_state()
@@ -376,7 +376,7 @@ class SegmentTopic(Topic):
         passed = self.log.last_position if state.born_at is None else state.born_at
         state.is_undecided, state.born_at = False, None
         if not request.from_earliest:
-            subscription.pass_over(passed)  # what came since it was registered is its own, also on those not yet read
+            subscription.skip_to(passed)  # what came since it was registered is its own, also on those not yet read
             self._moved(subscription)
         await self.flush_segment_state()
 
@@ -420,9 +420,9 @@ class SegmentTopic(Topic):
     async def terminate(self) -> Position:
         raise NotAllowed(f"{self.name} is sealed by a split or merge of its topic, not by itself")
 
-    async def close(self, *, tell_clients: bool = True, farewell: CloseNotifications | None = None) -> None:
+    async def close(self, *, notify_clients: bool = True, notifications: CloseNotifications | None = None) -> None:
         self._let_go()
-        await super().close(tell_clients=tell_clients, farewell=farewell)
+        await super().close(notify_clients=notify_clients, notifications=notifications)
 
     async def _delete_log(self) -> None:
         self._let_go()

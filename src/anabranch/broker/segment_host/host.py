@@ -198,7 +198,9 @@ class ClusterSegmentHost:
         """Before a producer is let in: what its ancestors have of it, for peers of our own kind, and how keys go."""
         record, segment = await self._ancestors.topic(topic.name)
         if producer.grants_credits:
-            producer.ancestors = await self._ancestors.ancestors(record, segment, producer.name, producer.told_from)
+            producer.ancestors = await self._ancestors.ancestors(
+                record, segment, producer.name, producer.first_sequence_id
+            )
         proof = self._ancestors.proof(record, segment)
         if proof is not None:
             topic.prove(producer, proof)

@@ -64,7 +64,7 @@ class SealNotifications:
             segment_sealed(
                 producer.producer_id,
                 note.operation,
-                topic.last_sequence(producer.name),
+                topic.deduplication.last_sequence(producer.name),
                 self.ready(topic.name),
                 [(one, at.service_url, at.service_url_tls) for one, at in addresses if at is not None],
             )

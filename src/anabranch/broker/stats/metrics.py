@@ -203,7 +203,7 @@ class Metrics:
         into.add(topic.name.namespace_path, values, is_rest=not has_rows)
         if has_rows:
             into.topics.append((where, values))
-            took = topic.latencies if isinstance(topic, Topic) else None
+            took = topic.publisher.latencies if isinstance(topic, Topic) else None
             if took is not None and took.count:
                 into.latencies.append((where, (*took.buckets, took.count, round(took.sum_ms, 3))))
 

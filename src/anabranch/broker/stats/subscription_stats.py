@@ -138,7 +138,7 @@ async def _stored(
         "nonContiguousDeletedMessagesRanges": subscription.cursor.state.holes,
         "subscriptionProperties": dict(subscription.cursor.properties),
         "dispatchThrottledMsgEventsBySubscriptionLimit": subscription.throttled_times,
-        "dispatchThrottledMsgEventsByTopicLimit": topic.dispatch_throttled_times,
+        "dispatchThrottledMsgEventsByTopicLimit": topic.rates.dispatch_times,
     }
 
 

@@ -69,7 +69,7 @@ async def topic_stats(
         "backlogQuotaLimitSize": policies.size_quota.limit if policies.size_quota is not None else -1,
         "backlogQuotaLimitTime": policies.age_quota.limit if policies.age_quota is not None else -1,
         "oldestBacklogMessageAgeSeconds": await _oldest_age(topic) if options.earliest_time else -1,
-        "publishRateLimitedTimes": topic.publish_rate_limited_times,
+        "publishRateLimitedTimes": topic.rates.publish_times,
         "earliestMsgPublishTimeInBacklogs": min((at for at in earliest if at), default=0),
         "publishers": []
         if options.exclude_publishers
@@ -87,7 +87,7 @@ async def topic_stats(
     }
     if isinstance(topic, NonPersistentTopic):
         return {**stats, "msgDropRate": sum(one["msgDropRate"] for one in subscriptions.values())}
-    return {**stats, "deduplicationStatus": "Enabled" if topic.deduplicates else "Disabled"}
+    return {**stats, "deduplicationStatus": "Enabled" if topic.deduplication.is_on else "Disabled"}
 
 
 def _compaction(topic: AnyTopic) -> dict[str, int]:
@@ -109,7 +109,7 @@ def _largest_backlog(topic: AnyTopic) -> int:
 
 async def _oldest_age(topic: AnyTopic) -> int:
     """Seconds; -1 without a backlog."""
-    age_ms = await topic.oldest_age_ms() if isinstance(topic, Topic) else -1
+    age_ms = await topic.housekeeping.oldest_age_ms() if isinstance(topic, Topic) else -1
     return age_ms // 1000 if age_ms >= 0 else -1
 
 

@@ -42,7 +42,7 @@ def ack_entry(
         consumer.messages_acked += settled.messages
 
 
-def pass_over(cursor: Cursor, dispatcher: Dispatcher | None, position: Position) -> None:
+def skip_to(cursor: Cursor, dispatcher: Dispatcher | None, position: Position) -> None:
     """Everything up to here counts as acknowledged, also what consumers hold; they stay."""
     cursor.ack_cumulative(position)
     mark = cursor.mark_delete
@@ -51,7 +51,7 @@ def pass_over(cursor: Cursor, dispatcher: Dispatcher | None, position: Position)
             _settle(dispatcher, consumer, held)
 
 
-def pass_removed(cursor: Cursor, dispatcher: SingleDispatcher, consumer: Consumer, horizon: Position) -> None:
+def skip_removed(cursor: Cursor, dispatcher: SingleDispatcher, consumer: Consumer, horizon: Position) -> None:
     """Nobody acknowledges what compaction removed (up to `horizon`): it is passed when everything delivered around it
     is settled."""
     if consumer.lost_track:

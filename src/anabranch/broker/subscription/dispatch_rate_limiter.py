@@ -24,8 +24,8 @@ def first_entries(entries: list[StoredEntry], messages_max: int) -> list[StoredE
 
 
 class DispatchRateLimiter:
-    def __init__(self, throttles: Sequence[RateLimiter], clock: Clock, resume: Callable[[], None]) -> None:
-        self.throttles = tuple(throttles)
+    def __init__(self, limiters: Sequence[RateLimiter], clock: Clock, resume: Callable[[], None]) -> None:
+        self.limiters = tuple(limiters)
         self._clock = clock
         self._resume = resume
         self._timer: Timer | None = None
@@ -35,20 +35,20 @@ class DispatchRateLimiter:
     def charge(self, messages_out: int, bytes_out: int) -> None:
         """The subscription's totals by now; the first call only sets the mark."""
         if self._messages is not None and messages_out > self._messages:
-            for throttle in self.throttles:
-                throttle.take(messages_out - self._messages, bytes_out - self._bytes)
+            for limiter in self.limiters:
+                limiter.take(messages_out - self._messages, bytes_out - self._bytes)
         self._messages, self._bytes = messages_out, bytes_out
 
     def allowance(self) -> Allowance | None:
         """What may be read now; None: nothing, `resume` is called when there is."""
         now = self._clock.monotonic()
         allowed, wait = UNLIMITED, 0.0
-        for throttle in self.throttles:
-            short = throttle.wait_seconds(now)
+        for limiter in self.limiters:
+            short = limiter.wait_seconds(now)
             if short > 0 and self._timer is None:
-                throttle.times += 1
+                limiter.times += 1
             wait = max(wait, short)
-            allowed = allowed.both(throttle.allowance())
+            allowed = allowed.both(limiter.allowance())
         if wait <= 0:
             return allowed
         if self._timer is None:

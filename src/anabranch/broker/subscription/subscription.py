@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from anabranch.broker.catalog.policies import Policies
-from anabranch.broker.close_notifications import CloseNotifications, tell_consumer
+from anabranch.broker.close_notifications import CloseNotifications, notify_consumer_closed
 from anabranch.broker.errors import ConsumerBusy, TopicFenced
 from anabranch.broker.settings import BrokerSettings
-from anabranch.broker.subscription.acknowledgement import Ack, ack_entry, pass_over, pass_removed
+from anabranch.broker.subscription.acknowledgement import Ack, ack_entry, skip_removed, skip_to
 from anabranch.broker.subscription.compacted_cursor import CompactedAcks
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed
 from anabranch.broker.subscription.delayed_delivery import DelayAlarm, DelayedEntries
@@ -53,11 +53,11 @@ class Subscription:
         settings: BrokerSettings,
         clock: Clock,
         tasks: TaskOwner,
-        stir: Callable[[], None],
+        mark_active: Callable[[], None],
     ) -> None:
         """`stir` is told whenever something may be delivered, acknowledged or moved."""
         self.name = name
-        self._stir = stir
+        self._mark_active = mark_active
         self.cursor = cursor
         self.type: SubscriptionType | None = None
         self.departed = Departed()
@@ -78,8 +78,8 @@ class Subscription:
         self._delays = True
         self._reader = SubscriptionReader(topic, tasks, settings.read_bytes)
         self._unacked_max = settings.unacked_per_subscription_max
-        self._throttle: RateLimiter | None = None  # of this subscription alone
-        self._brake: DispatchRateLimiter | None = None
+        self._own_limiter: RateLimiter | None = None  # of this subscription alone
+        self._rate_limiter: DispatchRateLimiter | None = None
 
     def apply(self, policies: Policies, shared: RateLimiter | None = None) -> None:
         """Counts for consumers that are attached, too. `shared`: the limit of the whole topic."""
@@ -96,30 +96,30 @@ class Subscription:
 
     def _set_rates(self, own: Rate, shared: RateLimiter | None) -> None:
         if not own.is_limited:
-            self._throttle = None
-        elif self._throttle is None or self._throttle.rate != own:
-            self._throttle = RateLimiter(own, self._clock.monotonic())
-        throttles = tuple(one for one in (self._throttle, shared) if one is not None)
-        if self._brake is not None:
-            if self._brake.throttles == throttles:
+            self._own_limiter = None
+        elif self._own_limiter is None or self._own_limiter.rate != own:
+            self._own_limiter = RateLimiter(own, self._clock.monotonic())
+        limiters = tuple(one for one in (self._own_limiter, shared) if one is not None)
+        if self._rate_limiter is not None:
+            if self._rate_limiter.limiters == limiters:
                 return
-            self._brake.close()
+            self._rate_limiter.close()
         self._reader.limit(None, None)
-        self._brake = DispatchRateLimiter(throttles, self._clock, self.pump) if throttles else None
+        self._rate_limiter = DispatchRateLimiter(limiters, self._clock, self.pump) if limiters else None
 
     @property
     def throttled_times(self) -> int:
         """How often delivery waited for this subscription's own rate."""
-        return 0 if self._throttle is None else self._throttle.times
+        return 0 if self._own_limiter is None else self._own_limiter.times
 
-    def _may_read(self, brake: DispatchRateLimiter) -> bool:
+    def _may_read(self, limiter: DispatchRateLimiter) -> bool:
         """Charge what was delivered; how large the next read may be."""
         consumers, departed = self.consumers, self.departed
-        brake.charge(
+        limiter.charge(
             departed.messages_out + sum(one.messages_out for one in consumers),
             departed.bytes_out + sum(one.bytes_out for one in consumers),
         )
-        allowed = brake.allowance()
+        allowed = limiter.allowance()
         if allowed is None:
             return False
         self._reader.limit(allowed.messages, allowed.bytes)
@@ -176,7 +176,7 @@ class Subscription:
         before = self.active_consumer
         self._dispatcher.join(consumer)
         if spec.type is SubscriptionType.FAILOVER:
-            self._tell_active(before, consumer)
+            self._notify_active(before, consumer)
 
     def _make_dispatcher(self, spec: ConsumerSpec) -> Dispatcher:
         settings = self._settings
@@ -215,24 +215,24 @@ class Subscription:
             self._reader.forget()
         self.departed.add(consumer)
         if self.type is SubscriptionType.FAILOVER:
-            self._tell_active(before, None)
+            self._notify_active(before, None)
         self.pump()
 
-    def _tell_active(self, before: Consumer | None, joined: Consumer | None) -> None:
+    def _notify_active(self, before: Consumer | None, joined: Consumer | None) -> None:
         active = self.active_consumer
         for consumer in self.consumers:
             if (active is not before or consumer is joined) and consumer.peer.protocol_version >= 12:
                 consumer.peer.send(replies.active_consumer_change(consumer.consumer_id, consumer is active))
 
-    def close_consumers(self, farewell: CloseNotifications | None = None) -> None:
-        """Tell every consumer to come back later (to wherever lookup says then, or the farewell)."""
+    def close_consumers(self, notifications: CloseNotifications | None = None) -> None:
+        """Tell every consumer to come back later (to wherever lookup says then, or the notifications)."""
         consumers, self._dispatcher = list(self.consumers), None
         self._reader.forget()
         for consumer in consumers:
             consumer.closed = True
             self.departed.add(consumer)
             consumer.peer.consumer_closed(consumer.consumer_id)
-            tell_consumer(farewell, consumer.peer, consumer.consumer_id)
+            notify_consumer_closed(notifications, consumer.peer, consumer.consumer_id)
 
     # -- delivery
 
@@ -242,16 +242,16 @@ class Subscription:
 
     def pump(self) -> None:
         """Deliver whatever can be delivered now; starts at most one read of the disk."""
-        self._stir()
+        self._mark_active()
         dispatcher = self._dispatcher
         if dispatcher is None or self._reading or self._pumping or self._fenced:
             return
         self._pumping = True
-        brake, reads_max = self._brake, self._reader.resident_reads + STEP_READS
+        limiter, reads_max = self._rate_limiter, self._reader.resident_reads + STEP_READS
         try:
-            if brake is None or self._may_read(brake):
+            if limiter is None or self._may_read(limiter):
                 dispatcher.drain()
-            while (brake is None or self._may_read(brake)) and (want := dispatcher.wants()) is not None:
+            while (limiter is None or self._may_read(limiter)) and (want := dispatcher.wants()) is not None:
                 entries = self._reader.read_cached(want)
                 if entries is None:
                     self._reading = True
@@ -259,7 +259,7 @@ class Subscription:
                     break
                 if not entries and isinstance(want, ReadForward):
                     break
-                dispatcher.offer(want, entries if brake is None else self._within(want, entries))
+                dispatcher.offer(want, entries if limiter is None else self._within(want, entries))
                 if self._reader.resident_reads >= reads_max:
                     self._clock.call_later(0.0, self.pump)
                     break
@@ -285,7 +285,7 @@ class Subscription:
             await self._clock.sleep(READ_RETRY_SECONDS)
         else:
             if dispatcher is self._dispatcher and generation == dispatcher.generation:
-                dispatcher.offer(want, entries if self._brake is None else self._within(want, entries))
+                dispatcher.offer(want, entries if self._rate_limiter is None else self._within(want, entries))
             # else rewound meanwhile: the entries will be met again on the way forward
         finally:
             self._reading = False
@@ -309,7 +309,7 @@ class Subscription:
         """Individual acknowledgements. Positions that were never written are ignored: a cursor must not run ahead."""
         if consumer.closed:
             return  # what it held is somebody else's concern now
-        self._stir()
+        self._mark_active()
         last, cursor, dispatcher = self._topic.log.last_position, self.cursor, self._dispatcher
         for position, words, batch_size in acks:
             if EARLIEST < position <= last and position.entry >= 0 and len(words) <= ACK_WORDS_MAX:
@@ -320,12 +320,12 @@ class Subscription:
             self.pump()
         elif self._reader.reads_compacted and isinstance(dispatcher, SingleDispatcher):
             if (view := self._topic.log.compacted) is not None:
-                pass_removed(cursor, dispatcher, consumer, view.horizon)
+                skip_removed(cursor, dispatcher, consumer, view.horizon)
 
     def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
         if consumer.closed or self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             return
-        self._stir()
+        self._mark_active()
         last = self._topic.log.last_position
         if position == LATEST or position > last:
             position, words = last, ()
@@ -349,19 +349,19 @@ class Subscription:
         return self.cursor.mark_delete
 
     def expire_up_to(self, position: Position) -> int:
-        """Like `pass_over`, for want of time or room."""
-        expired = self.pass_over(position)
+        """Like `skip_to`, for want of time or room."""
+        expired = self.skip_to(position)
         if expired:
             self.entries_expired += expired
             self.last_expired_ms = self._clock.now_ms()
         return expired
 
-    def pass_over(self, position: Position) -> int:
+    def skip_to(self, position: Position) -> int:
         """Whatever is not acknowledged up to here counts as acknowledged; how many entries that was. Consumers stay."""
         if position <= self.cursor.mark_delete:
             return 0
         before = self.cursor.backlog_entries
-        pass_over(self.cursor, self._dispatcher, position)
+        skip_to(self.cursor, self._dispatcher, position)
         if self.on_moved is not None:
             self.on_moved(self)
         self.pump()
@@ -384,7 +384,7 @@ class Subscription:
         self._fenced = True
         try:
             self.close_consumers()
-            self._stir()
+            self._mark_active()
             self.cursor.seek(next_to_read)
             if words:
                 self.cursor.ack(next_to_read, 0, words, 0)
@@ -394,16 +394,16 @@ class Subscription:
         finally:
             self._fenced = False
 
-    def fence(self, farewell: CloseNotifications | None = None) -> None:
+    def fence(self, notifications: CloseNotifications | None = None) -> None:
         """No consumer may come in any more; those attached are told to go."""
-        self._stir()
+        self._mark_active()
         self._fenced = True
-        self.close_consumers(farewell)
+        self.close_consumers(notifications)
         self._alarm.stop()
-        if self._brake is not None:
-            self._brake.close()
+        if self._rate_limiter is not None:
+            self._rate_limiter.close()
 
-    def tell_end_of_topic(self, consumers: Iterable[Consumer] | None = None) -> None:
+    def notify_end_of_topic(self, consumers: Iterable[Consumer] | None = None) -> None:
         """Terminated and everything acknowledged: say so to those who understand it."""
         for consumer in self.consumers if consumers is None else consumers:
             if consumer.peer.knows_end_of_topic and consumer.peer.protocol_version >= 9:

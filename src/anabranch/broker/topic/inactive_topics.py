@@ -9,7 +9,7 @@ from __future__ import annotations
 from anabranch.broker.catalog.policies import DeleteMode, InactiveRule
 
 
-def is_doomed(rule: InactiveRule | None, idle_seconds: float, subscriptions: int, is_caught_up: bool) -> bool:
+def should_delete(rule: InactiveRule | None, idle_seconds: float, subscriptions: int, is_caught_up: bool) -> bool:
     """Is a topic without producers and consumers to be deleted now?"""
     return is_eligible(rule, subscriptions, is_caught_up) and rule is not None and idle_seconds >= rule.seconds
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from anabranch.broker.catalog.policies import Policies
 from anabranch.broker.client_connection import ClientConnection
-from anabranch.broker.close_notifications import CloseNotifications, tell_consumer, tell_producer
+from anabranch.broker.close_notifications import CloseNotifications, notify_consumer_closed, notify_producer_closed
 from anabranch.broker.errors import ConsumerBusy, ProducerFenced, SubscriptionNotFound, TopicFenced
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.producer_access import AccessTable, Admission
@@ -22,7 +22,7 @@ from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Depar
 from anabranch.broker.subscription.consumer_selectors import HashRing, RoundRobin, StickyRanges, failover_active
 from anabranch.broker.subscription.entry_metadata import slot_of
 from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription
-from anabranch.broker.topic.takeover import settle_exclusive, settle_name
+from anabranch.broker.topic.takeover import free_exclusive_subscription, free_producer_name
 from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.names import TopicName
@@ -35,9 +35,9 @@ from anabranch.storage.topic.topic_log import StoredEntry
 
 
 class MemorySubscription:
-    def __init__(self, name: str, spec: ConsumerSpec, partition: int, stir: Callable[[], None]) -> None:
+    def __init__(self, name: str, spec: ConsumerSpec, partition: int, mark_active: Callable[[], None]) -> None:
         self.name = name
-        self._stir = stir
+        self._mark_active = mark_active
         self.type = spec.type
         self.consumers: list[Consumer] = []
         self.departed = Departed()
@@ -58,7 +58,7 @@ class MemorySubscription:
         before = self._active()
         self.consumers.append(consumer)
         self._changed()
-        self._tell_active(before, consumer)
+        self._notify_active(before, consumer)
 
     def detach(self, consumer: Consumer) -> None:
         consumer.closed = True
@@ -69,9 +69,9 @@ class MemorySubscription:
             if self._ranges is not None:
                 self._ranges.leave(consumer)
             self._changed()
-            self._tell_active(before, None)
+            self._notify_active(before, None)
 
-    def _tell_active(self, before: Consumer | None, joined: Consumer | None) -> None:
+    def _notify_active(self, before: Consumer | None, joined: Consumer | None) -> None:
         if self.type is SubscriptionType.FAILOVER:
             active = self._active()
             for member in self.consumers:
@@ -109,11 +109,11 @@ class MemorySubscription:
         """Nothing waits here."""
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack]) -> None:
-        self._stir()
+        self._mark_active()
         consumer.messages_acked += sum(1 for _ in acks)
 
     def ack_cumulative(self, consumer: Consumer, position: Position, words: tuple[int, ...]) -> None:
-        self._stir()
+        self._mark_active()
         consumer.messages_acked += 1
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
@@ -151,38 +151,38 @@ class MemorySubscription:
 
 class NonPersistentTopic:
     def __init__(
-        self, name: TopicName, *, settings: BrokerSettings, clock: Clock, stir: Callable[[NonPersistentTopic], None]
+        self,
+        name: TopicName,
+        *,
+        settings: BrokerSettings,
+        clock: Clock,
+        mark_active: Callable[[NonPersistentTopic], None],
     ) -> None:
         """`stir` is told whenever something happens in it."""
         self.name = name
         self.rests_until = 0.0  # nothing to do for a sweep before (`clock.monotonic`), unless it is stirred
-        self._stir = partial(stir, self)
+        self._mark_active = partial(mark_active, self)
         self.subscriptions: dict[str, MemorySubscription] = {}
         self.producers: dict[str, Producer] = {}
         self.used_at = clock.monotonic()
         self.messages_in = 0
         self.bytes_in = 0
-        self.deduplicates = False
         self._settings = settings
         self._clock = clock
         self._access: AccessTable[Producer] = AccessTable()
         self._next = 0
         self._fenced = False
-        self._gate: PublishRateLimiter | None = None
-        self._rates = TopicRates(clock, self._release, self._gated)
+        self._publish_limiter: PublishRateLimiter | None = None
+        self.rates = TopicRates(clock, self._release, self._set_publish_limiter)
         self.policies = Policies.of({}, settings)
 
     async def apply(self, policies: Policies) -> None:
         """Limits of producers and consumers, types and rates; nothing is stored, so the rest has no meaning."""
         self.policies = policies
-        self._rates.apply(policies)
+        self.rates.apply(policies)
 
-    def _gated(self, gate: PublishRateLimiter | None) -> None:
-        self._gate = gate
-
-    @property
-    def publish_rate_limited_times(self) -> int:
-        return self._rates.publish_times
+    def _set_publish_limiter(self, limiter: PublishRateLimiter | None) -> None:
+        self._publish_limiter = limiter
 
     @property
     def partition(self) -> int:
@@ -205,18 +205,12 @@ class NonPersistentTopic:
             raise TopicFenced(f"{self.name} is being closed")
         self.used_at = self._clock.monotonic()
 
-    def last_sequence(self, producer_name: str) -> int:
-        return -1
-
     def last_of(self, producer_name: str) -> Last:
         return Last()
 
-    async def set_deduplication(self, enabled: bool) -> None:
-        """Nothing is kept, so nothing can be compared."""
-
     async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
         self._check_open()
-        await settle_name(self.producers, producer, self.remove_producer)
+        await free_producer_name(self.producers, producer, self.remove_producer)
         self._check_open()
         check_producer(self.policies, len(self.producers), self.name)
         admission = self._access.admit(producer, producer.mode, known_epoch)
@@ -228,29 +222,34 @@ class NonPersistentTopic:
 
     def remove_producer(self, producer: Producer) -> None:
         producer.closed = True
-        producer.drop_held()
+        producer.drop_pending()
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
         self._leaves()
-        heir = self._access.leave(producer)
-        if heir is not None and not heir.closed:
-            heir.is_ready = True
-            heir.peer.send(
+        waiting = self._access.leave(producer)
+        if waiting is not None and not waiting.closed:
+            waiting.is_ready = True
+            waiting.peer.send(
                 replies.producer_success(
-                    heir.request_id, heir.name, schema_version=heir.schema_version, topic_epoch=self._access.epoch
+                    waiting.request_id,
+                    waiting.name,
+                    schema_version=waiting.schema_version,
+                    topic_epoch=self._access.epoch,
                 )
             )
 
     def _leaves(self) -> None:
         """Somebody; perhaps the last one."""
         self.used_at = self._clock.monotonic()
-        self._stir()
+        self._mark_active()
 
-    def _close_producer(self, producer: Producer, reason: Error, farewell: CloseNotifications | None = None) -> None:
+    def _close_producer(
+        self, producer: Producer, reason: Error, notifications: CloseNotifications | None = None
+    ) -> None:
         producer.closed = True
-        producer.drop_held()
+        producer.drop_pending()
         if producer.is_ready:
-            tell_producer(farewell, producer.peer, producer.producer_id)
+            notify_producer_closed(notifications, producer.peer, producer.producer_id)
         else:
             producer.peer.send(replies.error(producer.request_id, server_error(reason), reason.reason))
         producer.peer.producer_closed(producer.producer_id)
@@ -261,23 +260,23 @@ class NonPersistentTopic:
             self.publish(publish)
 
     def publish(self, publish: Publish) -> None:
-        publish.producer.peer.held(publish.size)
-        if self._gate is None and not publish.producer.held:
+        publish.producer.peer.add_pending_bytes(publish.size)
+        if self._publish_limiter is None and not publish.producer.pending:
             self._hand_out(publish)
         else:
-            publish.producer.held.append(publish)
+            publish.producer.pending.append(publish)
             self._release(publish.producer)
 
     def _release(self, producer: Producer) -> None:
-        held, gate = producer.held, self._gate
-        while held and not producer.closed and (gate is None or gate.admits(held[0])):
-            self._hand_out(held.popleft())
+        pending, limiter = producer.pending, self._publish_limiter
+        while pending and not producer.closed and (limiter is None or limiter.admits(pending[0])):
+            self._hand_out(pending.popleft())
 
     def _hand_out(self, publish: Publish) -> None:
         position = Position(0, self._next)
         self._next += 1
         producer = publish.producer
-        self._stir()
+        self._mark_active()
         producer.submitted(publish.size, publish.messages)
         self.messages_in += publish.messages
         self.bytes_in += publish.size
@@ -289,16 +288,16 @@ class NonPersistentTopic:
     async def subscribe(self, request: SubscribeRequest, peer: ClientConnection) -> tuple[MemorySubscription, Consumer]:
         self._check_open()
         check_subscription(self.policies, request.spec.type, None, self.name)
-        self._rates.check_subscribe(peer, request.spec)
+        self.rates.check_subscribe(peer, request.spec)
         existing = self.subscriptions.get(request.name)
         if existing is not None and request.spec.type is SubscriptionType.EXCLUSIVE:
-            await settle_exclusive(existing.consumers, peer, lambda old: self.detach(existing, old))
+            await free_exclusive_subscription(existing.consumers, peer, lambda old: self.detach(existing, old))
             self._check_open()
         subscription = self.subscriptions.get(request.name)
         if subscription is None or (not subscription.consumers and subscription.type is not request.spec.type):
             if subscription is None:
                 check_subscription(self.policies, None, len(self.subscriptions), self.name)
-            subscription = MemorySubscription(request.name, request.spec, self.partition, self._stir)
+            subscription = MemorySubscription(request.name, request.spec, self.partition, self._mark_active)
         attached = sum(len(one.consumers) for one in self.subscriptions.values())
         check_consumer(self.policies, attached, len(subscription.consumers), self.name)
         consumer = Consumer(peer, request.spec, 0, self._clock.now_ms())
@@ -328,15 +327,15 @@ class NonPersistentTopic:
     async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
         return (Position(0, self._next - 1) if self._next else EARLIEST), -1
 
-    async def close(self, *, tell_clients: bool = True, farewell: CloseNotifications | None = None) -> None:
+    async def close(self, *, notify_clients: bool = True, notifications: CloseNotifications | None = None) -> None:
         self._fenced = True
-        self._rates.stop()
+        self.rates.stop()
         for producer in list(self.producers.values()):
-            if tell_clients:
-                self._close_producer(producer, TopicFenced(f"{self.name} is being closed"), farewell)
+            if notify_clients:
+                self._close_producer(producer, TopicFenced(f"{self.name} is being closed"), notifications)
         for subscription in self.subscriptions.values():
             for consumer in list(subscription.consumers):
-                tell_consumer(farewell, consumer.peer, consumer.consumer_id)
+                notify_consumer_closed(notifications, consumer.peer, consumer.consumer_id)
                 consumer.peer.consumer_closed(consumer.consumer_id)
                 subscription.detach(consumer)
 

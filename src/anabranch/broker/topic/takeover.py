@@ -18,10 +18,10 @@ from anabranch.broker.subscription.consumer import Consumer
 from anabranch.model.errors import NotReady
 from anabranch.protocol import replies
 
-SETTLING_SECONDS = 30.0
+IDLE_SECONDS = 30.0
 
 
-async def settle_name(
+async def free_producer_name(
     producers: Mapping[str, Producer], newcomer: Producer, remove: Callable[[Producer], None]
 ) -> None:
     """Returns when the newcomer's name is free; raises ProducerBusy when a living producer has it."""
@@ -30,7 +30,7 @@ async def settle_name(
             old.peer.send(replies.close_producer(old.producer_id))
             old.peer.producer_closed(old.producer_id)
             remove(old)
-            await _settled(old)
+            await _wait_idle(old)
             continue
         same = old.peer is newcomer.peer and old.producer_id == newcomer.producer_id
         if same and old.epoch < newcomer.epoch:
@@ -41,13 +41,13 @@ async def settle_name(
             remove(old)
 
 
-async def _settled(old: Producer) -> None:
+async def _wait_idle(old: Producer) -> None:
     """What it has handed to the log already still becomes durable. The newcomer, whose entries may be cut otherwise,
     must not be told of its last sequence id before that."""
     done = asyncio.get_running_loop().create_future()
     old.when_idle(lambda: None if done.done() else done.set_result(None))
     try:
-        async with asyncio.timeout(SETTLING_SECONDS):
+        async with asyncio.timeout(IDLE_SECONDS):
             await done
     except TimeoutError:
         raise NotReady(f"what an earlier attempt of {old.name!r} has sent is not durable yet") from None
@@ -62,7 +62,7 @@ def _is_fenced_by(old: Producer, newcomer: Producer) -> bool:
     return newcomer.fencing_epoch > old.fencing_epoch
 
 
-async def settle_exclusive(
+async def free_exclusive_subscription(
     consumers: Iterable[Consumer], peer: ClientConnection, remove: Callable[[Consumer], None]
 ) -> None:
     """Returns when none of the consumers is left; raises ConsumerBusy when one of them lives."""

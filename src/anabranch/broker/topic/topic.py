@@ -14,7 +14,6 @@ from anabranch.broker.client_connection import ClientConnection
 from anabranch.broker.close_notifications import CloseNotifications
 from anabranch.broker.errors import SubscriptionNotFound, TopicFenced, TopicTerminated
 from anabranch.broker.publish.deduplication import Deduplication
-from anabranch.broker.publish.latency_histogram import Latencies
 from anabranch.broker.publish.producer import Producer, Publish
 from anabranch.broker.publish.producer_access import Admission
 from anabranch.broker.publish.publish_rate_limiter import PublishRateLimiter
@@ -26,7 +25,7 @@ from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.compaction import Compactor, Status
 from anabranch.broker.topic.housekeeping import Housekeeping
-from anabranch.broker.topic.inactive_topics import is_doomed, is_eligible
+from anabranch.broker.topic.inactive_topics import is_eligible, should_delete
 from anabranch.broker.topic.policy_limits import (
     check_consumer,
     check_producer,
@@ -34,7 +33,7 @@ from anabranch.broker.topic.policy_limits import (
     too_long_delay,
 )
 from anabranch.broker.topic.position_resolver import PositionResolver
-from anabranch.broker.topic.takeover import settle_exclusive, settle_name
+from anabranch.broker.topic.takeover import free_exclusive_subscription, free_producer_name
 from anabranch.broker.topic.topic_producers import TopicProducers
 from anabranch.broker.topic.topic_rate_limits import TopicRates
 from anabranch.broker.topic.topic_subscriptions import TopicSubscriptions
@@ -61,12 +60,12 @@ class Topic:
         clock: Clock,
         on_dirty: Callable[[Topic], None],
         check_writable: Callable[[], None],
-        stir: Callable[[Topic], None],
+        mark_active: Callable[[Topic], None],
     ) -> None:
         """`stir` is told whenever something happens in it, but for a publish: that is `on_dirty`."""
         self.name = name
         self.rests_until = 0.0  # nothing to do for a sweep before (`clock.monotonic`), unless it is stirred
-        self._stir = partial(stir, self)
+        self._mark_active = partial(mark_active, self)
         self.log = topic_log
         self.used_at = clock.monotonic()
         self._settings = settings
@@ -74,10 +73,11 @@ class Topic:
         self._on_dirty = on_dirty
         self._check_writable = check_writable
         self._tasks = TaskOwner(str(name))
-        self._attendance = TopicProducers(str(name), topic_log, self._tasks, self.last_of)
-        self._table = TopicSubscriptions(topic_log, self._subscription, self._tasks, self._check_open)
-        self.subscriptions = self._table.by_name
-        self._publisher = Publisher(
+        self.topic_producers = TopicProducers(str(name), topic_log, self._tasks, self.last_of)
+        self.producers = self.topic_producers.producers
+        self.topic_subscriptions = TopicSubscriptions(topic_log, self._subscription, self._tasks, self._check_open)
+        self.subscriptions = self.topic_subscriptions.by_name
+        self.publisher = Publisher(
             topic_log,
             None,
             snapshot_entries=settings.dedup_snapshot_entries,
@@ -86,12 +86,12 @@ class Topic:
             now=clock.monotonic,
         )
         self.policies = Policies.of({}, settings)
-        self._is_picky = False  # publishes are looked at one by one: a longest delay or a rate is set
-        self._rates = TopicRates(clock, self._publisher.release, self._gated)
-        self._dedup = Deduplication(topic_log, self._publisher, settings.read_bytes, clock.monotonic())
-        self._upkeep = Housekeeping(self, topic_log, clock)
+        self._checks_each = False  # publishes are looked at one by one: a longest delay or a rate is set
+        self.rates = TopicRates(clock, self.publisher.release, self._set_publish_limiter)
+        self.deduplication = Deduplication(topic_log, self.publisher, settings.read_bytes, clock.monotonic())
+        self.housekeeping = Housekeeping(self, topic_log, clock)
         self.compactor = Compactor(str(name), topic_log, clock)
-        self._places = PositionResolver(topic_log, clock)
+        self.positions = PositionResolver(topic_log, clock)
         self._stored = topic_log.settings  # how the log is kept where the namespace says nothing
         self._dirty = False
         self._fenced = False
@@ -99,42 +99,31 @@ class Topic:
 
     async def load(self, deduplicate: bool) -> None:
         """Bring back what outlives a restart: topic epoch, sequences, subscriptions."""
-        self._attendance.load()
-        self._table.load()
-        self._upkeep.load()
+        self.topic_producers.load()
+        self.topic_subscriptions.load()
+        self.housekeeping.load()
         self.compactor.load()
-        await self.set_deduplication(deduplicate)
+        await self.deduplication.switch(deduplicate)
 
     async def apply(self, policies: Policies) -> None:
         """What holds from now on, for those who are connected too."""
         self.policies = policies
-        self._stir()
+        self._mark_active()
         kept, stored = policies.retention, self._stored
         self.log.settings = (
             stored if kept is None else replace(stored, retention_ms=kept.time_ms, retention_bytes=kept.size_bytes)
         )
-        self._rates.apply(policies)
-        self._is_picky = bool(policies.delay_ms_max) or self._rates.limits_publishing
+        self.rates.apply(policies)
+        self._checks_each = bool(policies.delay_ms_max) or self.rates.limits_publishing
         for subscription in self.subscriptions.values():
-            subscription.apply(policies, self._rates.dispatch)
-        await self.set_deduplication(policies.deduplicate)
+            subscription.apply(policies, self.rates.dispatch)
+        await self.deduplication.switch(policies.deduplicate)
         if policies.compaction_threshold_bytes:
             await self.compactor.hold()
-        await self._upkeep.check_quota()
+        await self.housekeeping.check_quota()
 
-    def _gated(self, gate: PublishRateLimiter | None) -> None:
-        self._publisher.gate = gate
-
-    async def oldest_age_ms(self) -> int:
-        """Age of the oldest message of any backlog; -1 without one."""
-        return await self._upkeep.oldest_age_ms()
-
-    async def check_quota(self) -> None:
-        """Now, not with the next sweep."""
-        await self._upkeep.check_quota()
-
-    async def set_deduplication(self, enabled: bool) -> None:
-        await self._dedup.switch(enabled)
+    def _set_publish_limiter(self, limiter: PublishRateLimiter | None) -> None:
+        self.publisher.rate_limiter = limiter
 
     # -- state
 
@@ -143,27 +132,25 @@ class Topic:
         return self.name.partition_index
 
     @property
-    def producers(self) -> dict[str, Producer]:
-        return self._attendance.producers
-
-    @property
     def is_idle(self) -> bool:
-        is_quiet = not self.producers and not self._attendance.waiting
-        return is_quiet and not self._table.consumer_count
+        is_quiet = not self.producers and not self.topic_producers.waiting
+        return is_quiet and not self.topic_subscriptions.consumer_count
 
     @property
     def is_eligible(self) -> bool:
         """Would the namespace's rule for inactive topics delete it, if it were idle for long enough?"""
-        return is_eligible(self.policies.inactive, len(self.subscriptions), self._table.is_caught_up)
+        return is_eligible(self.policies.inactive, len(self.subscriptions), self.topic_subscriptions.is_caught_up)
 
     @property
-    def is_doomed(self) -> bool:
+    def should_delete(self) -> bool:
         idle_seconds = self._clock.monotonic() - self.used_at
-        return is_doomed(self.policies.inactive, idle_seconds, len(self.subscriptions), self._table.is_caught_up)
+        return should_delete(
+            self.policies.inactive, idle_seconds, len(self.subscriptions), self.topic_subscriptions.is_caught_up
+        )
 
     @property
     def waiting_producers(self) -> int:
-        return self._attendance.waiting
+        return self.topic_producers.waiting
 
     @property
     def is_unused(self) -> bool:
@@ -172,28 +159,11 @@ class Topic:
 
     @property
     def messages_in(self) -> int:
-        return self._publisher.messages_in
+        return self.publisher.messages_in
 
     @property
     def bytes_in(self) -> int:
-        return self._publisher.bytes_in
-
-    @property
-    def publish_rate_limited_times(self) -> int:
-        return self._rates.publish_times
-
-    @property
-    def dispatch_throttled_times(self) -> int:
-        return self._rates.dispatch_times
-
-    @property
-    def latencies(self) -> Latencies:
-        """How long publishes took, sampled."""
-        return self._publisher.latencies
-
-    @property
-    def deduplicates(self) -> bool:
-        return self._dedup.is_on
+        return self.publisher.bytes_in
 
     def stable_position(self) -> Position:
         """Last entry that may be delivered. (Transactions will hold it back.)"""
@@ -206,51 +176,48 @@ class Topic:
 
     # -- producing
 
-    def last_sequence(self, producer_name: str) -> int:
-        return self._dedup.last_sequence(producer_name)
-
     def last_of(self, producer_name: str) -> Last:
-        return self._dedup.last_of(producer_name)
+        return self.deduplication.last_of(producer_name)
 
     async def add_producer(self, producer: Producer, known_epoch: int | None) -> Admission[Producer]:
         self._check_open()
         if self.log.is_terminated:
             raise TopicTerminated(f"{self.name} is terminated")
         self._check_writable()
-        await self._upkeep.check_not_blocked()
-        await self._attendance.fence(producer)
-        await settle_name(self.producers, producer, self.remove_producer)
+        await self.housekeeping.check_not_blocked()
+        await self.topic_producers.fence(producer)
+        await free_producer_name(self.producers, producer, self.remove_producer)
         self._check_open()
         check_producer(self.policies, len(self.producers), self.name)
-        return await self._attendance.add(producer, known_epoch)
+        return await self.topic_producers.add(producer, known_epoch)
 
     def remove_producer(self, producer: Producer) -> None:
         self.used_at = self._clock.monotonic()
-        self._stir()
-        self._attendance.remove(producer)
+        self._mark_active()
+        self.topic_producers.remove(producer)
 
     def close_producers(self) -> None:
-        self._attendance.close_all()
+        self.topic_producers.close_all()
 
     def publish(self, publish: Publish) -> None:
         self.publish_run(publish.producer, (publish,))
 
     def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
         """SENDs of one producer, in their order."""
-        if self._is_picky:
+        if self._checks_each:
             for publish in publishes:
-                self._publish_picky(publish)
+                self._publish_checked(publish)
         else:
-            self._publisher.publish_run(producer, publishes)
+            self.publisher.publish_run(producer, publishes)
 
-    def _publish_picky(self, publish: Publish) -> None:
+    def _publish_checked(self, publish: Publish) -> None:
         longest = self.policies.delay_ms_max
         if longest and too_long_delay(self.policies, publish.payload, self._clock.now_ms()):
-            publish.producer.peer.held(publish.size)
+            publish.producer.peer.add_pending_bytes(publish.size)
             text = f"Exceeds max allowed delivery delay of {longest} milliseconds"
             publish.producer.refuse(publish, refusal_code(publish.producer.peer.client_version), text)
         else:
-            self._publisher.publish_limited(publish)
+            self.publisher.publish_limited(publish)
 
     def _persisted(self) -> None:
         self._failing = False
@@ -282,24 +249,24 @@ class Topic:
             settings=self._settings,
             clock=self._clock,
             tasks=self._tasks,
-            stir=self._stir,
+            mark_active=self._mark_active,
         )
-        made.apply(self.policies, self._rates.dispatch)
+        made.apply(self.policies, self.rates.dispatch)
         return made
 
     async def subscribe(self, request: SubscribeRequest, peer: ClientConnection) -> tuple[Subscription, Consumer]:
         self._check_open()
         spec = request.spec
         check_subscription(self.policies, spec.type, None, self.name)
-        self._rates.check_subscribe(peer, spec)
+        self.rates.check_subscribe(peer, spec)
         subscription = await self._open_subscription(request)
         consumer = Consumer(peer, spec, self.policies.unacked_per_consumer_max, self._clock.now_ms())
         if spec.type is SubscriptionType.EXCLUSIVE:
-            await settle_exclusive(subscription.consumers, peer, lambda old: self.detach(subscription, old))
+            await free_exclusive_subscription(subscription.consumers, peer, lambda old: self.detach(subscription, old))
         self._check_open()
         if self.subscriptions.get(request.name) is not subscription:
             raise TopicFenced(f"subscription {request.name!r} was closed meanwhile")
-        check_consumer(self.policies, self._table.consumer_count, len(subscription.consumers), self.name)
+        check_consumer(self.policies, self.topic_subscriptions.consumer_count, len(subscription.consumers), self.name)
         subscription.attach(consumer)
         return subscription, consumer
 
@@ -309,7 +276,7 @@ class Topic:
             if found.is_durable != request.durable:
                 raise NotAllowed(f"subscription {request.name!r} is {'durable' if found.is_durable else 'not durable'}")
             if request.rollback_seconds and not found.consumers:
-                await found.seek(await self._places.ago(request.rollback_seconds))
+                await found.seek(await self.positions.ago(request.rollback_seconds))
             return found
         if request.durable and not (request.create and self.policies.auto_create_subscriptions):
             raise SubscriptionNotFound(f"subscription {request.name!r} does not exist")
@@ -322,11 +289,11 @@ class Topic:
         def check_room(known: int) -> None:
             check_subscription(self.policies, None, known, self.name)
 
-        return await self._table.create(name, start, properties, durable=durable, check_room=check_room)
+        return await self.topic_subscriptions.create(name, start, properties, durable=durable, check_room=check_room)
 
     async def _start_of(self, request: SubscribeRequest) -> Position:
         if request.rollback_seconds:
-            return await self._places.ago(request.rollback_seconds)
+            return await self.positions.ago(request.rollback_seconds)
         compacted = request.spec.read_compacted
         if not request.durable and request.start is not None:
             return self.resolve(request.start, compacted)
@@ -334,18 +301,18 @@ class Topic:
 
     def resolve(self, position: Position, compacted: bool = False) -> Position:
         """A concrete next-to-read position for what a client may name."""
-        return self._places.resolve(position, compacted)
+        return self.positions.resolve(position, compacted)
 
     def detach(self, subscription: Subscription, consumer: Consumer) -> None:
         subscription.detach(consumer)
         self.used_at = self._clock.monotonic()
-        self._table.left(subscription)
+        self.topic_subscriptions.left(subscription)
 
     async def sweep(self) -> None:
         """Let the log drop what is consumed, and drop readers whose client did not come back after a seek."""
-        await self._table.sweep()
-        await self._upkeep.run()
-        self._dedup.snapshot_when_due(self.policies.dedup_snapshot_seconds, self._clock.monotonic())
+        await self.topic_subscriptions.sweep()
+        await self.housekeeping.run()
+        self.deduplication.snapshot_when_due(self.policies.dedup_snapshot_seconds, self._clock.monotonic())
         threshold = self.policies.compaction_threshold_bytes
         if threshold and self._uncompacted_bytes() >= threshold and self.compactor.stats.status is not Status.RUNNING:
             self.compact()
@@ -353,9 +320,9 @@ class Topic:
 
     def resting_seconds(self) -> float:
         """For how long a sweep has nothing to do, if nothing happens here."""
-        if self._table.has_abandoned or (self.policies.dedup_snapshot_seconds and self._publisher.has_news):
+        if self.topic_subscriptions.has_abandoned or (self.policies.dedup_snapshot_seconds and self.publisher.has_news):
             return 0.0
-        return self._upkeep.resting_seconds()
+        return self.housekeeping.resting_seconds()
 
     def compact(self) -> None:
         """Begin; AlreadyRunning. How it goes is in `compactor.stats`."""
@@ -368,11 +335,11 @@ class Topic:
         return bytes_after(self.log.chain, EARLIEST if view is None else view.horizon)
 
     async def unsubscribe(self, name: str, *, force: bool, by: Consumer | None = None) -> None:
-        await self._table.remove(name, force=force, by=by)
+        await self.topic_subscriptions.remove(name, force=force, by=by)
 
     async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
         """Last position and, for a batch, the index of its last message (else -1), of the log or the compacted view."""
-        return await self._places.last_message(self.stable_position(), compacted, self._settings.read_bytes)
+        return await self.positions.last_message(self.stable_position(), compacted, self._settings.read_bytes)
 
     # -- ending
 
@@ -381,20 +348,20 @@ class Topic:
         self.close_producers()
         for subscription in self.subscriptions.values():
             if not subscription.cursor.has_backlog:
-                subscription.tell_end_of_topic()
+                subscription.notify_end_of_topic()
         return last
 
-    async def close(self, *, tell_clients: bool = True, farewell: CloseNotifications | None = None) -> None:
-        """Everything durable, everybody told (or on the list of the farewell), the log given up."""
+    async def close(self, *, notify_clients: bool = True, notifications: CloseNotifications | None = None) -> None:
+        """Everything durable, everybody told (or on the list of the notifications), the log given up."""
         self._fenced = True
-        if tell_clients:
-            self._attendance.close_all(farewell)
+        if notify_clients:
+            self.topic_producers.close_all(notifications)
         for subscription in self.subscriptions.values():
-            subscription.fence(farewell)
-        self._rates.stop()
+            subscription.fence(notifications)
+        self.rates.stop()
         await self._tasks.close()
-        self._upkeep.save()
-        self._publisher.snapshot()
+        self.housekeeping.save()
+        self.publisher.snapshot()
         await self.log.close()
 
     def check_unused(self) -> None:
@@ -412,7 +379,7 @@ class Topic:
         self.close_producers()
         for subscription in self.subscriptions.values():
             subscription.fence()
-        self._rates.stop()
+        self.rates.stop()
         await self._tasks.close()
         if when_fenced is not None:
             await when_fenced()

@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable
 
-from anabranch.broker.close_notifications import CloseNotifications, tell_producer
+from anabranch.broker.close_notifications import CloseNotifications, notify_producer_closed
 from anabranch.broker.errors import ProducerFenced, TopicFenced
 from anabranch.broker.publish.producer import Producer
 from anabranch.broker.publish.producer_access import AccessTable, Admission
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 EPOCH_STATE = "topic-epoch"
 FENCES_STATE = "fences"
 
-TellProducer = Callable[[Producer], None]
+NotifyProducer = Callable[[Producer], None]
 
 
 class TopicProducers:
@@ -101,36 +101,36 @@ class TopicProducers:
 
     def remove(self, producer: Producer) -> None:
         producer.closed = True
-        producer.drop_held()
+        producer.drop_pending()
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
-        heir = self._access.leave(producer)
-        if heir is not None:
-            heir.is_ready = True
-            self._tasks.spawn(self._crown(heir), "exclusive producer")
+        waiting = self._access.leave(producer)
+        if waiting is not None:
+            waiting.is_ready = True
+            self._tasks.spawn(self._promote(waiting), "exclusive producer")
 
-    async def _crown(self, heir: Producer) -> None:
+    async def _promote(self, waiting: Producer) -> None:
         try:
             await self._save_epoch()
         except Error as error:
             log.warning("exclusive producer not let in", extra={"topic": self._topic, "reason": error.reason})
-            heir.is_ready = False
-            self._close(heir, error)
-            self.remove(heir)
+            waiting.is_ready = False
+            self._close(waiting, error)
+            self.remove(waiting)
             return
-        if not heir.closed:
-            credits, last = heir.grants_credits, self._last_of(heir.name)
-            heir.peer.send(
+        if not waiting.closed:
+            credits, last = waiting.grants_credits, self._last_of(waiting.name)
+            waiting.peer.send(
                 replies.producer_success(
-                    heir.request_id,
-                    heir.name,
+                    waiting.request_id,
+                    waiting.name,
                     last_sequence_id=last.sequence,
                     last_note=last.note if credits else b"",
-                    schema_version=heir.schema_version,
+                    schema_version=waiting.schema_version,
                     topic_epoch=self._access.epoch,
-                    credit_bytes=heir.window.bytes_max if credits else None,
-                    credit_messages=heir.window.messages_max if credits else None,
-                    ancestors=heir.ancestors,
+                    credit_bytes=waiting.window.bytes_max if credits else None,
+                    credit_messages=waiting.window.messages_max if credits else None,
+                    ancestors=waiting.ancestors,
                 )
             )
 
@@ -138,28 +138,30 @@ class TopicProducers:
         self,
         producer: Producer,
         reason: Error,
-        farewell: CloseNotifications | None = None,
-        tell: TellProducer | None = None,
+        notifications: CloseNotifications | None = None,
+        notify: NotifyProducer | None = None,
     ) -> None:
         """Who still waits for its turn has nothing to close: its request is answered with the reason instead."""
-        if producer.is_ready and tell is not None:
-            tell(producer)
+        if producer.is_ready and notify is not None:
+            notify(producer)
         elif producer.is_ready:
-            tell_producer(farewell, producer.peer, producer.producer_id)
+            notify_producer_closed(notifications, producer.peer, producer.producer_id)
         else:
             producer.peer.send(replies.error(producer.request_id, server_error(reason), reason.reason))
         producer.peer.producer_closed(producer.producer_id)
         producer.closed = True
-        producer.drop_held()
+        producer.drop_pending()
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
 
-    def close_all(self, farewell: CloseNotifications | None = None, *, tell: TellProducer | None = None) -> None:
-        """Everybody is told to come back, at once or by the farewell; or what `tell` says instead."""
+    def close_all(
+        self, notifications: CloseNotifications | None = None, *, notify: NotifyProducer | None = None
+    ) -> None:
+        """Everybody is told to come back, at once or by the notifications; or what `notify` says instead."""
         waiting = [producer for producer in self._access.waiting if producer.name not in self.producers]
         reason = TopicFenced(f"{self._topic} closed its producers")
         for producer in (*self.producers.values(), *waiting):
-            self._close(producer, reason, farewell, tell)
+            self._close(producer, reason, notifications, notify)
         self._access.holders.clear()
         self._access.waiting.clear()
         self._access.exclusive = None

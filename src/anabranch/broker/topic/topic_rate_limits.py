@@ -18,17 +18,20 @@ from anabranch.runtime.clock import Clock
 
 
 class TopicRates:
-    __slots__ = ("_clock", "_gate", "_on_gate", "_release", "_subscribes", "dispatch")
+    __slots__ = ("_clock", "_publish_limiter", "_on_publish_limiter", "_release", "_subscribes", "dispatch")
 
     def __init__(
-        self, clock: Clock, release: Callable[[Producer], None], on_gate: Callable[[PublishRateLimiter | None], None]
+        self,
+        clock: Clock,
+        release: Callable[[Producer], None],
+        on_publish_limiter: Callable[[PublishRateLimiter | None], None],
     ) -> None:
-        """`release` lets a producer go on; `on_gate` is told of another gate, before those who wait at the
+        """`release` lets a producer go on; `on_publish_limiter` is told of another gate, before those who wait at the
         old one go on."""
         self._clock = clock
         self._release = release
-        self._on_gate = on_gate
-        self._gate: PublishRateLimiter | None = None
+        self._on_publish_limiter = on_publish_limiter
+        self._publish_limiter: PublishRateLimiter | None = None
         self._subscribes = SubscribeRates()
         self.dispatch: RateLimiter | None = None  # all subscriptions draw from it
 
@@ -42,17 +45,17 @@ class TopicRates:
             self.dispatch = RateLimiter(wanted, self._clock.monotonic())
 
     def _set_publish_rate(self, rate: Rate) -> None:
-        before = self._gate
+        before = self._publish_limiter
         if rate == (NO_LIMIT if before is None else before.rate):
             return
-        self._gate = PublishRateLimiter(rate, self._clock, self._release) if rate.is_limited else None
-        self._on_gate(self._gate)
+        self._publish_limiter = PublishRateLimiter(rate, self._clock, self._release) if rate.is_limited else None
+        self._on_publish_limiter(self._publish_limiter)
         if before is not None:
             before.close()
 
     @property
     def limits_publishing(self) -> bool:
-        return self._gate is not None
+        return self._publish_limiter is not None
 
     def check_subscribe(self, peer: ClientConnection, spec: ConsumerSpec) -> None:
         """NotAllowed for a consumer that comes too often."""
@@ -61,7 +64,7 @@ class TopicRates:
     @property
     def publish_times(self) -> int:
         """How often producers had to wait."""
-        return 0 if self._gate is None else self._gate.times
+        return 0 if self._publish_limiter is None else self._publish_limiter.times
 
     @property
     def dispatch_times(self) -> int:
@@ -70,5 +73,5 @@ class TopicRates:
 
     def stop(self) -> None:
         """The topic is going: nobody is let through any more."""
-        if self._gate is not None:
-            self._gate.stop()
+        if self._publish_limiter is not None:
+            self._publish_limiter.stop()

@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 class ActivityTracker(Generic[T]):
     def __init__(self) -> None:
-        self._noted: set[T] = set()
+        self._marked: set[T] = set()
         self._views: list[set[T]] = []
-        self.note: Callable[[T], None] = self._noted.add
-        self.note_all: Callable[[Iterable[T]], None] = self._noted.update
+        self.mark: Callable[[T], None] = self._marked.add
+        self.mark_all: Callable[[Iterable[T]], None] = self._marked.update
 
     def view(self) -> View[T]:
         """From now on."""
@@ -27,10 +27,10 @@ class ActivityTracker(Generic[T]):
         return View(self._share, seen)
 
     def _share(self) -> None:
-        if self._noted:
+        if self._marked:
             for seen in self._views:
-                seen |= self._noted
-            self._noted.clear()
+                seen |= self._marked
+            self._marked.clear()
 
 
 class View(Generic[T]):

@@ -52,7 +52,7 @@ class TopicFactory:
         tasks: TaskOwner,
         check_writable: Callable[[], None],
         on_dirty: Callable[[Topic], None],
-        stir: Callable[[AnyTopic], None],
+        mark_active: Callable[[AnyTopic], None],
         on_segment: Callable[[SegmentTopic], None],
     ) -> None:
         """`segments`: None where there are no scalable topics. `on_segment`: told of each before it is loaded."""
@@ -64,14 +64,14 @@ class TopicFactory:
         self._tasks = tasks
         self._check_writable = check_writable
         self._on_dirty = on_dirty
-        self._stir = stir
+        self._mark_active = mark_active
         self._on_segment = on_segment
 
     async def make(self, name: TopicName, creation: SegmentCreation | None) -> AnyTopic:
         """Loaded, and under the policies that hold now. `creation`: of a segment that may be made."""
         if name.is_persistent:
             return await self._make_stored(name, creation)
-        topic = NonPersistentTopic(name, settings=self._settings, clock=self._clock, stir=self._stir)
+        topic = NonPersistentTopic(name, settings=self._settings, clock=self._clock, mark_active=self._mark_active)
         await topic.apply(await self._catalog.effective(name.namespace_path))
         return topic
 
@@ -86,7 +86,7 @@ class TopicFactory:
             clock=self._clock,
             on_dirty=self._on_dirty,
             check_writable=self._check_writable,
-            stir=self._stir,
+            mark_active=self._mark_active,
         )
         if isinstance(topic, SegmentTopic):
             self._on_segment(topic)

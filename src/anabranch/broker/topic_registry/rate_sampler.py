@@ -53,9 +53,9 @@ class TopicSample:
 
 
 class Sampler:
-    def __init__(self, clock: Clock, stirred: View[Topic | NonPersistentTopic]) -> None:
+    def __init__(self, clock: Clock, activity: View[Topic | NonPersistentTopic]) -> None:
         self._clock = clock
-        self._stirred = stirred
+        self._activity = activity
         self._awake: set[Topic | NonPersistentTopic] = set()
         self._books: dict[TopicName, TopicSample] = {}
 
@@ -74,7 +74,7 @@ class Sampler:
     def awake(self) -> set[Topic | NonPersistentTopic]:
         """Topics in which something happened during the last minute; all others have rates of 0. (Some of these may be
         closed by now.)"""
-        self._awake |= self._stirred.take()
+        self._awake |= self._activity.take()
         return self._awake
 
     def _forget(self, topics: Mapping[TopicName, Topic | NonPersistentTopic]) -> None:

@@ -1,6 +1,6 @@
 """All loaded topics of this broker: opened once however many ask, closed when idle, deleted on request.
 
-How one is made from its log is in `topic_maker`, which sleeping ones are woken in `patrol`. Must not know connections
+How one is made from its log is in `topic_maker`, which unloaded ones are woken in `patrol`. Must not know connections
 or commands.
 """
 
@@ -80,9 +80,9 @@ class TopicRegistry:
         self._stopped = False
         self._changes = 0  # of policies, whichever
         self._policy_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self.stirred: ActivityTracker[AnyTopic] = ActivityTracker()
-        self._unswept = self.stirred.view()
-        self._maker = TopicFactory(
+        self.activity: ActivityTracker[AnyTopic] = ActivityTracker()
+        self._unswept = self.activity.view()
+        self._factory = TopicFactory(
             catalog,
             open_log,
             segments,
@@ -91,13 +91,13 @@ class TopicRegistry:
             tasks=self._tasks,
             check_writable=check_writable,
             on_dirty=self._dirty.append,
-            stir=self.stirred.note,
+            mark_active=self.activity.mark,
             on_segment=self._segment_made,
         )
-        self._patrol = UnloadedTopicScan(
-            catalog, segments, clock, is_asleep=self._is_asleep, wake=lambda name: self.get(name, create=False)
+        self._unloaded_scan = UnloadedTopicScan(
+            catalog, segments, clock, is_unloaded=self._is_unloaded, load=lambda name: self.get(name, create=False)
         )
-        self.sampler = Sampler(clock, self.stirred.view())
+        self.sampler = Sampler(clock, self.activity.view())
         self.before_inactive_delete: Callable[[TopicName], Awaitable[None]] = (
             _nothing  # told when a topic dies of disuse
         )
@@ -110,7 +110,7 @@ class TopicRegistry:
 
     def start(self) -> None:
         self._tasks.spawn(self._sweep(), "sweep")
-        self._tasks.spawn(self._patrol.run(), "patrol")
+        self._tasks.spawn(self._unloaded_scan.run(), "patrol")
         self._tasks.spawn(self.sampler.run(self._topics), "sampler")
 
     def names(self) -> list[TopicName]:
@@ -166,7 +166,7 @@ class TopicRegistry:
         without looking (`SegmentCreation.is_first`) and there is something."""
         while True:
             found = await self._settled(name)
-            is_joined = name in self._opening  # which may have begun without knowing of the birth
+            is_joined = name in self._opening  # which may have begun without knowing of the creation
             if found is None:
                 if creation is not None:
                     self._creations[name] = creation
@@ -218,7 +218,7 @@ class TopicRegistry:
 
     async def _open(self, name: TopicName) -> AnyTopic:
         changes = self._changes
-        topic = await self._maker.make(name, self._creations.get(name))
+        topic = await self._factory.make(name, self._creations.get(name))
         try:
             self._check_here(name)
         except Error:  # it was given away while we opened it
@@ -228,7 +228,7 @@ class TopicRegistry:
         self.sampler.look(topic)  # rates count from here
         if self._changes != changes:  # policies changed while the topic was opened
             async with self._applying(name.namespace_path):
-                await topic.apply(await self._maker.policies(name))
+                await topic.apply(await self._factory.policies(name))
         return topic
 
     async def apply_policies(self, namespace: str) -> None:
@@ -239,7 +239,7 @@ class TopicRegistry:
             for topic in self:
                 if topic.name.namespace_path == namespace:
                     try:
-                        await topic.apply(self._maker.adapted(topic.name, policies))
+                        await topic.apply(self._factory.adapted(topic.name, policies))
                     except Error as error:  # being closed (it reads them when opened again), or its disk is failing
                         log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
 
@@ -263,7 +263,7 @@ class TopicRegistry:
 
     def group_ended(self) -> None:
         dirty, self._dirty[:] = list(self._dirty), []
-        self.stirred.note_all(dirty)
+        self.activity.mark_all(dirty)
         for topic in dirty:
             try:
                 topic.dispatch()
@@ -280,17 +280,17 @@ class TopicRegistry:
         topic = self._topics.pop(name, None)
         if topic is None:
             return
-        farewell = None if here is None else CloseNotifications(here)
+        notifications = None if here is None else CloseNotifications(here)
         try:
-            await self._close(topic, farewell)
+            await self._close(topic, notifications)
         finally:
-            if farewell is not None:
-                farewell.say()
+            if notifications is not None:
+                notifications.send()
 
     async def hand_over(
         self, moves: Callable[[TopicName], bool], next_address: Callable[[TopicName], Address | None]
     ) -> list[CloseNotifications]:
-        """Close the topics that move; their clients wait until the farewells are said (heir unknown: they look).
+        """Close the topics that move. The caller sends the notifications as soon as the new owners serve the topics.
 
         `check_here` must refuse these topics already, so that none of them is opened again meanwhile. Raises when one
         of them could not be closed: then what it confirmed may be in our log alone, and nobody may open it.
@@ -302,22 +302,22 @@ class TopicRegistry:
             if moves(name):
                 await asyncio.wait([closing])
         moving = [topic for topic in self if moves(topic.name)]
-        farewells = [CloseNotifications(next_address(topic.name)) for topic in moving]
+        all_notifications = [CloseNotifications(next_address(topic.name)) for topic in moving]
         for topic in moving:
             del self._topics[topic.name]
-        failed = await self._close_many(moving, farewells)
+        failed = await self._close_many(moving, all_notifications)
         if failed:
             raise failed[0]
-        return [farewell for farewell in farewells if len(farewell)]
+        return [notifications for notifications in all_notifications if len(notifications)]
 
     async def _close_many(
-        self, topics: Sequence[AnyTopic], farewells: Sequence[CloseNotifications | None]
+        self, topics: Sequence[AnyTopic], all_notifications: Sequence[CloseNotifications | None]
     ) -> list[BaseException]:
         """Many at a time; what cannot be closed is reported, the rest goes on. The answer is what went wrong."""
         failed: list[BaseException] = []
         for start in range(0, len(topics), CLOSE_TOGETHER):
             some = topics[start : start + CLOSE_TOGETHER]
-            closing = map(self._close, some, farewells[start : start + CLOSE_TOGETHER])
+            closing = map(self._close, some, all_notifications[start : start + CLOSE_TOGETHER])
             for topic, outcome in zip(some, await asyncio.gather(*closing, return_exceptions=True), strict=True):
                 if isinstance(outcome, Fenced):
                     log.info("topic was taken over", extra={"topic": str(topic.name)})
@@ -326,11 +326,11 @@ class TopicRegistry:
                     failed.append(outcome)
         return failed
 
-    async def _close(self, topic: AnyTopic, farewell: CloseNotifications | None = None) -> None:
+    async def _close(self, topic: AnyTopic, notifications: CloseNotifications | None = None) -> None:
         done = asyncio.get_running_loop().create_future()
         self._closing[topic.name] = done
         try:
-            await topic.close(farewell=farewell)
+            await topic.close(notifications=notifications)
         finally:
             del self._closing[topic.name]
             done.set_result(None)
@@ -352,9 +352,9 @@ class TopicRegistry:
         """Close topics nobody uses, so that memory follows use and not history; let logs drop what is consumed."""
         while True:
             await self._clock.sleep(self._settings.sweep_seconds)
-            now, budget, stirred = self._clock.monotonic(), YieldBudget(self._clock), self._unswept.take()
+            now, budget, active = self._clock.monotonic(), YieldBudget(self._clock), self._unswept.take()
             for topic in self:
-                if topic.rests_until <= now or topic in stirred:
+                if topic.rests_until <= now or topic in active:
                     await self._sweep_topic(topic, now - topic.used_at > self._settings.idle_topic_seconds)
                     await budget.spend()
 
@@ -371,7 +371,7 @@ class TopicRegistry:
         if self._topics.get(topic.name) is not topic:
             return  # closed or deleted since the sweep began
         try:
-            if isinstance(topic, Topic) and topic.is_idle and topic.is_doomed:
+            if isinstance(topic, Topic) and topic.is_idle and topic.should_delete:
                 log.info("inactive topic deleted", extra={"topic": str(topic.name)})
                 await self._delete_unused(topic)
             elif topic.is_idle and is_unused and not (isinstance(topic, Topic) and topic.is_eligible):
@@ -389,7 +389,7 @@ class TopicRegistry:
         finally:
             self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the work
 
-    def _is_asleep(self, name: TopicName) -> bool:
+    def _is_unloaded(self, name: TopicName) -> bool:
         """Ours, and not loaded?"""
         try:
             self._check_here(name)

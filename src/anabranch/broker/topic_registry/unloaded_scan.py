@@ -1,4 +1,4 @@
-"""The patrol: wakes sleeping topics that time has something to do with; the sweep of loaded topics then finds them.
+"""The patrol: wakes unloaded topics that time has something to do with; the sweep of loaded topics then finds them.
 
 Which ones, and how many a round, is decided in `inactive`. Knows the catalog; must not know what a topic does awake.
 """
@@ -21,13 +21,13 @@ from anabranch.runtime.clock import Clock
 log = logging.getLogger(__name__)
 
 
-PATROL_SECONDS = 60.0
-WAKE_MAX = 100  # per round
+SCAN_SECONDS = 60.0
+LOADS_MAX = 100  # per round
 REVISIT_SECONDS = 600.0
 VISITS_MAX = 100_000
 
 
-def needs_patrol(policies: Policies) -> bool:
+def needs_scan(policies: Policies) -> bool:
     """Does time alone change something in this namespace's topics?"""
     return bool(
         policies.ttl_seconds
@@ -38,16 +38,16 @@ def needs_patrol(policies: Policies) -> bool:
     )
 
 
-class Visits:
-    """Which sleeping topics were woken when; bounded."""
+class ScanHistory:
+    """Which unloaded topics were woken when; bounded."""
 
     def __init__(self) -> None:
         self._at: dict[TopicName, float] = {}
 
-    def choose(self, sleeping: Iterable[TopicName], now: float) -> list[TopicName]:
+    def choose(self, unloaded: Iterable[TopicName], now: float) -> list[TopicName]:
         chosen: list[TopicName] = []
-        for name in sleeping:
-            if len(chosen) >= WAKE_MAX:
+        for name in unloaded:
+            if len(chosen) >= LOADS_MAX:
                 break
             if now - self._at.get(name, -REVISIT_SECONDS) >= REVISIT_SECONDS:
                 self._at.pop(name, None)
@@ -65,41 +65,41 @@ class UnloadedTopicScan:
         segments: SegmentLogs | None,
         clock: Clock,
         *,
-        is_asleep: Callable[[TopicName], bool],
-        wake: Callable[[TopicName], Awaitable[object]],
+        is_unloaded: Callable[[TopicName], bool],
+        load: Callable[[TopicName], Awaitable[object]],
     ) -> None:
-        """`is_asleep`: ours and not loaded. `wake` raises TopicNotFound or ServedElsewhere when it is not any more."""
+        """`is_unloaded`: served by this broker and not loaded. `load` raises TopicNotFound or ServedElsewhere."""
         self._catalog = catalog
         self._segments = segments
         self._clock = clock
-        self._is_asleep = is_asleep
-        self._wake = wake
-        self._visits = Visits()
+        self._is_unloaded = is_unloaded
+        self._load = load
+        self._history = ScanHistory()
 
     async def run(self) -> None:
         """For ever."""
         while True:
-            await self._clock.sleep(PATROL_SECONDS)
+            await self._clock.sleep(SCAN_SECONDS)
             try:
                 await self.round()
             except Error as error:  # metadata or disk failing: the next round tries again
                 log.warning("patrol ended early", extra={"reason": error.reason})
 
     async def round(self) -> None:
-        sleeping = await self._sleeping()
-        for name in self._visits.choose(sleeping, self._clock.monotonic()):
+        unloaded = await self._unloaded()
+        for name in self._history.choose(unloaded, self._clock.monotonic()):
             try:
-                await self._wake(name)
+                await self._load(name)
             except (TopicNotFound, ServedElsewhere):
                 continue  # deleted or moved meanwhile
 
-    async def _sleeping(self) -> list[TopicName]:
+    async def _unloaded(self) -> list[TopicName]:
         found: list[TopicName] = []
         for tenant in await self._catalog.tenants():
             for namespace in await self._catalog.namespaces(tenant):
                 policies = await self._catalog.effective(namespace)
-                known = await self._catalog.topics(namespace) if needs_patrol(policies) else []
-                if self._segments is not None and needs_patrol(for_segments(policies)):
+                known = await self._catalog.topics(namespace) if needs_scan(policies) else []
+                if self._segments is not None and needs_scan(for_segments(policies)):
                     known += await self._segments.names(namespace)
-                found += [name for name in known if self._is_asleep(name)]
+                found += [name for name in known if self._is_unloaded(name)]
         return found

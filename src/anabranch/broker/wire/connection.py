@@ -84,8 +84,8 @@ class Connection:
         self._out_bytes = 0
         self._flushing = False
         self._was_full = False
-        self._held_bytes = 0
-        self._held_max = settings.connection_bytes_max
+        self._pending_bytes = 0
+        self._pending_max = settings.connection_bytes_max
         self._unsent_max = settings.consumer_unsent_bytes_max
         self._is_closing = False
         self._paused = False  # too much is held for producers
@@ -286,7 +286,7 @@ class Connection:
             out, self._out = self._out, []
             self._out_bytes = 0
             self._stream.write(out)
-            if self._stream.unsent_bytes > self._held_max and not self._is_stuffed:
+            if self._stream.unsent_bytes > self._pending_max and not self._is_stuffed:
                 self._is_stuffed = True
                 self._unsent_before = self._stream.unsent_bytes
                 self._stream.pause_reading()
@@ -310,14 +310,14 @@ class Connection:
             for part in self._parts:
                 part.writable()
 
-    def held(self, size: int) -> None:
-        self._held_bytes += size
+    def add_pending_bytes(self, size: int) -> None:
+        self._pending_bytes += size
         if self._paused:
-            if self._held_bytes * 2 < self._held_max and self.is_open:
+            if self._pending_bytes * 2 < self._pending_max and self.is_open:
                 self._paused = False
                 if not self._is_stuffed:
                     self._stream.resume_reading()
-        elif self._held_bytes > self._held_max:
+        elif self._pending_bytes > self._pending_max:
             self._paused = True
             self._stream.pause_reading()
 

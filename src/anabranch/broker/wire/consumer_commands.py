@@ -111,7 +111,7 @@ class ConsumerCommands(CommandSet):
         if isinstance(topic, NonPersistentTopic):
             return
         if topic.log.is_terminated and isinstance(subscription, Subscription) and not subscription.cursor.has_backlog:
-            subscription.tell_end_of_topic([consumer])
+            subscription.notify_end_of_topic([consumer])
 
     def _request(self, body: Any, name: TopicName) -> SubscribeRequest:
         kind = SubscriptionType(int(body.subType))
@@ -184,7 +184,7 @@ class ConsumerCommands(CommandSet):
         ):
             return
         if not subscription.cursor.has_backlog:
-            subscription.tell_end_of_topic()
+            subscription.notify_end_of_topic()
 
     def _ack_refused(self, body: Any, error: Error) -> None:
         if body.HasField("request_id"):

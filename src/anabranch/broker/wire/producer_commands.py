@@ -135,7 +135,7 @@ class ProducerCommands(CommandSet):
             connected_ms=self._services.clock.now_ms(),
             schema_version=schema_version,
             fencing_epoch=body.fencing_epoch if body.HasField("fencing_epoch") else None,
-            told_from=body.first_sequence_id if body.HasField("first_sequence_id") else None,
+            first_sequence_id=body.first_sequence_id if body.HasField("first_sequence_id") else None,
         )
 
     async def _initial_subscription(self, topic: AnyTopic, name: str) -> None:

@@ -53,7 +53,7 @@ async def extent(topic: Topic, asked: pb.CommandTopicExtent) -> pb.CommandTopicE
         end=_id(end),
         terminated=log.is_terminated,
         incarnation=log.origin,
-        deduplicates=topic.deduplicates,
+        deduplicates=topic.deduplication.is_on,
     )
     if log.chain.trimmed_to != EARLIEST:
         answer.trimmed_to.CopyFrom(_id(log.chain.trimmed_to))

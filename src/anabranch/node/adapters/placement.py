@@ -124,11 +124,11 @@ class ClusterPlacement:
         notifications = await self._topics().hand_over(lambda name: slot_of(str(name)) in next_holders, next_address)
         await self._ledgers.flush()  # the heir reads ledger files, not our log
 
-        def say() -> None:
+        def send() -> None:
             for notification in notifications:
-                notification.say()
+                notification.send()
 
-        return say
+        return send
 
     async def watch_fence(self) -> None:
         """A broker that is cut off from the store and writes nothing would keep its clients for ever otherwise."""

@@ -23,10 +23,10 @@ from anabranch.broker.topic.backlog_quota import (
     judge_size,
     position_leaving,
 )
-from anabranch.broker.topic.inactive_topics import is_doomed, is_eligible
+from anabranch.broker.topic.inactive_topics import is_eligible, should_delete
 from anabranch.broker.topic.policy_limits import check_consumer, check_producer, check_subscription
 from anabranch.broker.topic.topic import Topic
-from anabranch.broker.topic_registry.unloaded_scan import REVISIT_SECONDS, WAKE_MAX, Visits, needs_patrol
+from anabranch.broker.topic_registry.unloaded_scan import LOADS_MAX, REVISIT_SECONDS, ScanHistory, needs_scan
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import TopicName
 from anabranch.model.position import Position
@@ -182,20 +182,24 @@ def test_bundles() -> None:
 
 def test_when_topics_go() -> None:
     rule = InactiveRule(DeleteMode.NO_SUBSCRIPTIONS, 10)
-    assert is_doomed(rule, 10, 0, True) and not is_doomed(rule, 9, 0, True) and not is_doomed(rule, 99, 1, True)
+    assert (
+        should_delete(rule, 10, 0, True)
+        and not should_delete(rule, 9, 0, True)
+        and not should_delete(rule, 99, 1, True)
+    )
     rule = InactiveRule(DeleteMode.CAUGHT_UP, 10)
-    assert is_doomed(rule, 10, 3, True) and not is_doomed(rule, 10, 3, False)
+    assert should_delete(rule, 10, 3, True) and not should_delete(rule, 10, 3, False)
     assert not is_eligible(None, 0, True)
-    assert needs_patrol(Policies(ttl_seconds=1)) and not needs_patrol(Policies())
+    assert needs_scan(Policies(ttl_seconds=1)) and not needs_scan(Policies())
 
 
 def test_the_patrol_wakes_each_topic_now_and_then() -> None:
-    names = [TopicName.parse(f"t-{number}") for number in range(WAKE_MAX + 10)]
-    visits = Visits()
-    assert visits.choose(names, 0.0) == names[:WAKE_MAX]
-    assert visits.choose(names, 1.0) == names[WAKE_MAX:]
-    assert visits.choose(names, 2.0) == []
-    assert visits.choose(names[:3], REVISIT_SECONDS) == names[:3]
+    names = [TopicName.parse(f"t-{number}") for number in range(LOADS_MAX + 10)]
+    history = ScanHistory()
+    assert history.choose(names, 0.0) == names[:LOADS_MAX]
+    assert history.choose(names, 1.0) == names[LOADS_MAX:]
+    assert history.choose(names, 2.0) == []
+    assert history.choose(names[:3], REVISIT_SECONDS) == names[:3]
 
 
 # -- what time does, in a world of its own

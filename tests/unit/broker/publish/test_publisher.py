@@ -29,10 +29,10 @@ async def test_receipt_only_when_durable_and_in_order() -> None:
     for sequence in range(3):
         publisher.publish(send(producer, sequence))
     assert receipts(producer) == []
-    assert peer.held_bytes == 9
+    assert peer.pending_bytes == 9
     world.ledgers.commit(2)
     assert receipts(producer) == [(0, True), (1, True)]
-    assert (peer.held_bytes, producer.window.bytes, world.persisted) == (3, 3, 2)
+    assert (peer.pending_bytes, producer.window.bytes, world.persisted) == (3, 3, 2)
     world.ledgers.commit()
     assert receipts(producer) == [(2, True)]
     assert producer.is_idle
@@ -57,7 +57,7 @@ async def test_duplicate_with_nothing_in_flight_is_answered_at_once() -> None:
     publisher, producer = await world.start(Sequences({"p": 5}, {"p": 5})), make_producer(peer := RecordingPeer())
     publisher.publish(send(producer, 5))
     assert receipts(producer) == [(5, False)]
-    assert peer.held_bytes == 0
+    assert peer.pending_bytes == 0
 
 
 @pytest.mark.parametrize("after", [[], [1], [1, 2]])
@@ -70,7 +70,7 @@ async def test_echo_of_what_is_in_flight_is_answered_in_its_turn(after: list[int
     world.ledgers.commit()
     assert receipts(producer) == [(0, True), (0, False), *((sequence, True) for sequence in after)]
     assert world.log.total_messages == 1 + len(after)
-    assert peer.held_bytes == 0
+    assert peer.pending_bytes == 0
     assert producer.is_idle
 
 
@@ -131,14 +131,14 @@ async def test_closed_window_holds_in_order_and_lets_go() -> None:
     for sequence in range(5):
         publisher.publish(send(narrow, sequence))
     publisher.publish(send(other, 9))
-    assert [publish.sequence for publish in narrow.held] == [2, 3, 4]
+    assert [publish.sequence for publish in narrow.pending] == [2, 3, 4]
     assert world.ledgers.queued == 3, "two of the narrow producer, and its neighbour is not held up"
     world.ledgers.commit()
     assert receipts(other) == [(9, True)]
     world.ledgers.commit()
     world.ledgers.commit()
     assert receipts(narrow) == [(sequence, True) for sequence in range(5)]
-    assert not narrow.held
+    assert not narrow.pending
 
 
 async def test_window_counts_messages_too() -> None:
@@ -146,7 +146,7 @@ async def test_window_counts_messages_too() -> None:
     publisher, producer = await world.start(), make_producer(window=Window(1_000, 3))
     publisher.publish(send(producer, 0, messages=3))
     publisher.publish(send(producer, 3))
-    assert len(producer.held) == 1
+    assert len(producer.pending) == 1
 
 
 async def test_credits_come_back_with_each_receipt() -> None:
@@ -169,7 +169,7 @@ async def test_failed_group_is_no_receipt_and_can_be_sent_again() -> None:
     world.ledgers.commit()
     assert receipts(producer) == []
     assert world.failures == ["storage", "storage"]
-    assert (peer.held_bytes, producer.window.bytes) == (0, 0)
+    assert (peer.pending_bytes, producer.window.bytes) == (0, 0)
     world.ledgers.fail_groups = None
     again = make_producer()
     publisher.publish(send(again, 0))
@@ -188,7 +188,7 @@ async def test_closed_producer_still_finishes_its_close() -> None:
     closed: list[bool] = []
     producer.when_idle(lambda: closed.append(True))
     producer.closed = True
-    producer.drop_held()
+    producer.drop_pending()
     assert closed == []
     world.ledgers.commit()
     assert closed == [True]
@@ -201,7 +201,7 @@ async def test_terminated_topic_refuses_each_send() -> None:
     publisher.publish(send(producer, 0))
     (kind, body), *_ = peer.frames()
     assert (kind, body.sequence_id, body.error) == (BaseCommand.SEND_ERROR, 0, ServerError.TopicTerminatedError)
-    assert peer.held_bytes == 0
+    assert peer.pending_bytes == 0
 
 
 async def test_snapshot_of_sequences_survives() -> None:
@@ -234,12 +234,12 @@ async def test_a_run_is_as_good_as_one_by_one(run: int, is_deduplicated: bool) -
     producer = make_producer(peer := RecordingPeer(), window=Window(30, 8))
     for start in range(0, 20, run):
         publisher.publish_run(producer, [send(producer, number) for number in range(start, min(start + run, 20))])
-    assert peer.held_bytes == 60
+    assert peer.pending_bytes == 60
     assert producer.window.messages == 8
     while not producer.is_idle:
         world.ledgers.commit()
     assert receipts(producer) == [(number, True) for number in range(20)]
-    assert (peer.held_bytes, producer.window.bytes, producer.window.messages) == (0, 0, 0)
+    assert (peer.pending_bytes, producer.window.bytes, producer.window.messages) == (0, 0, 0)
     assert (publisher.messages_in, publisher.bytes_in) == (20, 60)
 
 
@@ -254,4 +254,4 @@ async def test_a_refused_run_fails_as_a_whole_and_in_order() -> None:
     await asyncio.sleep(0)
     assert receipts(producer) == [(0, True)]
     assert len(world.failures) == 2
-    assert (peer.held_bytes, producer.window.bytes) == (0, 0)
+    assert (peer.pending_bytes, producer.window.bytes) == (0, 0)

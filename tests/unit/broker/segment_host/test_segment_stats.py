@@ -9,7 +9,7 @@ from anabranch.broker.catalog.segment_policies import for_segments, segment_poli
 from anabranch.broker.segment_host.segment_stats import LOOK_SECONDS, SHORT_SAMPLES, SHORT_SECONDS
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic_registry.rate_meter import Meter
-from anabranch.broker.topic_registry.unloaded_scan import needs_patrol
+from anabranch.broker.topic_registry.unloaded_scan import needs_scan
 from anabranch.node.settings.node import NodeSettings
 
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -39,9 +39,9 @@ def test_segments_go_by_their_namespace_but_live_and_die_by_their_topic() -> Non
 
 def test_sleeping_segments_are_woken_for_what_their_namespace_says_not_for_a_week_of_retention() -> None:
     plain, settings = Policies.of({}, BrokerSettings()), BrokerSettings()
-    assert not needs_patrol(for_segments(plain))
-    assert needs_patrol(for_segments(Policies.of({"message_ttl_in_seconds": 7}, settings)))
-    assert not needs_patrol(for_segments(Policies.of({"subscription_expiration_time_minutes": 5}, settings)))
+    assert not needs_scan(for_segments(plain))
+    assert needs_scan(for_segments(Policies.of({"message_ttl_in_seconds": 7}, settings)))
+    assert not needs_scan(for_segments(Policies.of({"subscription_expiration_time_minutes": 5}, settings)))
 
 
 def test_the_short_window_forgets_what_the_long_one_knows() -> None:

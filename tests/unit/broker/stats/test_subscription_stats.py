@@ -18,7 +18,9 @@ async def test_one_that_keeps_nothing_shows_the_keys_of_one_that_does() -> None:
     topic = await world.topic()
     kept, _ = await world.subscribe(topic, "s", SubscriptionType.SHARED)
     name = TopicName.parse("non-persistent://t/n/m")
-    memory = NonPersistentTopic(name, settings=world.settings, clock=world.clock, stir=world.topics.stirred.note)
+    memory = NonPersistentTopic(
+        name, settings=world.settings, clock=world.clock, mark_active=world.topics.activity.mark
+    )
     passing, _ = await memory.subscribe(world.request("s", SubscriptionType.SHARED), RecordingPeer())
     book, now_ms = SubscriptionSample(), world.clock.now_ms()
     stored = await subscription_stats(topic, kept, book, now_ms, StatsOptions())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.subscription.acknowledgement import ack_entry, pass_over, pass_removed
+from anabranch.broker.subscription.acknowledgement import ack_entry, skip_removed, skip_to
 from anabranch.broker.subscription.delayed_delivery import DelayAlarm
 from anabranch.broker.subscription.dispatch_rate_limiter import first_entries
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
@@ -62,7 +62,7 @@ def test_passing_over_settles_what_consumers_hold_up_to_there() -> None:
     shell = Shell(shared(log), log)
     one, two = (shell.join(make_consumer(SHARED, number, permits=2)) for number in (1, 2))
     shell.pump()
-    pass_over(log.cursor, shell.dispatcher, Position(7, 2))
+    skip_to(log.cursor, shell.dispatcher, Position(7, 2))
     assert sorted([*one.pending, *two.pending]) == positions([3])
     assert log.cursor.mark_delete == Position(7, 2)
     assert one.messages_acked == two.messages_acked == 0  # nobody acknowledged them
@@ -76,15 +76,15 @@ def test_what_compaction_removed_is_passed_up_to_the_first_that_is_held() -> Non
     shell.pump()
     for number in (0, 1):
         consumer.settle(Position(7, number))
-    pass_removed(log.cursor, dispatcher, consumer, horizon=Position(7, 4))
+    skip_removed(log.cursor, dispatcher, consumer, horizon=Position(7, 4))
     assert log.cursor.mark_delete == Position(7, 1)
     for number in range(2, 6):
         consumer.settle(Position(7, number))
     consumer.lost_track = True
-    pass_removed(log.cursor, dispatcher, consumer, horizon=Position(7, 4))
+    skip_removed(log.cursor, dispatcher, consumer, horizon=Position(7, 4))
     assert log.cursor.mark_delete == Position(7, 1)  # what it holds is not known
     consumer.lost_track = False
-    pass_removed(log.cursor, dispatcher, consumer, horizon=Position(7, 4))
+    skip_removed(log.cursor, dispatcher, consumer, horizon=Position(7, 4))
     assert log.cursor.mark_delete == Position(7, 4)
 
 

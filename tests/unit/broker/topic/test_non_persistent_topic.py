@@ -25,7 +25,9 @@ NAME = TopicName.parse("non-persistent://public/default/t")
 class Scene:
     def __init__(self) -> None:
         self.world = BrokerWorld()
-        self.topic = NonPersistentTopic(NAME, settings=self.world.settings, clock=self.world.clock, stir=lambda _: None)
+        self.topic = NonPersistentTopic(
+            NAME, settings=self.world.settings, clock=self.world.clock, mark_active=lambda _: None
+        )
         self.producer = self.world.producer("filler")
 
     async def subscribe(
@@ -50,7 +52,7 @@ async def test_delivered_to_who_is_there_and_gone_for_the_others() -> None:
     assert subscription.messages_dropped == 1
     assert isinstance(scene.producer.peer, RecordingPeer)
     assert [body.sequence_id for body in scene.producer.peer.bodies(BaseCommand.SEND_RECEIPT)] == [0, 1, 2, 3]
-    assert scene.producer.peer.held_bytes == 0
+    assert scene.producer.peer.pending_bytes == 0
 
 
 async def test_shared_in_turn_and_keys_stay_together() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.broker.errors import ProducerFenced
-from anabranch.broker.topic import fences
+from anabranch.broker.topic import topic_producers
 from anabranch.broker.topic.topic_producers import Fences
 
 
@@ -31,7 +31,7 @@ def test_what_was_kept_holds() -> None:
 
 
 def test_the_names_unused_for_longest_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fences, "NAMES_MAX", 2)
+    monkeypatch.setattr(topic_producers, "NAMES_MAX", 2)
     made = Fences()
     for name, epoch in (("a", 5), ("b", 5), ("a", 6), ("c", 5)):
         made.raise_to(name, epoch)

@@ -10,7 +10,7 @@ from anabranch.broker.errors import ProducerFenced
 from anabranch.broker.publish.producer import Producer, Publish, Window
 from anabranch.broker.publish.producer_access import AccessMode
 from anabranch.broker.topic import takeover
-from anabranch.broker.topic.takeover import settle_name
+from anabranch.broker.topic.takeover import free_producer_name
 from anabranch.model.errors import NotReady
 from tests.support.in_memory.broker_fakes import RecordingPeer
 
@@ -48,7 +48,7 @@ async def test_a_later_attempt_waits_for_what_is_in_flight() -> None:
     place = Place(old)
     sent = Publish(old, 7, 0, 7, 1, b"entry", True)
     old.submitted(sent.size, 1)
-    settling = asyncio.ensure_future(settle_name(place.producers, heir, place.remove))
+    settling = asyncio.ensure_future(free_producer_name(place.producers, heir, place.remove))
     for _ in range(5):
         await asyncio.sleep(0)
     assert not place.producers, "nothing more is taken from it"
@@ -64,7 +64,7 @@ async def test_one_that_closes_meanwhile_is_answered_all_the_same() -> None:
     old.submitted(sent.size, 1)
     closed: list[str] = []
     old.when_idle(lambda: closed.append("told"))
-    settling = asyncio.ensure_future(settle_name(place.producers, heir, place.remove))
+    settling = asyncio.ensure_future(free_producer_name(place.producers, heir, place.remove))
     await asyncio.sleep(0)
     old.completed([sent], 1, 0)
     await asyncio.wait_for(settling, 10)
@@ -72,15 +72,15 @@ async def test_one_that_closes_meanwhile_is_answered_all_the_same() -> None:
 
 
 async def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover, "SETTLING_SECONDS", 0.01)
+    monkeypatch.setattr(takeover, "IDLE_SECONDS", 0.01)
     old, heir = attempt(1, 1), attempt(2, 2)
     old.submitted(5, 1)
     place = Place(old)
     with pytest.raises(NotReady, match="is not durable yet"):
-        await settle_name(place.producers, heir, place.remove)
+        await free_producer_name(place.producers, heir, place.remove)
 
 
 async def test_an_earlier_attempt_is_refused() -> None:
     place = Place(attempt(2, 1))
     with pytest.raises(ProducerFenced):
-        await settle_name(place.producers, attempt(1, 2), place.remove)
+        await free_producer_name(place.producers, attempt(1, 2), place.remove)

@@ -154,7 +154,7 @@ async def test_a_lost_append_closes_every_producer_once() -> None:
         assert isinstance(producer.peer, RecordingPeer)
         assert [kind for kind, _ in producer.peer.frames()] == [BaseCommand.CLOSE_PRODUCER]
         assert producer.peer.closed_producers == [producer.producer_id]
-        assert producer.peer.held_bytes == 0
+        assert producer.peer.pending_bytes == 0
     assert not topic.producers
     world.ledgers.fail_groups = None
     again = world.producer("a")
@@ -179,7 +179,7 @@ async def test_sequences_survive_a_crash_without_a_snapshot() -> None:
     await world.publish(topic, 0, 1, 2, producer=world.producer("p"))
     await world.crash()
     topic = await world.topic()
-    assert topic.last_sequence("p") == 2
+    assert topic.deduplication.last_sequence("p") == 2
     assert await world.publish(topic, 1, 2, 3, producer=world.producer("p")) == [topic.log.last_position]
 
 
@@ -188,13 +188,13 @@ async def test_what_is_published_while_deduplication_is_switched_on_counts() -> 
     topic = await world.topic()
     producer = world.producer("p")
     await world.publish(topic, 0)
-    switching = asyncio.ensure_future(topic.set_deduplication(True))
+    switching = asyncio.ensure_future(topic.deduplication.switch(True))
     for sequence in range(1, 40):
         await world.publish(topic, sequence, producer=producer)
         if switching.done():
             break
     await switching
-    assert topic.last_sequence("p") == sequence
+    assert topic.deduplication.last_sequence("p") == sequence
     assert sequence > 1
 
 
@@ -511,7 +511,7 @@ async def test_subscriptions_that_come_and_go_while_the_topic_closes() -> None:
     world = await BrokerWorld().start()
     topic = await world.topic()
     _, consumer = await world.subscribe(topic, "old")
-    async with topic._table.changing:  # both are on their way
+    async with topic.topic_subscriptions.changing:  # both are on their way
         coming = asyncio.ensure_future(world.subscribe(topic, "new"))
         going = asyncio.ensure_future(topic.unsubscribe("old", force=True, by=consumer))
         await world.settle()

@@ -50,7 +50,7 @@ class Scene:
             settings=settings,
             clock=self.world.clock,
             tasks=self.tasks,
-            stir=lambda: None,
+            mark_active=lambda: None,
         )
 
     def check_open(self) -> None:
@@ -147,5 +147,5 @@ async def test_caught_up_is_no_backlog_anywhere() -> None:
     found = await scene.create("s")
     positions = await scene.world.fill(scene.log, 2)
     before = scene.table.is_caught_up
-    found.pass_over(positions[-1])
+    found.skip_to(positions[-1])
     assert (before, scene.table.is_caught_up) == (False, True)

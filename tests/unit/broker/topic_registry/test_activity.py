@@ -19,14 +19,14 @@ SWEEP_SECONDS = 5.0
 
 
 def test_each_view_is_told_everything_once() -> None:
-    stirred = ActivityTracker[str]()
-    one, other = stirred.view(), stirred.view()
-    stirred.note("a")
+    activity = ActivityTracker[str]()
+    one, other = activity.view(), activity.view()
+    activity.mark("a")
     assert one.take() == {"a"}
-    stirred.note_all(["b", "c", "b"])
+    activity.mark_all(["b", "c", "b"])
     assert (one.take(), one.take()) == ({"b", "c"}, set())
     assert other.take() == {"a", "b", "c"}
-    assert stirred.view().take() == set()
+    assert activity.view().take() == set()
 
 
 class Visits:

@@ -97,7 +97,7 @@ async def test_topic_that_cannot_be_loaded_gives_its_log_back() -> None:
     world.ledgers.fail_reads = None
     with pytest.raises(StorageError, match="closed"):
         await world.opened[-1].trim()
-    assert (await world.topic()).last_sequence("filler") == 1
+    assert (await world.topic()).deduplication.last_sequence("filler") == 1
 
 
 async def test_sequences_behind_a_hole_are_not_counted() -> None:
@@ -107,7 +107,7 @@ async def test_sequences_behind_a_hole_are_not_counted() -> None:
     at = await world.publish(topic, 0, 1, 2, 3)
     await world.crash()
     world.ledgers.corrupt.add((at[2].ledger, at[2].entry))
-    assert (await world.topic()).last_sequence("filler") == 1
+    assert (await world.topic()).deduplication.last_sequence("filler") == 1
 
 
 async def test_rollback_starts_so_many_seconds_ago() -> None:
@@ -305,14 +305,14 @@ async def test_hand_over_closes_what_moves_and_tells_its_clients_later() -> None
     stays = world.producer("q")
     await staying.add_producer(stays, None)
     await world.publish(moving, 0, producer=producer)
-    farewells = await world.topics.hand_over(lambda name: name == NAME, lambda name: HEIR)
+    all_notifications = await world.topics.hand_over(lambda name: name == NAME, lambda name: HEIR)
     assert (world.topics.loaded(NAME), world.topics.loaded(OTHER)) == (None, staying)
     assert producer.closed and not stays.closed
     assert peer_of(producer).bodies(BaseCommand.CLOSE_PRODUCER) == []
     assert peer_of(consumer).bodies(BaseCommand.CLOSE_CONSUMER) == []
-    for farewell in farewells:
-        farewell.say()
-        farewell.say()  # only once
+    for notifications in all_notifications:
+        notifications.send()
+        notifications.send()  # only once
     (told,) = peer_of(producer).bodies(BaseCommand.CLOSE_PRODUCER)
     assert (told.producer_id, told.assignedBrokerServiceUrl) == (producer.producer_id, "pulsar://heir:1")
     (told,) = peer_of(consumer).bodies(BaseCommand.CLOSE_CONSUMER)
@@ -344,4 +344,4 @@ async def test_the_policies_that_were_set_last_stay(monkeypatch: pytest.MonkeyPa
         await asyncio.sleep(0)  # the second one gets as far as it can
     go_on.set()
     await asyncio.gather(first, second)
-    assert not topic.deduplicates
+    assert not topic.deduplication.is_on

@@ -201,18 +201,18 @@ async def test_reading_stops_at_the_hard_cap_and_goes_on_below_half() -> None:
     scene = await Scene(producer_bytes_max=64 << 10, connection_bytes_max=128 << 10).connected()
     states = []
     for change in (100 << 10, 28 << 10, 1, -(60 << 10), -(10 << 10)):
-        scene.connection.held(change)
+        scene.connection.add_pending_bytes(change)
         states.append(scene.stream.is_reading)
     assert states == [True, True, False, False, True]
 
 
 async def test_silence_proves_nothing_while_we_do_not_read() -> None:
     scene = await Scene(keep_alive_seconds=30).connected()
-    scene.connection.held(1 << 30)
+    scene.connection.add_pending_bytes(1 << 30)
     for _ in range(5):
         scene.clock.advance(30)
     assert not scene.stream.ended
-    scene.connection.held(-(1 << 30))
+    scene.connection.add_pending_bytes(-(1 << 30))
     for _ in range(2):
         scene.clock.advance(30)
     assert scene.stream.ended
@@ -296,8 +296,8 @@ async def test_who_asks_without_reading_the_answers_is_read_no_further() -> None
     scene.connection.send(b"\0" * (64 << 10))
     await turn()
     states = [scene.stream.is_reading]
-    scene.connection.held(1 << 20)
-    scene.connection.held(-(1 << 20))
+    scene.connection.add_pending_bytes(1 << 20)
+    scene.connection.add_pending_bytes(-(1 << 20))
     states.append(scene.stream.is_reading)
     scene.stream.unsent_bytes = 0
     scene.connection.drained()
