@@ -29,7 +29,7 @@ from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, Re
 from anabranch.client.consumer.consumer import BATCH_ROWS, Consumer
 from anabranch.client.consumer.queue_consumer import QueueConsumer
 from anabranch.client.consumer.stream_consumer import StreamConsumer
-from anabranch.client.errors import Closed
+from anabranch.client.errors import Closed, WrongThread
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
@@ -41,7 +41,10 @@ from anabranch.model.layout import Layout
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.credentials import Credentials, Tls
-from anabranch.runtime.loop_thread import PORTAL
+from anabranch.runtime.loop_thread import LoopThread
+
+LOOP = LoopThread("anabranch-client", own_thread_error=WrongThread)
+"""The event loop of all blocking clients of this process."""
 
 
 class _Face:
@@ -58,7 +61,7 @@ class _Face:
         self.close()
 
     def close(self, timeout: Seconds | None = None) -> None:
-        PORTAL.call(lambda: self._inner.close(timeout))
+        LOOP.call(lambda: self._inner.close(timeout))
 
     @property
     def is_closed(self) -> bool:
@@ -99,7 +102,7 @@ class BlockingProducer(_Face):
         sequence_id: int | None = None,
         timeout: Seconds | None = None,
     ) -> MessageId:
-        return PORTAL.call(
+        return LOOP.call(
             lambda: self._inner.send(
                 value,
                 key=key,
@@ -124,7 +127,7 @@ class BlockingProducer(_Face):
         sequence_id: int | None = None,
     ) -> concurrent.futures.Future[MessageId]:
         """Order is fixed now. Unlike its asynchronous twin it reports QueueFull and the like through the future."""
-        return PORTAL.submit(
+        return LOOP.submit(
             lambda: self._inner.send_nowait(
                 value,
                 key=key,
@@ -145,7 +148,7 @@ class BlockingProducer(_Face):
         event_times: Sequence[int | None] | None = None,
         timeout: Seconds | None = None,
     ) -> Sent:
-        return PORTAL.call(
+        return LOOP.call(
             lambda: self._inner.send_batch(
                 values, keys, properties=properties, event_times=event_times, timeout=timeout
             )
@@ -160,12 +163,12 @@ class BlockingProducer(_Face):
         event_times: Sequence[int | None] | None = None,
     ) -> concurrent.futures.Future[Sent]:
         """Order is fixed now. Like `send_nowait` it reports QueueFull and the like through the future."""
-        return PORTAL.submit(
+        return LOOP.submit(
             lambda: self._inner.send_batch_nowait(values, keys, properties=properties, event_times=event_times)
         )
 
     def flush(self, timeout: Seconds | None = None) -> None:
-        PORTAL.call(lambda: self._inner.flush(timeout))
+        LOOP.call(lambda: self._inner.flush(timeout))
 
 
 class _BlockingConsumer(_Face):
@@ -188,13 +191,13 @@ class _BlockingConsumer(_Face):
         return self._inner.layouts
 
     def receive(self, timeout: Seconds | None = None) -> Message | None:
-        return PORTAL.call(lambda: self._inner.receive(timeout))
+        return LOOP.call(lambda: self._inner.receive(timeout))
 
     def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
-        return PORTAL.call(lambda: self._inner.receive_many(count, timeout))
+        return LOOP.call(lambda: self._inner.receive_many(count, timeout))
 
     def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
-        return PORTAL.call(lambda: self._inner.receive_batch(count, timeout))
+        return LOOP.call(lambda: self._inner.receive_batch(count, timeout))
 
     def __iter__(self) -> Self:
         return self
@@ -215,10 +218,10 @@ class BlockingQueueConsumer(_BlockingConsumer):
         self._inner: QueueConsumer = inner
 
     def ack(self, message: Message | MessageId | MessageBatch) -> None:
-        PORTAL.call(lambda: self._inner.ack(message))
+        LOOP.call(lambda: self._inner.ack(message))
 
     def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
-        PORTAL.call(lambda: self._inner.nack(message, delay))
+        LOOP.call(lambda: self._inner.nack(message, delay))
 
 
 class BlockingStreamConsumer(_BlockingConsumer):
@@ -228,13 +231,13 @@ class BlockingStreamConsumer(_BlockingConsumer):
         self._inner: StreamConsumer = inner
 
     def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
-        PORTAL.call(lambda: self._inner.ack_cumulative(message))
+        LOOP.call(lambda: self._inner.ack_cumulative(message))
 
     def position(self, message: Message) -> MessageId:
         async def asked() -> MessageId:
             return self._inner.position(message)
 
-        return PORTAL.call(asked)
+        return LOOP.call(asked)
 
 
 class BlockingCheckpointConsumer(_BlockingConsumer):
@@ -251,10 +254,10 @@ class BlockingCheckpointConsumer(_BlockingConsumer):
         async def asked() -> Checkpoint:
             return self._inner.checkpoint()
 
-        return PORTAL.call(asked)
+        return LOOP.call(asked)
 
     def saved(self, checkpoint: Checkpoint, timeout: Seconds | None = None) -> None:
-        PORTAL.call(lambda: self._inner.saved(checkpoint, timeout))
+        LOOP.call(lambda: self._inner.saved(checkpoint, timeout))
 
 
 class BlockingClient(_Face):
@@ -293,7 +296,7 @@ class BlockingClient(_Face):
             properties=properties,
             timeout=timeout,
         )
-        return BlockingProducer(PORTAL.call(lambda: opening))
+        return BlockingProducer(LOOP.call(lambda: opening))
 
     def queue_consumer(
         self,
@@ -331,7 +334,7 @@ class BlockingClient(_Face):
             properties=properties,
             timeout=timeout,
         )
-        return BlockingQueueConsumer(PORTAL.call(lambda: opening))
+        return BlockingQueueConsumer(LOOP.call(lambda: opening))
 
     def stream_consumer(
         self,
@@ -359,7 +362,7 @@ class BlockingClient(_Face):
             properties=properties,
             timeout=timeout,
         )
-        return BlockingStreamConsumer(PORTAL.call(lambda: opening))
+        return BlockingStreamConsumer(LOOP.call(lambda: opening))
 
     def checkpoint_consumer(
         self,
@@ -389,7 +392,7 @@ class BlockingClient(_Face):
             properties=properties,
             timeout=timeout,
         )
-        return BlockingCheckpointConsumer(PORTAL.call(lambda: opening))
+        return BlockingCheckpointConsumer(LOOP.call(lambda: opening))
 
 
 def connect(
@@ -414,4 +417,4 @@ def connect(
         clock=clock,
         chance=chance,
     )
-    return BlockingClient(PORTAL.call(lambda: opening))
+    return BlockingClient(LOOP.call(lambda: opening))

@@ -28,8 +28,8 @@ from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, Ch
 from anabranch.client.consumer.consumer import Consumer
 from anabranch.client.consumer.dead_letters import DeadLetters
 from anabranch.client.consumer.queue_consumer import QueueConsumer, QueueOptions
-from anabranch.client.consumer.segment_consumer import ClientContext
 from anabranch.client.consumer.stream_consumer import StreamConsumer, StreamOptions
+from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, Closed, TimedOut
 from anabranch.client.messages.compression import Compression
 from anabranch.client.producer.options import ProducerOptions

@@ -48,6 +48,12 @@ class CannotSignIn(ClientError):
     retryable = True
 
 
+class WrongThread(ClientError):
+    """A blocking call on the thread of the event loop that would have to serve it."""
+
+    code = "wrong-thread"
+
+
 class Closed(ClientError):
     """The client, producer or consumer was closed."""
 

@@ -1,7 +1,6 @@
-"""The way from threads to an event loop: one daemon thread with a loop, calls run there and are waited for here.
+"""An event loop on a daemon thread, for callers on other threads: a call runs on the loop, and its caller waits.
 
-All blocking clients of a process share one portal. A call from its own thread would wait for itself for ever, so it is
-refused. Knows threads; nothing of what is called.
+A call from the loop's own thread would wait for itself for ever, so it is refused with the error that the owner names.
 """
 
 from __future__ import annotations
@@ -12,27 +11,22 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from anabranch.client.errors import ClientError
-
 T = TypeVar("T")
 
 
-class WrongThread(ClientError):
-    """A blocking call on the thread that would have to do the work."""
-
-    code = "wrong-thread"
-
-
 class LoopThread:
-    """One event loop on one daemon thread; started by the first call, kept for the life of the process."""
+    """Started by the first call, kept for the life of the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, *, own_thread_error: Callable[[str], Exception] = RuntimeError) -> None:
+        """`own_thread_error` makes the error of a blocking call on the loop's own thread from its text."""
+        self._name = name
+        self._own_thread_error = own_thread_error
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def call(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run it there, wait here. An interrupt here cancels it there."""
+        """Run `work` on the loop and wait for its result. An interrupt of the caller cancels it."""
         waiting = self.submit(work)
         try:
             return waiting.result()
@@ -43,7 +37,7 @@ class LoopThread:
     def submit(self, work: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
         loop = self._running()
         if threading.current_thread() is self._thread:
-            raise WrongThread("blocking calls must not be made on the thread of the event loop")
+            raise self._own_thread_error("a blocking call on the thread of the event loop would wait for itself")
 
         async def run() -> T:
             return await work()
@@ -54,11 +48,7 @@ class LoopThread:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=loop.run_forever, name="anabranch-client", daemon=True)
+                self._thread = threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
                 self._thread.start()
                 self._loop = loop
             return self._loop
-
-
-PORTAL = LoopThread()
-"""Of the blocking clients of this process."""

@@ -445,9 +445,9 @@ async def test_a_slow_queue_bounds_what_waits(world: World) -> None:
     await world.admin.create_subscription(TOPIC, "s", "QUEUE", "earliest")
     await world.publish(400)
     async with world.client.queue_consumer(TOPIC, subscription="s", prefetch=40) as consumer:
-        await until(lambda: len(consumer._inbox) >= 20)
+        await until(lambda: len(consumer._queue) >= 20)
         await asyncio.sleep(0.1)
-        assert len(consumer._inbox) <= 40 + 4 * 5, "the prefetch, and one batch per segment"
+        assert len(consumer._queue) <= 40 + 4 * 5, "the prefetch, and one batch per segment"
         assert Counter(texts(await received(consumer, 400))) == Counter(world.all)
 
 

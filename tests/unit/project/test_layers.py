@@ -57,7 +57,6 @@ PENDING: dict[str, frozenset[str]] = {
             "interbroker/connections.py",
             "interbroker/endpoint.py",
             "rest/server.py",
-            "runtime/loop_thread.py",
             "zookeeper/channel.py",
             "zookeeper/connection.py",
             "zookeeper/jute.py",

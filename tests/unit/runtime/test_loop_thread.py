@@ -8,7 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from anabranch.runtime.loop_thread import LoopThread, WrongThread
+from anabranch.runtime.loop_thread import LoopThread
+
+
+class OwnThread(Exception):
+    pass
 
 
 async def where() -> tuple[str, asyncio.AbstractEventLoop]:
@@ -16,11 +20,11 @@ async def where() -> tuple[str, asyncio.AbstractEventLoop]:
 
 
 def test_calls_of_many_threads_run_on_one_loop() -> None:
-    portal = LoopThread()
+    portal = LoopThread("loop")
     with ThreadPoolExecutor(4) as threads:
         found = set(threads.map(lambda _: portal.call(where), range(20)))
     assert len(found) == 1
-    assert found.pop()[0] == "anabranch-client"
+    assert found.pop()[0] == "loop"
 
 
 def test_errors_come_back() -> None:
@@ -28,21 +32,21 @@ def test_errors_come_back() -> None:
         raise KeyError("k")
 
     with pytest.raises(KeyError):
-        LoopThread().call(failing)
+        LoopThread("loop").call(failing)
 
 
 def test_it_refuses_its_own_thread() -> None:
-    portal = LoopThread()
+    portal = LoopThread("loop", own_thread_error=OwnThread)
 
     async def inside() -> None:
         portal.call(inside)
 
-    with pytest.raises(WrongThread):
+    with pytest.raises(OwnThread):
         portal.call(inside)
 
 
 def test_what_nobody_waits_for_any_more_is_cancelled_there() -> None:
-    portal, begun, cancelled = LoopThread(), threading.Event(), threading.Event()
+    portal, begun, cancelled = LoopThread("loop"), threading.Event(), threading.Event()
 
     async def endless() -> None:
         begun.set()

@@ -18,9 +18,10 @@ from anabranch.client.consumer.assignment_reconciler import Effect as HoldingsEf
 from anabranch.client.consumer.checkpoint import Checkpoint, Kind, Mark, reach
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart
 from anabranch.client.consumer.controller_session import Assigned, ControllerSession, SessionSpec
-from anabranch.client.consumer.segment_consumer import ClientContext, SegmentConsumer
+from anabranch.client.consumer.segment_consumer import SegmentConsumer
 from anabranch.client.consumer.segment_reader import Reader
 from anabranch.client.consumer.segment_traversal import Close, Effect, Open, PositionGone, Traversal, described
+from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, NotSupported, TopicNotFound
 from anabranch.client.messages.message import Message
 from anabranch.client.messages.message_batch import last_id
@@ -219,7 +220,7 @@ class CheckpointConsumer(Consumer):
 
     def refused(self, error: ClientError) -> None:
         self._failure = self._failure or error
-        self._inbox.fail(error)
+        self._queue.fail(error)
 
     def _open_session(self, one: CheckpointPart) -> None:
         group = self._reader.group

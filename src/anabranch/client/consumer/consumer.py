@@ -14,13 +14,14 @@ from typing import Self
 
 from anabranch.client.config import Seconds, seconds
 from anabranch.client.connection.reconnect import ReconnectLoop
-from anabranch.client.consumer.receive_queue import Inbox
-from anabranch.client.consumer.segment_consumer import FAREWELL_SECONDS, ChannelSpec, ClientContext, SegmentConsumer
+from anabranch.client.consumer.receive_queue import ReceiveQueue
+from anabranch.client.consumer.segment_consumer import FAREWELL_SECONDS, ChannelSpec, SegmentConsumer
+from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
 from anabranch.client.schema.schema import Schema
-from anabranch.client.schema.schema_resolver import SchemaResolver, on_wire
+from anabranch.client.schema.schema_resolver import SchemaResolver, schema_field
 from anabranch.client.topic.layout_watch import TopicWatch
 from anabranch.client.topic.topic_view import Served, TopicView
 from anabranch.model.layout import Layout
@@ -67,7 +68,7 @@ class Consumer:
         self._options = options
         self._ground = ground
         self._tasks = TaskOwner("consumer")
-        self._inbox: Inbox[SegmentConsumer] = Inbox()
+        self._queue: ReceiveQueue[SegmentConsumer] = ReceiveQueue()
         self._watches: list[TopicWatch] = []
         self._parts: list[TopicPart] = []
         self._channels: dict[tuple[str, int], SegmentConsumer] = {}  # by topic and lane, as message ids have them
@@ -118,10 +119,9 @@ class Consumer:
 
     async def receive(self, timeout: Seconds | None = None) -> Message | None:
         """The next message; None when there was none in time. Without `timeout` it waits as long as it takes."""
-        inbox = self._inbox
-        found = inbox.buffer.take() if inbox.failure is None else None  # what mostly happens, without a detour
+        found = self._queue.take()  # usually there is one, and no coroutine is needed
         if found is None:
-            found = await inbox.wait(None if timeout is None else seconds(timeout))
+            found = await self._queue.wait(None if timeout is None else seconds(timeout))
             if found is None:
                 return None
         channel, message = found
@@ -137,7 +137,7 @@ class Consumer:
             raise BadOption("receive_many takes at least 1")
         first = await self.receive(timeout)
         found = [] if first is None else [first]
-        while found and len(found) < count and (more := self._inbox.take()):
+        while found and len(found) < count and (more := self._queue.take()):
             channel, message = more
             channel.taken()
             if self._is_attentive:
@@ -150,10 +150,10 @@ class Consumer:
         or more. Empty when there was none in time. Much cheaper per message than the others, above all as columns."""
         if count < 1:
             raise BadOption("receive_batch takes at least 1")
-        await self._inbox.wait_filled(None if timeout is None else seconds(timeout))
+        await self._queue.wait_filled(None if timeout is None else seconds(timeout))
         parts: list[Sequence[Message]] = []
         numbers = -1
-        while count > 0 and (found := self._inbox.take_parcel()):
+        while count > 0 and (found := self._queue.take_entry()):
             channel, parcel = found
             numbers = self._hand_out_parcel(channel, parcel)
             parts.append(parcel)
@@ -177,7 +177,7 @@ class Consumer:
         if self._is_closed:
             return
         self._is_closed = True
-        self._inbox.fail(Closed("the consumer is closed"))
+        self._queue.fail(Closed("the consumer is closed"))
         timeout_s = FAREWELL_SECONDS if timeout is None else seconds(timeout)
         for part in self._parts:
             part.unfollow()
@@ -200,15 +200,15 @@ class Consumer:
         if self._tutor is not None:
             self._lessons += 1
             reason = f"schema {self._lessons}"  # what these were written with may have to be asked for
-            if not self._tutor.prepare(messages, partial(self._inbox.release, channel, reason)):
-                self._inbox.hold(channel, reason)
-        self._inbox.arrived(channel, messages)
+            if not self._tutor.prepare(messages, partial(self._queue.release, channel, reason)):
+                self._queue.hold(channel, reason)
+        self._queue.add(channel, messages)
 
     def dropped(self, channel: SegmentConsumer) -> list[MessageId]:
-        return [message.id for message in self._inbox.drop(channel)]
+        return [message.id for message in self._queue.drop(channel)]
 
     def ended(self, channel: SegmentConsumer, error: ClientError) -> None:
-        self._inbox.fail(error)
+        self._queue.fail(error)
 
     def reached_end(self, channel: SegmentConsumer) -> None:
         self._share()
@@ -236,14 +236,14 @@ class Consumer:
     def _hand_out(self, channel: SegmentConsumer, message: Message) -> None:
         """A message leaves for the application. Called only where `_is_attentive`: once per message, so it counts."""
         if self._tutor is not None:
-            self._tutor.finish(message)
+            self._tutor.set_decoder(message)
 
     def _hand_out_parcel(self, channel: SegmentConsumer, parcel: Sequence[Message]) -> int:
         """Messages that came together leave for the application; a running number, if the kind has one."""
         channel.taken(len(parcel))
         if self._tutor is not None:
             for message in parcel:
-                self._tutor.finish(message)
+                self._tutor.set_decoder(message)
         return -1
 
     def _spec(
@@ -271,7 +271,7 @@ class Consumer:
             subscription_properties=options.subscription_properties,
             ack_group_s=options.ack_group_s,
             hint=_hint(view, segment.segment_id),
-            schema=None if options.schema is None else on_wire(options.schema),
+            schema=None if options.schema is None else schema_field(options.schema),
         )
 
     def _attach(

@@ -13,7 +13,8 @@ from anabranch.client.config import Backoff, ProcessingTimeout, Seconds, seconds
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, id_of
 from anabranch.client.consumer.dead_letters import DeadLetters
 from anabranch.client.consumer.redelivery import Redelivery
-from anabranch.client.consumer.segment_consumer import ClientContext, SegmentConsumer
+from anabranch.client.consumer.segment_consumer import SegmentConsumer
+from anabranch.client.context import ClientContext
 from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
@@ -41,7 +42,7 @@ class QueueConsumer(Consumer):
         dead_letters: DeadLetters | None = None,
     ) -> None:
         super().__init__(topics, options, ground)
-        self._queue = options
+        self._queue_options = options
         self._dead_letters = dead_letters
         limit = options.processing_timeout
         self._redelivery: Redelivery[SegmentConsumer] = Redelivery(None if limit is None else seconds(limit.timeout))
@@ -88,9 +89,9 @@ class QueueConsumer(Consumer):
         self._bring_back(channel, one, self._nack_delay_s(count) if delay is None else seconds(delay))
 
     def _nack_delay_s(self, count: int) -> float:
-        if self._queue.nack_backoff is None:
-            return self._queue.nack_delay_s
-        return self._queue.nack_backoff.delay(count, self._ground.chance.random())
+        if self._queue_options.nack_backoff is None:
+            return self._queue_options.nack_delay_s
+        return self._queue_options.nack_backoff.delay(count, self._ground.chance.random())
 
     def _bring_back(self, channel: SegmentConsumer, one: MessageId, delay_s: float) -> None:
         due = self._ground.clock.monotonic() + delay_s
@@ -121,15 +122,15 @@ class QueueConsumer(Consumer):
         self._arm()
 
     def _hand_out(self, channel: SegmentConsumer, message: Message) -> None:
-        if self._queue.processing_timeout is not None:
-            self._watch_over(channel, message, self._queue.processing_timeout)
+        if self._queue_options.processing_timeout is not None:
+            self._watch_over(channel, message, self._queue_options.processing_timeout)
             self._arm()
         super()._hand_out(channel, message)
 
     def _hand_out_parcel(self, channel: SegmentConsumer, parcel: Sequence[Message]) -> int:
-        if self._queue.processing_timeout is not None:
+        if self._queue_options.processing_timeout is not None:
             for message in parcel:
-                self._watch_over(channel, message, self._queue.processing_timeout)
+                self._watch_over(channel, message, self._queue_options.processing_timeout)
             self._arm()
         return super()._hand_out_parcel(channel, parcel)
 

@@ -11,43 +11,27 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from anabranch.client.config import Backoff
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
-from anabranch.client.connection.connection_pool import Pool
 from anabranch.client.connection.connection_state import command
 from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
+from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError, ConsumerFenced, NotReady, Refused, TimedOut, Unreachable, plain
 from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId, Origin
-from anabranch.client.topic.layout_watch import TopicWatches
-from anabranch.client.topic.topic_view import Served
+from anabranch.client.topic.topic_view import MANAGED, Served
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import Bytes
-from anabranch.runtime.chance import Chance
-from anabranch.runtime.clock import Clock, Timer
+from anabranch.runtime.clock import Timer
 
 log = logging.getLogger(__name__)
 
 FAREWELL_SECONDS = 5.0
 CHUNK_SECONDS = 15.0  # between looks at messages in chunks that are not complete
-MANAGED = "__pulsar.v5.managed"
-"""Tells a broker that this consumer of a regular topic will follow when the topic becomes a scalable one."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientContext:
-    """What every part of a client stands on."""
-
-    pool: Pool
-    backoff: Backoff
-    clock: Clock
-    chance: Chance
-    watches: TopicWatches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,9 @@ from anabranch.client.consumer.assignment_reconciler import (
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart, id_of
 from anabranch.client.consumer.controller_session import Assigned, ControllerSession, SessionSpec
 from anabranch.client.consumer.cumulative_acks import CumulativeAckLog
-from anabranch.client.consumer.segment_consumer import ClientContext, Grant, SegmentConsumer
+from anabranch.client.consumer.segment_consumer import Grant, SegmentConsumer
 from anabranch.client.consumer.stream_segment_consumer import StreamChannel
+from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError, ConsumerFenced
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch, last_id
@@ -201,7 +202,7 @@ class StreamConsumer(Consumer):
     # -- for the seats
 
     def refused(self, error: ClientError) -> None:
-        self._inbox.fail(error)
+        self._queue.fail(error)
 
     def perform(self, seat: StreamPart, effects: Sequence[Effect]) -> None:
         if self._is_closed:
@@ -294,9 +295,9 @@ class StreamConsumer(Consumer):
             parents = [channels[one] for one in before if one in channels and not self._is_through(channels[one])]
             ahead.update(parents)
             if parents:
-                self._inbox.hold(channel, PARENTS)
+                self._queue.hold(channel, PARENTS)
             else:
-                self._inbox.release(channel, PARENTS)
+                self._queue.release(channel, PARENTS)
         self._ahead = self._ahead.difference(channels.values()) | ahead
         for parent in ahead:
             segment = layout[parent.spec.segment_id]

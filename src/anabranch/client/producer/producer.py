@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from anabranch.client.config import Seconds, seconds
-from anabranch.client.consumer.segment_consumer import ClientContext
+from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError, Closed, TimedOut
 from anabranch.client.messages.message import MessageId
 from anabranch.client.messages.outgoing import RECORD_OVERHEAD_BYTES, OutgoingMessage, check

@@ -15,7 +15,7 @@ from anabranch.client.config import AccessMode, seconds
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.reconnect import ReconnectLoop
-from anabranch.client.consumer.segment_consumer import MANAGED, ClientContext
+from anabranch.client.context import ClientContext
 from anabranch.client.errors import (
     ClientError,
     NotReady,
@@ -35,8 +35,8 @@ from anabranch.client.producer.options import ProducerOptions
 from anabranch.client.producer.producer_effects import LanesEffect, SegmentLane
 from anabranch.client.producer.producer_state import ProducerState
 from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Reconnect, Stored, Transmit
-from anabranch.client.schema.schema_resolver import on_wire
-from anabranch.client.topic.topic_view import Served, read_brokers, read_segment
+from anabranch.client.schema.schema_resolver import schema_field
+from anabranch.client.topic.topic_view import MANAGED, Served, read_brokers, read_segment
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.entry import Bytes
@@ -188,7 +188,7 @@ class SegmentProducer:
             "user_provided_producer_name": options.is_name_given,
             "epoch": self._epoch,
             "metadata": _pairs(metadata),
-            "schema": on_wire(options.schema),
+            "schema": schema_field(options.schema),
             "producer_access_mode": _ACCESS[options.access],
             "topic_epoch": self._topic_epoch,
         }

@@ -1,53 +1,85 @@
-"""Asks the broker for the definitions that messages were written with, while those messages wait. Knows the pool and
-waiting; what is done with a definition is `reading`'s business."""
+"""Decoders for the schema versions that a consumer meets, fetched from the broker on first use.
+
+A message names the version of the schema that it was written with. The resolver fetches each version once, and the
+messages wait until it is known. A body is decoded when the application reads `Message.value`. A version that cannot be
+fetched or read therefore fails there, and nowhere else.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any
 
-from anabranch.client.config import Backoff
 from anabranch.client.connection.connection_pool import Pool
-from anabranch.client.errors import ClientError, refusal
+from anabranch.client.context import ClientContext
+from anabranch.client.errors import ClientError, SchemaMismatch, refusal
 from anabranch.client.messages.message import Message
-from anabranch.client.schema.reading import Reading, Version
-from anabranch.client.schema.schema import Schema
+from anabranch.client.schema.schema import Decoder, Schema
 from anabranch.model.schema import Schema as Definition
 from anabranch.model.schema import SchemaType
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
-from anabranch.runtime.chance import Chance
-from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
+VERSIONS_MAX = 1000  # of one topic; brokers keep as many
+Version = tuple[str, bytes]  # topic, and the version as its messages name it
 
-class Ground(Protocol):
-    @property
-    def pool(self) -> Pool: ...
-    @property
-    def backoff(self) -> Backoff: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def chance(self) -> Chance: ...
+
+class SchemaVersions:
+    """The decoders of one consumer by schema version. Bounded: the oldest decoder is dropped and fetched again."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._decoders: dict[Version, Decoder] = {}
+
+    def unknown(self, messages: Sequence[Message]) -> list[Version]:
+        """Versions that must be fetched before these messages can be handed out."""
+        if not self._schema.needs_writer:
+            return []
+        found = {(one.topic, one.schema_version): None for one in messages if one.schema_version}
+        return [version for version in found if version not in self._decoders]
+
+    def fetched(self, version: Version, definition: Definition) -> None:
+        try:
+            decoder = self._schema.reader_of(definition)
+        except ClientError as error:
+            self.failed(version, error)
+        else:
+            self._keep(version, decoder)
+
+    def failed(self, version: Version, error: ClientError) -> None:
+        """Messages of this version raise SchemaMismatch with the reason when their value is read."""
+
+        def refuse(data: bytes) -> Any:
+            raise SchemaMismatch(f"the message cannot be decoded: {error.reason}") from error
+
+        self._keep(version, refuse)
+
+    def _keep(self, version: Version, decoder: Decoder) -> None:
+        if len(self._decoders) >= VERSIONS_MAX:
+            self._decoders.pop(next(iter(self._decoders)))
+        self._decoders[version] = decoder
+
+    def decoder_for(self, message: Message) -> Decoder:
+        return self._decoders.get((message.topic, message.schema_version), self._schema.decode)
 
 
 class SchemaResolver:
     """One for each consumer with a schema."""
 
-    def __init__(self, schema: Schema, ground: Ground, tasks: TaskOwner) -> None:
-        self.reading = Reading(schema)
-        self._ground = ground
+    def __init__(self, schema: Schema, context: ClientContext, tasks: TaskOwner) -> None:
+        self._versions = SchemaVersions(schema)
+        self._context = context
         self._tasks = tasks
-        self._asked: dict[Version, list[Callable[[], None]]] = {}
+        self._fetching: dict[Version, list[Callable[[], None]]] = {}
 
-    def prepare(self, messages: Sequence[Message], when_ready: Callable[[], None]) -> bool:
-        """True when all of these can be read. Otherwise what is missing is asked for, and `when_ready` is called when
-        it is there."""
-        unknown = self.reading.unknown(messages)
+    def prepare(self, messages: Sequence[Message], when_ready: Callable[[], object]) -> bool:
+        """True if all of these messages can be decoded now. Otherwise the missing versions are fetched, and
+        `when_ready` is called once they are known."""
+        unknown = self._versions.unknown(messages)
         if not unknown:
             return True
         left = len(unknown)
@@ -59,39 +91,39 @@ class SchemaResolver:
                 when_ready()
 
         for version in unknown:
-            waiting = self._asked.get(version)
+            waiting = self._fetching.get(version)
             if waiting is not None:
                 waiting.append(one_more)
             else:
-                self._asked[version] = [one_more]
-                self._tasks.spawn(self._learn(version), "schema")
+                self._fetching[version] = [one_more]
+                self._tasks.spawn(self._fetch(version), "schema")
         return False
 
-    def finish(self, message: Message) -> None:
-        """The message goes to the application."""
-        message.decoder = self.reading.decoder_for(message)
+    def set_decoder(self, message: Message) -> None:
+        """Called when the message is handed out to the application."""
+        message.decoder = self._versions.decoder_for(message)
 
-    async def _learn(self, version: Version) -> None:
-        """Until there is an answer: a broker that restarts is no reason to hand out what cannot be read."""
-        ground, attempt = self._ground, 0
+    async def _fetch(self, version: Version) -> None:
+        """Retries until there is a final answer: a restarting broker must not make messages unreadable."""
+        context, attempt = self._context, 0
         while True:
             try:
-                self.reading.learned(version, await definition_of(ground.pool, *version))
+                self._versions.fetched(version, await fetch_definition(context.pool, *version))
                 break
             except ClientError as error:
                 if not error.retryable:
-                    self.reading.failed(version, error)
+                    self._versions.failed(version, error)
                     break
-                log.info("asking for a schema again", extra={"topic": version[0], "reason": error.reason})
-            await ground.clock.sleep(ground.backoff.delay(attempt, ground.chance.random()))
+                log.info("retrying to fetch a schema version", extra={"topic": version[0], "reason": error.reason})
+            await context.clock.sleep(context.backoff.delay(attempt, context.chance.random()))
             attempt += 1
-        for ready in self._asked.pop(version):
+        for ready in self._fetching.pop(version):
             ready()
 
 
-async def definition_of(pool: Pool, topic: str, version: bytes | None) -> Definition:
-    """What the broker has under this version (None: the latest); raises what it refuses with."""
-    connection = await pool.connection()  # any broker knows
+async def fetch_definition(pool: Pool, topic: str, version: bytes | None) -> Definition:
+    """The definition that brokers store under this version (None: the latest). Raises the broker's refusal."""
+    connection = await pool.connection()  # every broker answers this
     answer = await connection.ask(
         BaseCommand.GET_SCHEMA, pool.answer_timeout_s, topic=topic, schema_version=version or None
     )
@@ -102,12 +134,12 @@ async def definition_of(pool: Pool, topic: str, version: bytes | None) -> Defini
     return Definition(SchemaType(int(found.type)), bytes(found.schema_data), properties)
 
 
-def on_wire(schema: Schema | None) -> pb.Schema | None:
-    """As PRODUCER and SUBSCRIBE carry it; nothing for bytes."""
+def schema_field(schema: Schema | None) -> pb.Schema | None:
+    """The `schema` field of PRODUCER and SUBSCRIBE; None for bytes."""
     definition = None if schema is None else schema.definition
     if definition is None:
         return None
     pairs = [pb.KeyValue(key=name, value=value) for name, value in definition.properties.items()]
     made = pb.Schema(name=definition.type.name, schema_data=definition.data, properties=pairs)
-    made.type = int(definition.type)  # type: ignore[assignment]  # the numbers are the wire's
+    made.type = int(definition.type)  # type: ignore[assignment]  # the same numbers as on the wire
     return made

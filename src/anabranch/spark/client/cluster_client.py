@@ -21,7 +21,15 @@ from anabranch.client.config import Backoff, ConnectionPolicy
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_pool import Pool
-from anabranch.client.errors import ClientError, NotSupported, TimedOut, TopicNotFound, TopicTerminated, refusal
+from anabranch.client.errors import (
+    ClientError,
+    NotSupported,
+    TimedOut,
+    TopicNotFound,
+    TopicTerminated,
+    WrongThread,
+    refusal,
+)
 from anabranch.client.topic.layout_watch import TopicWatch, TopicWatches
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.names import Domain, TopicName
@@ -63,7 +71,7 @@ class ClusterClient:
     def __init__(self, access: Access) -> None:
         self.timeout_s = access.operation_timeout_ms / 1000
         self._access = access
-        self._portal = LoopThread()
+        self._portal = LoopThread("anabranch-client", own_thread_error=WrongThread)
         self._clock = SystemClock()
         self._chance = SystemChance()
         self._pool: Pool | None = None

@@ -67,7 +67,7 @@ class Story:
         while len(self.found) < until:
             message = await consumer.receive(timeout=RETRY_DELAYS)
             assert message is not None, f"only {sorted(int(one.value) for one in self.found)} came"
-            assert len(consumer._inbox) <= self.world.prefetch * 3 + self.world.batch
+            assert len(consumer._queue) <= self.world.prefetch * 3 + self.world.batch
             if self.pace_s:
                 await asyncio.sleep(self.pace_s)
             number = int(message.value)

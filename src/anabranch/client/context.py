@@ -1,0 +1,22 @@
+"""What the producers and consumers of one client share: connections, time, backoff and layout watches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anabranch.client.config import Backoff
+from anabranch.client.connection.connection_pool import Pool
+from anabranch.client.topic.layout_watch import TopicWatches
+from anabranch.runtime.chance import Chance
+from anabranch.runtime.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """Made once per client, and given to every part of it."""
+
+    pool: Pool
+    backoff: Backoff
+    clock: Clock
+    chance: Chance
+    watches: TopicWatches
