@@ -1,8 +1,8 @@
 """The receive queue of a consumer: messages of all its segment consumers that wait for the application.
 
-Each source (a segment consumer) has a queue, in the order of arrival. Sources take turns of at most `TURN_MAX` messages,
-so a long backlog in one does not starve the others. A held source keeps its messages until every reason for the hold is
-released. Messages that arrived together can be taken as a whole until the first of them was taken.
+Each source (a segment consumer) has a queue, in the order of arrival. Sources take turns of at most `TURN_MAX`
+messages, so a long backlog in one does not starve the others. A held source keeps its messages until every reason for
+the hold is released. Messages that arrived together can be taken as a whole until the first of them was taken.
 
 Messages leave the queue only in the step that returns them, so a cancelled receiver loses none.
 """
