@@ -34,8 +34,10 @@ SHOWN_MAX = 60  # marks of one slow send
 
 def install(marks: Marks) -> None:
     marks.watch_collector("client")
-    marks.watch(topic_watch.TopicWatch, "_saw", lambda _, view: f"client: sees {'plan' if view.plan else 'layout'}")
-    marks.watch(topic_watch.TopicWatch, "ask_again", "client: asks for the layout again")
+    marks.watch(
+        topic_watch.LayoutWatch, "_on_view", lambda _, view: f"client: sees {'plan' if view.plan else 'layout'}"
+    )
+    marks.watch(topic_watch.LayoutWatch, "refresh", "client: asks for the layout again")
     marks.watch(lane_runner.SegmentProducer, "attach", lambda self, _: f"client: PRODUCER {_segment(self)}")
     marks.watch(lane_runner.SegmentProducer, "reopen", lambda self: f"client: reopens {_segment(self)}")
     marks.watch(lane_runner.SegmentProducer, "say_farewell", lambda self: f"client: farewell to {_segment(self)}")
@@ -45,7 +47,7 @@ def install(marks: Marks) -> None:
     names = {int(getattr(BaseCommand, name)): name for name in ("SEGMENT_SEALED", "SEND_ERROR", "CLOSE_PRODUCER")}
     marks.watch(
         lane_runner.SegmentProducer,
-        "heard",
+        "on_command",
         lambda self, kind, *rest: f"client: {names[kind]} of {_segment(self)}" if kind in names else None,
     )
     marks.watch(

@@ -25,16 +25,20 @@ from tests.support.processes.broker_process import BrokerProcess
 
 
 def install(marks: Marks) -> None:
-    marks.watch(topic_watch.TopicWatch, "_saw", lambda _, view: f"client: sees {'plan' if view.plan else 'layout'}")
-    marks.watch(stream_consumer.StreamPart, "assigned", "client: assigned")
+    marks.watch(
+        topic_watch.LayoutWatch, "_on_view", lambda _, view: f"client: sees {'plan' if view.plan else 'layout'}"
+    )
+    marks.watch(stream_consumer.StreamSession, "on_assigned", "client: assigned")
     marks.watch(channel.SegmentConsumer, "attach", "client: SUBSCRIBE")
     marks.watch(lane_runner.SegmentProducer, "attach", "client: PRODUCER")
     sealed = int(BaseCommand.SEGMENT_SEALED)
     marks.watch(
-        lane_runner.SegmentProducer, "heard", lambda _, kind, *rest: "client: sealed" if kind == sealed else None
+        lane_runner.SegmentProducer, "on_command", lambda _, kind, *rest: "client: sealed" if kind == sealed else None
     )
     end = int(BaseCommand.REACHED_END_OF_TOPIC)
-    marks.watch(channel.SegmentConsumer, "heard", lambda _, kind, *rest: "client: parent read" if kind == end else None)
+    marks.watch(
+        channel.SegmentConsumer, "on_command", lambda _, kind, *rest: "client: parent read" if kind == end else None
+    )
 
 
 def after(splits: Sequence[sdk_stream.Split], rows: Sequence[Mark]) -> dict[str, list[float]]:

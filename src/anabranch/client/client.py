@@ -22,7 +22,7 @@ from anabranch.client.config import (
     seconds,
 )
 from anabranch.client.connection.address import Address
-from anabranch.client.connection.connection_pool import Pool
+from anabranch.client.connection.connection_pool import ConnectionPool
 from anabranch.client.consumer.checkpoint import Checkpoint
 from anabranch.client.consumer.checkpoint_consumer import CheckpointConsumer, CheckpointOptions, Restore, check_start
 from anabranch.client.consumer.consumer import Consumer
@@ -35,7 +35,7 @@ from anabranch.client.messages.compression import Compression
 from anabranch.client.producer.options import ProducerOptions
 from anabranch.client.producer.producer import Producer
 from anabranch.client.schema.schema import Schema, schema_of
-from anabranch.client.topic.layout_watch import TopicWatches
+from anabranch.client.topic.layout_watch import LayoutWatches
 from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance, SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock, SystemClock
@@ -68,7 +68,7 @@ def connect(
     client = Client(
         Address.parse_all(url),
         auth=auth or token_credentials(token),
-        tls=_context(tls),
+        tls=_tls_context(tls),
         operation_timeout_s=seconds(operation_timeout),
         policy=connection or ConnectionPolicy(),
         clock=clock or SystemClock(),
@@ -97,9 +97,9 @@ class Client:
         self._policy = policy
         self._clock = clock
         self._chance = chance
-        self._pool = Pool(services, policy, clock, auth=auth, tls=tls, answer_timeout_s=operation_timeout_s)
-        self._watches = TopicWatches(self._pool, policy, clock, chance)
-        self._ground = ClientContext(self._pool, policy.backoff, clock, chance, self._watches)
+        self._pool = ConnectionPool(services, policy, clock, auth=auth, tls=tls, answer_timeout_s=operation_timeout_s)
+        self._watches = LayoutWatches(self._pool, policy, clock, chance)
+        self._context = ClientContext(self._pool, policy.backoff, clock, chance, self._watches)
         self._opened: set[Producer | Consumer] = set()
         self._is_closed = False
 
@@ -109,7 +109,7 @@ class Client:
 
     async def open(self) -> Client:
         try:
-            await self._patiently(self._pool.connection)
+            await self._retrying(self._pool.connection)
         except BaseException:
             await self.close(timeout=0)
             raise
@@ -142,7 +142,7 @@ class Client:
         With a `name`, sequence ids go on where the brokers have them, or after `initial_sequence_id` if that is higher:
         what is sent again under an id that they have is not stored again.
         """
-        where = _offered(topic)
+        where = _checked_topic(topic)
         if pending_bytes_max < 1:
             raise BadOption("pending_bytes_max must be at least 1")
         if initial_sequence_id is not None and initial_sequence_id < 0:
@@ -154,7 +154,7 @@ class Client:
             send_timeout_s=seconds(send_timeout),
             pending_bytes_max=pending_bytes_max,
             properties=properties,
-            operation_timeout_s=self._within(timeout),
+            operation_timeout_s=self._timeout_s(timeout),
             compression=Compression.named(compression),
             chunk_bytes=None if chunking is None else chunking.chunk_bytes,
             schema=schema_of(schema),
@@ -163,7 +163,7 @@ class Client:
         )
 
         async def opened() -> Producer:
-            made = Producer(where, options, self._ground, self._watches)
+            made = Producer(where, options, self._context, self._watches)
             await made.open()
             return await self._keep(made)
 
@@ -207,10 +207,10 @@ class Client:
             nack_backoff=nack_backoff,
             processing_timeout=processing_timeout,
         )
-        graves = None if dead_letter is None else self._graves(dead_letter, options.subscription)
+        dead_letters = None if dead_letter is None else self._open_dead_letters(dead_letter, options.subscription)
 
         async def opened() -> QueueConsumer:
-            made = QueueConsumer(topics, options, self._ground, graves)
+            made = QueueConsumer(topics, options, self._context, dead_letters)
             await made.open()
             return await self._keep(made)
 
@@ -238,7 +238,7 @@ class Client:
         )
 
         async def opened() -> StreamConsumer:
-            made = StreamConsumer(topics, options, self._ground)
+            made = StreamConsumer(topics, options, self._context)
             await made.open()
             return await self._keep(made)
 
@@ -281,7 +281,7 @@ class Client:
         )
 
         async def opened() -> CheckpointConsumer:
-            made = CheckpointConsumer(topics, options, self._ground)
+            made = CheckpointConsumer(topics, options, self._context)
             await made.open()
             return await self._keep(made)
 
@@ -304,7 +304,7 @@ class Client:
 
     # -- inside
 
-    def _graves(self, policy: DeadLetter, subscription: str) -> DeadLetters:
+    def _open_dead_letters(self, policy: DeadLetter, subscription: str) -> DeadLetters:
         async def sender(topic: str) -> Producer:
             if policy.initial_subscription is not None:
                 async with self.queue_consumer(topic, subscription=policy.initial_subscription, start="earliest"):
@@ -334,7 +334,7 @@ class Client:
             "from_earliest": start == "earliest",
             "prefetch": prefetch,
             "ack_group_s": seconds(ack_group_time),
-            "operation_timeout_s": self._within(timeout),
+            "operation_timeout_s": self._timeout_s(timeout),
             "properties": properties or {},
             "schema": schema_of(schema),
         }
@@ -346,11 +346,7 @@ class Client:
         self._opened = {one for one in self._opened if not one.is_closed} | {made}
         return made
 
-    async def _lanes(self, topic: TopicName, timeout_s: float) -> int:
-        """The synthetic layout: one lane per partition."""
-        return await self._patiently(lambda: self._pool.partitions(str(topic)), timeout_s)
-
-    async def _patiently(self, ask: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
+    async def _retrying(self, ask: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
         """Ask until the answer is final: a broker that restarts is no reason to fail."""
         attempt = 0
         last: ClientError | None = None
@@ -368,19 +364,19 @@ class Client:
         except TimeoutError as error:
             raise TimedOut("the broker does not answer" if last is None else last.reason) from (last or error)
 
-    def _within(self, timeout: Seconds | None) -> float:
+    def _timeout_s(self, timeout: Seconds | None) -> float:
         return self._operation_timeout_s if timeout is None else seconds(timeout)
 
 
 def _topics(topic: str | Sequence[str]) -> tuple[TopicName, ...]:
     names = [topic] if isinstance(topic, str) else list(topic)
-    topics = tuple(dict.fromkeys(map(_offered, names)))
+    topics = tuple(dict.fromkeys(map(_checked_topic, names)))
     if not topics:
         raise BadOption("a consumer needs at least one topic")
     return topics
 
 
-def _offered(topic: str) -> TopicName:
+def _checked_topic(topic: str) -> TopicName:
     name = TopicName.parse(topic)
     if name.domain is Domain.NON_PERSISTENT:
         raise BadOption("non-persistent topics are not offered: nothing could be promised about them")
@@ -389,7 +385,7 @@ def _offered(topic: str) -> TopicName:
     return name
 
 
-def _context(tls: Tls | ssl.SSLContext | None) -> ssl.SSLContext | None:
+def _tls_context(tls: Tls | ssl.SSLContext | None) -> ssl.SSLContext | None:
     try:
         return tls_context(tls)
     except OSError as error:  # ssl.SSLError is one

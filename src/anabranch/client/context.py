@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anabranch.client.config import Backoff
-from anabranch.client.connection.connection_pool import Pool
-from anabranch.client.topic.layout_watch import TopicWatches
+from anabranch.client.connection.connection_pool import ConnectionPool
+from anabranch.client.topic.layout_watch import LayoutWatches
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 
@@ -15,8 +15,8 @@ from anabranch.runtime.clock import Clock
 class ClientContext:
     """Made once per client, and given to every part of it."""
 
-    pool: Pool
+    pool: ConnectionPool
     backoff: Backoff
     clock: Clock
     chance: Chance
-    watches: TopicWatches
+    watches: LayoutWatches

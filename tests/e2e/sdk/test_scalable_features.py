@@ -111,10 +111,10 @@ class Half:
         self._chunks = chunks
         self._stored: asyncio.Queue[int] = asyncio.Queue()
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         self._stored.put_nowait(kind)
 
-    def detached(self, error: ClientError) -> None:
+    def on_detached(self, error: ClientError) -> None:
         raise AssertionError(error.reason)
 
     async def send(self, client: Client, topic: str) -> None:

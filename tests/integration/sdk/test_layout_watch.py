@@ -11,9 +11,9 @@ import pytest
 from anabranch.client.config import Backoff, ConnectionPolicy
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
-from anabranch.client.connection.connection_pool import Pool
+from anabranch.client.connection.connection_pool import ConnectionPool
 from anabranch.client.errors import NotSupported, TopicNotFound
-from anabranch.client.topic.layout_watch import TopicWatch, TopicWatches
+from anabranch.client.topic.layout_watch import LayoutWatch, LayoutWatches
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
@@ -31,10 +31,10 @@ LOOKUP, CLOSE = BaseCommand.SCALABLE_TOPIC_LOOKUP, BaseCommand.SCALABLE_TOPIC_CL
 
 
 @asynccontextmanager
-async def watching(broker: FakeBroker, topic: str = TOPIC) -> AsyncIterator[TopicWatch]:
+async def watching(broker: FakeBroker, topic: str = TOPIC) -> AsyncIterator[LayoutWatch]:
     clock = SystemClock()
-    pool = Pool(Address.parse_all(broker.url), QUICK, clock)
-    watches = TopicWatches(pool, QUICK, clock, SystemChance())
+    pool = ConnectionPool(Address.parse_all(broker.url), QUICK, clock)
+    watches = LayoutWatches(pool, QUICK, clock, SystemChance())
     try:
         yield watches.hold(TopicName.parse(topic), "test")
     finally:
@@ -42,7 +42,7 @@ async def watching(broker: FakeBroker, topic: str = TOPIC) -> AsyncIterator[Topi
         await pool.close()
 
 
-def epochs_of(watch: TopicWatch) -> asyncio.Queue[TopicView]:
+def epochs_of(watch: LayoutWatch) -> asyncio.Queue[TopicView]:
     seen: asyncio.Queue[TopicView] = asyncio.Queue()
     watch.follow(seen.put_nowait)
     return seen
@@ -132,7 +132,7 @@ async def test_asking_again_opens_the_session_anew() -> None:
     async with FakeBroker(supports_scalable_topics=True) as broker, watching(broker) as watch:
         seen = epochs_of(watch)
         asked = await broker.expect(LOOKUP)
-        watch.ask_again()
+        watch.refresh()
         told(asked, first, TOPIC)  # may be older than the question
         await broker.expect(CLOSE)
         told(await broker.expect(LOOKUP), split(first, 0), TOPIC)
@@ -167,7 +167,7 @@ async def test_a_connection_that_broke_before_it_was_used_is_not_waited_for() ->
     async with FakeBroker(supports_scalable_topics=True) as broker:
         clock = SystemClock()
         pool = BreakingPool(Address.parse_all(broker.url), QUICK, clock)
-        watches = TopicWatches(pool, QUICK, clock, SystemChance())
+        watches = LayoutWatches(pool, QUICK, clock, SystemChance())
         try:
             watch = watches.hold(TopicName.parse(TOPIC), "test")
             told(await broker.expect(LOOKUP), first, TOPIC)
@@ -178,7 +178,7 @@ async def test_a_connection_that_broke_before_it_was_used_is_not_waited_for() ->
             await pool.close()
 
 
-class BreakingPool(Pool):
+class BreakingPool(ConnectionPool):
     """Its first connection is gone when it is handed over."""
 
     broken = 0

@@ -287,7 +287,7 @@ async def test_two_consumers_have_disjoint_segments_and_closing_gives_them_back(
 
 
 def lanes(consumer: Consumer) -> set[int]:
-    return {lane for _, lane in consumer._channels}
+    return {lane for _, lane in consumer._segment_consumers}
 
 
 async def test_a_segment_moves_when_what_was_handed_out_is_acknowledged(world: World) -> None:
@@ -329,7 +329,7 @@ async def test_a_consumer_that_comes_back_within_the_grace_keeps_its_segments(wo
         second = await other.stream_consumer(TOPIC, subscription="s", name="b")
         await until(lambda: len(lanes(second)) == 2 and len(lanes(first)) == 2)
         mine, theirs = lanes(first), lanes(second)
-        (session,) = [seat.session for seat in second._seats.values()]
+        (session,) = [one.controller_session for one in second._sessions.values()]
         assert session is not None and session._connection is not None
         cut = session._connection
         cut.abort("cut by the test")
@@ -358,8 +358,8 @@ async def test_a_segment_that_its_owner_gives_no_more_is_dropped_until_it_is_ass
         assert isinstance(topic, SegmentTopic)
         await until(lambda: not topic.subscriptions["s"].cursor.has_backlog)  # the acks are there
         await leader.ask_host(CloseReader("test", ref, "s", "a", generation + 1))
-        (seat,) = consumer._seats.values()
-        await until(lambda: seat.holdings.held == (1,))
+        (session,) = consumer._sessions.values()
+        await until(lambda: session.reconciler.held == (1,))
         assert not topic.subscriptions["s"].consumers
         await world.publish(24)
         keys = await keys_of(world, 1)
@@ -760,9 +760,9 @@ async def test_past_the_grace_the_survivor_has_everything(tmp_path: Path) -> Non
             lost = await other.stream_consumer(TOPIC, subscription="s", name="b")
             await until(lambda: len(lanes(lost)) == 2 and len(lanes(survivor)) == 2)
             await lost._tasks.close()  # as if its process hung: no farewell, no session any more
-            for part in lost._seats.values():
-                assert part.session is not None
-                await part.session._hang_up()
+            for one in lost._sessions.values():
+                assert one.controller_session is not None
+                await one.controller_session._hang_up()
             await until(lambda: len(lanes(survivor)) == 4)
 
 

@@ -83,8 +83,8 @@ def test_a_stream_hands_out_every_message_whole_and_once(
     """`restart` is another consumer of the subscription: it sees what was not acknowledged, and that whole."""
     log, values = made
     topic = Topic(log)
-    intake = SegmentConsumerState("t", prefetch=1000)
-    topic.take(intake.opened())
+    state = SegmentConsumerState("t", prefetch=1000)
+    topic.take(state.opened())
     buffer: list[Message] = []
     taken: list[Message] = []
     acked: set[str] = set()
@@ -94,9 +94,9 @@ def test_a_stream_hands_out_every_message_whole_and_once(
         return message.data.rstrip(b".").decode()
 
     def step(kind: str) -> None:
-        nonlocal intake
+        nonlocal state
         if kind == "deliver" and (following := topic.following()) is not None:
-            for effect in intake.delivered(*following):
+            for effect in state.delivered(*following):
                 if isinstance(effect, Deliver):
                     buffer.extend(effect.messages)
                 else:
@@ -109,24 +109,24 @@ def test_a_stream_hands_out_every_message_whole_and_once(
             assert name_of(message) not in acked, "acknowledged, and handed out again"
             seen.append(name_of(message))
         elif kind == "ack" and taken:
-            intake.ack_cumulative(taken[-1].id)
-            topic.take(intake.flush())
+            state.ack_cumulative(taken[-1].id)
+            topic.take(state.flush())
             acked.update(map(name_of, taken))
             taken.clear()
         elif kind == "lose":
-            intake.lost([message.id for message in buffer])
+            state.lost([message.id for message in buffer])
             buffer.clear()
             topic.reopened()
-            topic.take(intake.opened())
+            topic.take(state.opened())
         elif kind == "restart":
             buffer.clear()
             taken.clear()
             seen.clear()
-            intake = SegmentConsumerState("t", prefetch=1000)
+            state = SegmentConsumerState("t", prefetch=1000)
             topic.reopened()
             # Acknowledged means done with; what lies before a message in chunks may come again to another consumer.
             acked.clear()
-            topic.take(intake.opened())
+            topic.take(state.opened())
 
     done: set[str] = set()
     for kind in steps:
@@ -140,7 +140,7 @@ def test_a_stream_hands_out_every_message_whole_and_once(
     assert done | set(seen) == set(values), "a message is missing"
     step("ack")
     # Echoes of what a former consumer completed have no beginning any more: they are given up when they are old.
-    for effect in [*intake.expire(1e9), *intake.flush()]:
+    for effect in [*state.expire(1e9), *state.flush()]:
         if isinstance(effect, Reject):
             assert log[effect.id.entryId][0] in done | set(seen)
             topic.acked.add(effect.id.entryId)

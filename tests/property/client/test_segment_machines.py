@@ -139,7 +139,7 @@ class IntakeWorld:
     """An intake, an application, and a broker with a shared subscription of which it is the only consumer."""
 
     def __init__(self, sizes: list[int], prefetch: int) -> None:
-        self.intake = SegmentConsumerState("t", prefetch=prefetch)
+        self.state = SegmentConsumerState("t", prefetch=prefetch)
         self.sizes = sizes
         self.unacked = {n: (1 << max(size, 1)) - 1 for n, size in enumerate(sizes)}
         self.ready = deque(range(len(sizes)))
@@ -175,7 +175,7 @@ class IntakeWorld:
         if not self.is_connected:
             self.is_connected = True
             self.permits = 0
-            self.perform(self.intake.opened())
+            self.perform(self.state.opened())
 
     def disconnect(self) -> None:
         if self.is_connected:
@@ -184,7 +184,7 @@ class IntakeWorld:
             self.answers.clear()
             self.ready.extendleft(sorted(self.pending, reverse=True))
             self.pending.clear()
-            self.intake.lost([message.id for message in self.buffer])
+            self.state.lost([message.id for message in self.buffer])
             self.buffer.clear()
 
     def deliver(self) -> None:
@@ -202,7 +202,7 @@ class IntakeWorld:
         if bits != (1 << max(size, 1)) - 1:
             body.ack_set.append(bits)
         data = [b"%d" % n for n in range(size)]
-        self.perform(self.intake.delivered(body, build_batch(data) if size else build_entry(b"x")))
+        self.perform(self.state.delivered(body, build_batch(data) if size else build_entry(b"x")))
 
     def hear_acks(self, count: int) -> None:
         for _ in range(min(count, len(self.said))):
@@ -216,30 +216,30 @@ class IntakeWorld:
 
     def confirm(self) -> None:
         if self.answers:
-            self.intake.confirmed(self.answers.popleft())
+            self.state.confirmed(self.answers.popleft())
 
     def take(self) -> None:
         if self.buffer:
             message = self.buffer.popleft()
-            self.perform(self.intake.taken())
+            self.perform(self.state.taken())
             assert message.id not in self.held, "handed out twice"
             self.handed[message.id] += 1
             self.held[message.id] = message
 
     def ack(self, which: int) -> None:
         if self.held:
-            self.intake.ack(self.held.pop(list(self.held)[which % len(self.held)]).id)
+            self.state.ack(self.held.pop(list(self.held)[which % len(self.held)]).id)
 
     def ack_later(self, which: int) -> None:
         for one in list(self.held)[: which % 4]:
             message = self.held.pop(one)
-            self.intake.ack_later(message.origin if which % 2 else message.id, message.batch_index)
+            self.state.ack_later(message.origin if which % 2 else message.id, message.batch_index)
 
     def nack(self, which: int) -> None:
         if self.held:
             one = self.held.pop(list(self.held)[which % len(self.held)]).id
             self.nacked[one] += 1
-            self.perform(self.intake.release([one]))
+            self.perform(self.state.release([one]))
 
 
 INTAKE_STEPS = st.lists(
@@ -261,7 +261,7 @@ def test_an_intake_hands_out_everything_and_nothing_twice(
     world = IntakeWorld(sizes, prefetch)
     for name, amount in steps:
         if name == "flush":
-            world.perform(world.intake.flush())
+            world.perform(world.state.flush())
         elif amount is None:
             getattr(world, name)()
         else:
@@ -271,11 +271,11 @@ def test_an_intake_hands_out_everything_and_nothing_twice(
         world.deliver()
         world.take()
         world.ack(0)
-        world.perform(world.intake.flush())
+        world.perform(world.state.flush())
         world.hear_acks(9)
         world.confirm()
     assert not any(world.unacked.values()), "something was never handed out, or its ack never arrived"
-    assert world.intake.is_clean
+    assert world.state.is_clean
     expected = {(n, index) for n, size in enumerate(sizes) for index in (range(size) if size else [-1])}
     assert {(one.entry, one.batch_index) for one in world.handed} == expected
     assert all(count <= 1 + world.nacked[one] for one, count in world.handed.items()), "nobody asked for it again"

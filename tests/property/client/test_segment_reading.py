@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Effect, Release, Stop
 from anabranch.client.consumer.checkpoint import After, Checkpoint, Done, FromStart, FromTime, Kind, Mark
-from anabranch.client.consumer.segment_traversal import CheckpointMismatch, Close, Open, Traversal
+from anabranch.client.consumer.segment_traversal import CheckpointMismatch, Close, Open, SegmentTraversal
 from anabranch.client.consumer.segment_traversal import Effect as TraversalEffect
 from anabranch.client.messages.message import MessageId
 from anabranch.model.layout import Layout
@@ -30,11 +30,11 @@ class ReaderWorld:
 
     def __init__(self, topic: KeyedTopic, start: Checkpoint) -> None:
         self.topic = topic
-        self.reading = Traversal(TOPIC, start)
+        self.traversal = SegmentTraversal(TOPIC, start)
         self.at: dict[int, int] = {}  # open segments -> next index
         self.handed: list[tuple[int, int]] = []
         self.seen = topic.layout
-        self.perform(self.reading.saw(topic.layout))
+        self.perform(self.traversal.on_layout(topic.layout))
 
     def perform(self, effects: list[TraversalEffect]) -> None:
         for effect in effects:
@@ -43,13 +43,13 @@ class ReaderWorld:
                     stored = self.topic.stored[segment.segment_id]
                     self.at[segment.segment_id] = start_of(mark, len(stored))
                     if mark is None:
-                        self.reading.resolved(segment.segment_id, mark_at(segment.segment_id, len(stored)))
+                        self.traversal.resolved(segment.segment_id, mark_at(segment.segment_id, len(stored)))
                 case Close(segment_id):
                     del self.at[segment_id]
 
     def see(self) -> None:
         self.seen = self.topic.layout
-        self.perform(self.reading.saw(self.topic.layout))
+        self.perform(self.traversal.on_layout(self.topic.layout))
 
     def take(self, which: int) -> bool:
         """One message of some open segment; or, where a sealed one has no more, its end."""
@@ -61,10 +61,10 @@ class ReaderWorld:
             if at < len(stored):
                 self.at[segment_id] += 1
                 self.handed.append(stored[at])
-                self.reading.handed_out(segment_id, MessageId(TOPIC, 0, at, lane=segment_id))
+                self.traversal.handed_out(segment_id, MessageId(TOPIC, 0, at, lane=segment_id))
                 return True
             if segment_id in self.seen and not self.seen[segment_id].is_active:
-                self.perform(self.reading.ended(segment_id))
+                self.perform(self.traversal.ended(segment_id))
                 return True
         return False
 
@@ -120,16 +120,16 @@ def test_every_cut_is_exact_and_every_key_in_order(
             reader.take(amount)
         elif name == "collect":
             reader.see()
-            topic.collect({one for one, mark in reader.reading.cut().marks.items() if isinstance(mark, Done)})
+            topic.collect({one for one, mark in reader.traversal.cut().marks.items() if isinstance(mark, Done)})
         else:
             handed += reader.handed
-            saved = Checkpoint.from_bytes(Checkpoint(Kind.RUN, (reader.reading.cut(),)).to_bytes())
+            saved = Checkpoint.from_bytes(Checkpoint(Kind.RUN, (reader.traversal.cut(),)).to_bytes())
             reader = ReaderWorld(topic, saved)
     reader.see()
     while reader.take(0):
         pass
     handed += reader.handed
-    assert not reader.reading.missing
+    assert not reader.traversal.missing
     by_key: dict[int, list[int]] = defaultdict(list)
     for key, number in handed:
         by_key[key].append(number)
@@ -139,57 +139,61 @@ def test_every_cut_is_exact_and_every_key_in_order(
 
 def test_a_time_starts_where_the_segments_say() -> None:
     layout = split(Layout.initial(1, now_ms=0), 0, at_ms=1000)
-    reading = Traversal(TOPIC, Checkpoint.at_time(500))
-    (opened,) = reading.saw(layout)
+    traversal = SegmentTraversal(TOPIC, Checkpoint.at_time(500))
+    (opened,) = traversal.on_layout(layout)
     assert opened == Open(layout[0], FromTime(500))
-    assert [one for one in reading.ended(0) if isinstance(one, Open)] == [
+    assert [one for one in traversal.ended(0) if isinstance(one, Open)] == [
         Open(layout[1], FromTime(500)),
         Open(layout[2], FromTime(500)),
     ]
-    later = Traversal(TOPIC, Checkpoint.at_time(1500))
-    assert later.saw(layout) == [Open(layout[1], FromTime(1500)), Open(layout[2], FromTime(1500))]
+    later = SegmentTraversal(TOPIC, Checkpoint.at_time(1500))
+    assert later.on_layout(layout) == [Open(layout[1], FromTime(1500)), Open(layout[2], FromTime(1500))]
 
 
 def test_a_checkpoint_of_a_former_topic_is_refused() -> None:
-    first = Traversal(TOPIC, Checkpoint.earliest())
-    first.saw(Layout.initial(1, now_ms=0), incarnation=7)
+    first = SegmentTraversal(TOPIC, Checkpoint.earliest())
+    first.on_layout(Layout.initial(1, now_ms=0), incarnation=7)
     saved = Checkpoint(Kind.RUN, (first.cut(),))
     with pytest.raises(CheckpointMismatch):
-        Traversal(TOPIC, saved).saw(Layout.initial(1, now_ms=0), incarnation=8)
+        SegmentTraversal(TOPIC, saved).on_layout(Layout.initial(1, now_ms=0), incarnation=8)
 
 
 def test_a_segment_that_retention_took_is_named_and_its_children_are_read() -> None:
     """Scenario 82."""
     layout = Layout.initial(1, now_ms=0)
-    first = Traversal(TOPIC, Checkpoint.earliest())
-    first.saw(layout)
+    first = SegmentTraversal(TOPIC, Checkpoint.earliest())
+    first.on_layout(layout)
     first.handed_out(0, MessageId(TOPIC, 0, 3, lane=0))
     saved = Checkpoint(Kind.RUN, (first.cut(),))
     later = split(layout, 0).pruned([0])
-    second = Traversal(TOPIC, saved)
-    opened = second.saw(later)
+    second = SegmentTraversal(TOPIC, saved)
+    opened = second.on_layout(later)
     assert second.missing == {0}
     assert opened == [Open(later[1], FromStart()), Open(later[2], FromStart())]
 
 
 def test_a_topic_that_was_made_again_is_read_from_its_beginning() -> None:
-    reading = Traversal(TOPIC, Checkpoint.latest())
-    reading.saw(Layout.initial(1, now_ms=0), incarnation=1)
-    reading.resolved(0, After(MessageId(TOPIC, 9, 9, lane=0)))
+    traversal = SegmentTraversal(TOPIC, Checkpoint.latest())
+    traversal.on_layout(Layout.initial(1, now_ms=0), incarnation=1)
+    traversal.resolved(0, After(MessageId(TOPIC, 9, 9, lane=0)))
     again = Layout.initial(2, now_ms=5)
-    assert reading.saw(again, incarnation=2) == [Close(0), Open(again[0], FromStart()), Open(again[1], FromStart())]
+    assert traversal.on_layout(again, incarnation=2) == [
+        Close(0),
+        Open(again[0], FromStart()),
+        Open(again[1], FromStart()),
+    ]
 
 
 def test_a_member_of_a_group_reads_what_it_is_given() -> None:
     """Scenario 79."""
     layout = Layout.initial(2, now_ms=0)
-    reading = Traversal(TOPIC, Checkpoint.earliest(), is_group=True)
-    assert reading.saw(layout) == []
-    assert reading.assigned([1]) == [Open(layout[1], FromStart())]
-    reading.handed_out(1, MessageId(TOPIC, 0, 0, lane=1))
-    assert reading.cut().marks == {1: After(MessageId(TOPIC, 0, 0, lane=1))}
-    assert reading.assigned([0]) == [Close(1), Open(layout[0], FromStart())]
-    assert reading.cut().marks.keys() == {0, 1}
+    traversal = SegmentTraversal(TOPIC, Checkpoint.earliest(), is_group=True)
+    assert traversal.on_layout(layout) == []
+    assert traversal.assigned([1]) == [Open(layout[1], FromStart())]
+    traversal.handed_out(1, MessageId(TOPIC, 0, 0, lane=1))
+    assert traversal.cut().marks == {1: After(MessageId(TOPIC, 0, 0, lane=1))}
+    assert traversal.assigned([0]) == [Close(1), Open(layout[0], FromStart())]
+    assert traversal.cut().marks.keys() == {0, 1}
 
 
 # ----------------------------------------------------------------------------------------------------------- holdings
@@ -199,7 +203,7 @@ class HoldingsWorld:
     """A consumer that attaches and detaches as told, with answers that come at any time."""
 
     def __init__(self) -> None:
-        self.holdings = AssignmentReconciler()
+        self.reconciler = AssignmentReconciler()
         self.attached: set[int] = set()
         self.stopped: set[int] = set()
         self.closing: set[int] = set()
@@ -224,11 +228,11 @@ class HoldingsWorld:
     def settle(self) -> None:
         while self.stopped or self.closing:
             for one in sorted(self.stopped):
-                self.perform(self.holdings.settled(one))
+                self.perform(self.reconciler.settled(one))
             for one in sorted(self.closing):
                 self.closing.discard(one)
                 self.attached.discard(one)
-                self.perform(self.holdings.closed(one))
+                self.perform(self.reconciler.closed(one))
 
 
 @settings(max_examples=200, deadline=None)
@@ -244,18 +248,18 @@ def test_a_consumer_ends_up_with_what_it_was_assigned_last(seed: int, has_genera
         late = chance.choice(sent) if chance.random() < 0.3 else None
         for number, segments in filter(None, (late, sent[-1])):
             number_or_none = number if has_generations else None
-            world.perform(world.holdings.assigned(segments, generation=number_or_none, epoch=number))
+            world.perform(world.reconciler.assigned(segments, generation=number_or_none, epoch=number))
         for _ in range(chance.randint(0, 3)):
             if world.stopped and chance.random() < 0.5:
                 one = chance.choice(sorted(world.stopped))
-                world.perform(chance.choice([world.holdings.settled, world.holdings.overdue])(one))
+                world.perform(chance.choice([world.reconciler.settled, world.reconciler.overdue])(one))
             elif world.closing:
                 one = chance.choice(sorted(world.closing))
                 world.closing.discard(one)
                 world.attached.discard(one)
-                world.perform(world.holdings.closed(one))
+                world.perform(world.reconciler.closed(one))
     world.settle()
-    assert world.attached == sent[-1][1] == set(world.holdings.held)
+    assert world.attached == sent[-1][1] == set(world.reconciler.held)
     if has_generations:
         assert all(generation <= 11 for generation, _ in world.released)
     else:
@@ -263,14 +267,14 @@ def test_a_consumer_ends_up_with_what_it_was_assigned_last(seed: int, has_genera
 
 
 def test_what_comes_back_while_it_leaves_is_attached_afresh_and_not_released() -> None:
-    holdings = AssignmentReconciler()
-    assert holdings.assigned([1, 2], generation=1, epoch=0) == [Attach(1), Attach(2)]
-    assert holdings.assigned([1], generation=2, epoch=0) == [Stop(2)]
-    assert holdings.assigned([1, 2], generation=3, epoch=0) == []
-    assert holdings.leaving == (2,) and holdings.held == (1, 2)
-    assert holdings.settled(2) == [Detach(2)]
-    assert holdings.closed(2) == [Attach(2)]
-    assert holdings.assigned([], generation=2, epoch=0) is None
-    assert holdings.assigned([1], generation=4, epoch=0) == [Stop(2)]
-    assert holdings.overdue(2) == [Detach(2)]
-    assert holdings.closed(2) == [Release(4, (2,))]
+    reconciler = AssignmentReconciler()
+    assert reconciler.assigned([1, 2], generation=1, epoch=0) == [Attach(1), Attach(2)]
+    assert reconciler.assigned([1], generation=2, epoch=0) == [Stop(2)]
+    assert reconciler.assigned([1, 2], generation=3, epoch=0) == []
+    assert reconciler.leaving == (2,) and reconciler.held == (1, 2)
+    assert reconciler.settled(2) == [Detach(2)]
+    assert reconciler.closed(2) == [Attach(2)]
+    assert reconciler.assigned([], generation=2, epoch=0) is None
+    assert reconciler.assigned([1], generation=4, epoch=0) == [Stop(2)]
+    assert reconciler.overdue(2) == [Detach(2)]
+    assert reconciler.closed(2) == [Release(4, (2,))]

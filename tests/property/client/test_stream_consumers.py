@@ -50,7 +50,7 @@ class Reading:
 @dataclass
 class Member:
     name: str
-    holdings: AssignmentReconciler = field(default_factory=AssignmentReconciler)
+    reconciler: AssignmentReconciler = field(default_factory=AssignmentReconciler)
     log: CumulativeAckLog[int] = field(default_factory=CumulativeAckLog)
     readings: dict[int, Reading] = field(default_factory=dict)
     wanted: set[int] = field(default_factory=set)  # to be attached as soon as the former reader is gone
@@ -119,9 +119,9 @@ class StreamWorld:
             self.connections += 1
             member.connection, member.pushes, member.is_fresh = self.connections, deque(), True
             self.tell(Registered(member.name, self.connections))
-            if member.holdings.generation is not None:
-                held = frozenset(member.holdings.held)
-                self.tell(Holding(member.name, member.holdings.generation, held))
+            if member.reconciler.generation is not None:
+                held = frozenset(member.reconciler.held)
+                self.tell(Holding(member.name, member.reconciler.generation, held))
 
     def cut(self, member: Member) -> None:
         if member.connection is not None:
@@ -139,11 +139,11 @@ class StreamWorld:
     def hear(self, member: Member) -> None:
         if member.pushes:
             push = member.pushes.popleft()
-            effects = member.holdings.assigned(push.segment_ids, generation=push.generation, epoch=0)
+            effects = member.reconciler.assigned(push.segment_ids, generation=push.generation, epoch=0)
             self.perform(member, effects or [])
             if member.is_fresh:
                 member.is_fresh = False
-                self.perform(member, member.holdings.registered(self.topic.layout.segments))
+                self.perform(member, member.reconciler.registered(self.topic.layout.segments))
 
     def perform(self, member: Member, effects: list[HoldingsEffect]) -> None:
         for effect in effects:
@@ -164,7 +164,7 @@ class StreamWorld:
 
     def settle(self, member: Member, segment_id: int) -> None:
         if not any(segment == segment_id for _, segment, _ in member.handed):
-            self.perform(member, member.holdings.settled(segment_id))
+            self.perform(member, member.reconciler.settled(segment_id))
 
     def close(self, member: Member) -> None:
         for segment_id in list(member.closing):
@@ -173,7 +173,7 @@ class StreamWorld:
             if self.reader.get(segment_id) == member.name:
                 del self.reader[segment_id]
             member.log.forget(segment_id)
-            self.perform(member, member.holdings.closed(segment_id))
+            self.perform(member, member.reconciler.closed(segment_id))
 
     def attach(self, member: Member) -> None:
         for segment_id in sorted(member.wanted):
@@ -208,7 +208,7 @@ class StreamWorld:
                 self.acked[where] = last.entry + 1
                 if self.is_drained(where):
                     self.tell(draining.Drained(where))
-        for leaving in member.holdings.leaving:
+        for leaving in member.reconciler.leaving:
             self.settle(member, leaving)
 
     # the world --------------------------------------------------------------------------------------------------------

@@ -27,8 +27,9 @@ PAIRS: list[tuple[type, type]] = [
     (checkpoint_consumer.CheckpointConsumer, blocking.BlockingCheckpointConsumer),
 ]
 INSIDE = {  # for the client's own parts
-    *("open", "stored", "failed", "arrived", "dropped", "ended", "reached_end", "opened", "style"),
-    *("resolved", "moved", "refilled", "perform", "refused", "heard_of", "heard_late"),
+    *("open", "stored", "failed", "ended", "opened", "style", "perform", "heard_of", "heard_late"),
+    *("on_messages", "drop_messages", "on_failed", "on_end_reached", "on_rewound", "on_start_resolved", "on_refused"),
+    *("apply_assignment",),
 }
 
 

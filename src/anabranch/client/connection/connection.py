@@ -21,7 +21,7 @@ from anabranch.client.connection.connection_state import (
     ForSession,
     Opened,
 )
-from anabranch.client.connection.connection_state import Write as LinkWrite
+from anabranch.client.connection.connection_state import Write as WriteFrame
 from anabranch.client.errors import CannotSignIn, ClientError, TimedOut, Unreachable
 from anabranch.protocol.commands import BaseCommand
 from anabranch.protocol.entry import Bytes
@@ -32,12 +32,12 @@ from anabranch.runtime.dial import dial
 from anabranch.runtime.net import Buffer, Stream
 
 
-class Listener(Protocol):
+class ConnectionListener(Protocol):
     """A producer, a consumer or a watch on this connection. Called on the event loop; must not raise."""
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None: ...
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None: ...
 
-    def detached(self, error: ClientError) -> None:
+    def on_detached(self, error: ClientError) -> None:
         """The connection is over; at most once per listening."""
 
 
@@ -49,7 +49,7 @@ class Connection:
         self.has_extensions = False  # it reads and writes what is Anabranch's own on the wire
         self._clock = clock
         self._auth = auth
-        self._link = ConnectionState(keepalive_s=seconds(policy.keepalive))
+        self._state = ConnectionState(keepalive_s=seconds(policy.keepalive))
         self._stream: Stream | None = None
         self._timer: Timer | None = None
         self._timer_at = float("inf")
@@ -58,9 +58,9 @@ class Connection:
         self._opened: asyncio.Future[None] = loop.create_future()
         self._gone: asyncio.Future[None] = loop.create_future()  # the socket is closed
         self._answers: dict[int, asyncio.Future[Any]] = {}
-        self._producers: dict[int, Listener] = {}
-        self._consumers: dict[int, Listener] = {}
-        self._sessions: dict[int, Listener] = {}
+        self._producers: dict[int, ConnectionListener] = {}
+        self._consumers: dict[int, ConnectionListener] = {}
+        self._sessions: dict[int, ConnectionListener] = {}
         self._last_id = 0
         self._failure: ClientError | None = None
         self._outbox: list[Buffer] = []
@@ -108,30 +108,30 @@ class Connection:
             return self
         now = self._clock.monotonic()
         if self._auth is None:
-            self.write(self._link.start(now))
+            self.write(self._state.start(now))
         elif (data := self._credentials()) is not None:
-            self.write(self._link.start(now, auth_method=self._auth.method, auth_data=data))
+            self.write(self._state.start(now, auth_method=self._auth.method, auth_data=data))
         self._set_timer()
         return self
 
     @property
     def block_bytes(self) -> int:
-        return self._link.block_bytes
+        return self._state.block_bytes
 
     def buffer(self) -> memoryview:
-        return self._link.buffer()
+        return self._state.buffer()
 
     def received(self, count: int) -> None:
-        self._perform(self._link.received(count, self._clock.monotonic()))
+        self._perform(self._state.received(count, self._clock.monotonic()))
 
     def received_block(self, block: bytes) -> None:
-        self._perform(self._link.received_block(block, self._clock.monotonic()))
+        self._perform(self._state.received_block(block, self._clock.monotonic()))
 
     def drained(self) -> None:
         """What may be under way is bounded by whoever writes."""
 
     def closed(self, reason: str) -> None:
-        self._perform(self._link.lost(f"the connection is over: {reason}"))
+        self._perform(self._state.lost(f"the connection is over: {reason}"))
         self._mark_gone()
 
     def _mark_gone(self) -> None:
@@ -164,7 +164,7 @@ class Connection:
         if self._failure is not None:
             answer.set_exception(self._failure)
             return answer
-        request_id, data = self._link.request(kind, self._clock.monotonic() + timeout_s, **fields)
+        request_id, data = self._state.request(kind, self._clock.monotonic() + timeout_s, **fields)
         self._answers[request_id] = answer
         answer.add_done_callback(lambda _: self._settled(request_id))
         self.write(data)
@@ -172,7 +172,7 @@ class Connection:
         return answer
 
     def _settled(self, request_id: int) -> None:
-        self._link.forget(request_id)
+        self._state.forget(request_id)
         self._answers.pop(request_id, None)
 
     async def ask(self, kind: int, timeout_s: float, **fields: Any) -> Any:
@@ -181,13 +181,13 @@ class Connection:
 
     # -- hearing
 
-    def listen_producer(self, producer_id: int, listener: Listener) -> None:
+    def listen_producer(self, producer_id: int, listener: ConnectionListener) -> None:
         self._producers[producer_id] = listener
 
-    def listen_consumer(self, consumer_id: int, listener: Listener) -> None:
+    def listen_consumer(self, consumer_id: int, listener: ConnectionListener) -> None:
         self._consumers[consumer_id] = listener
 
-    def listen_session(self, session_id: int, listener: Listener) -> None:
+    def listen_session(self, session_id: int, listener: ConnectionListener) -> None:
         """A watch of a topic's layout. Its ids are the client's own, not `new_id`."""
         self._sessions[session_id] = listener
 
@@ -204,13 +204,13 @@ class Connection:
             match event:
                 case ForConsumer(consumer_id, kind, body, payload):
                     if (listener := self._consumers.get(consumer_id)) is not None:
-                        listener.heard(kind, body, payload)
+                        listener.on_command(kind, body, payload)
                 case ForProducer(producer_id, kind, body):
                     if (listener := self._producers.get(producer_id)) is not None:
-                        listener.heard(kind, body, b"")
+                        listener.on_command(kind, body, b"")
                 case ForSession(session_id, body):
                     if (listener := self._sessions.get(session_id)) is not None:
-                        listener.heard(BaseCommand.SCALABLE_TOPIC_UPDATE, body, b"")
+                        listener.on_command(BaseCommand.SCALABLE_TOPIC_UPDATE, body, b"")
                 case Answered(request_id, _, body):
                     answer = self._answers.get(request_id)
                     if answer is not None and not answer.done():
@@ -219,7 +219,7 @@ class Connection:
                     answer = self._answers.get(request_id)
                     if answer is not None and not answer.done():
                         answer.set_exception(error)
-                case LinkWrite(data):
+                case WriteFrame(data):
                     self.write(data)
                 case Challenged():
                     self._answer_challenge()
@@ -235,9 +235,9 @@ class Connection:
     def _answer_challenge(self) -> None:
         """The broker asks who we are, again: what was true when we connected may have expired."""
         if self._auth is None:
-            self.write(self._link.auth_response("none", b""))
+            self.write(self._state.auth_response("none", b""))
         elif (data := self._credentials()) is not None:
-            self.write(self._link.auth_response(self._auth.method, data))
+            self.write(self._state.auth_response(self._auth.method, data))
 
     def _credentials(self) -> bytes | None:
         """Without any, the connection is over: nobody would talk to us."""
@@ -245,14 +245,14 @@ class Connection:
         try:
             return self._auth.data()
         except NoCredentials as error:
-            self._perform(self._link.refuse(CannotSignIn(str(error))))
+            self._perform(self._state.refuse(CannotSignIn(str(error))))
             return None
 
     # -- time and the end
 
     def _set_timer(self) -> None:
         """One timer; it is only ever moved to an earlier time."""
-        at = self._link.next_tick()
+        at = self._state.next_tick()
         if self._failure is not None or at >= self._timer_at:
             return
         if self._timer is not None:
@@ -262,7 +262,7 @@ class Connection:
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, float("inf")
-        self._perform(self._link.tick(self._clock.monotonic()))
+        self._perform(self._state.tick(self._clock.monotonic()))
         self._set_timer()
 
     def _over(self, error: ClientError) -> None:
@@ -282,10 +282,10 @@ class Connection:
         self._consumers.clear()
         self._sessions.clear()
         for listener in listeners:
-            listener.detached(error)
+            listener.on_detached(error)
 
     def abort(self, reason: str) -> None:
-        self._perform(self._link.lost(reason))
+        self._perform(self._state.lost(reason))
 
     async def close(self) -> None:
         """What was written is handed to the kernel first. Returns when the socket is closed; cancelled, it is closed

@@ -20,7 +20,7 @@ from anabranch.runtime.tasks import TaskOwner
 HOPS_MAX = 20
 
 
-class Pool:
+class ConnectionPool:
     def __init__(
         self,
         services: Sequence[Address],

@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 URGENT_EVERY_SECONDS = 0.05
 
 
-class Finder(Protocol):
+class BrokerLookup(Protocol):
     """Who serves a topic? The pool asks the brokers."""
 
     async def serving(self, topic: str) -> Connection: ...
 
 
-class Part(Protocol):
+class Attachable(Protocol):
     """What is attached: one lane or one intake."""
 
     @property
@@ -55,8 +55,8 @@ class Part(Protocol):
 class ReconnectLoop:
     def __init__(
         self,
-        part: Part,
-        pool: Finder,
+        part: Attachable,
+        pool: BrokerLookup,
         backoff: Backoff,
         clock: Clock,
         chance: Chance,

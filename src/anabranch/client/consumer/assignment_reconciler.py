@@ -37,7 +37,7 @@ class Detach:
 
 
 @dataclass(frozen=True, slots=True)
-class Void:
+class Discard:
     """Drop it at once: what waits in it, and what it has not said yet."""
 
     segment_id: int
@@ -51,7 +51,7 @@ class Release:
     segment_ids: tuple[int, ...]
 
 
-Effect = Attach | Stop | Detach | Void | Release
+Effect = Attach | Stop | Detach | Discard | Release
 
 
 class _State(Enum):
@@ -102,7 +102,7 @@ class AssignmentReconciler:
         elif epoch < self._epoch:
             return None
         if self._generation is not None and self._generation < void_below:
-            effects += [Void(one) for one in sorted(self._held)]
+            effects += [Discard(one) for one in sorted(self._held)]
             self._held.clear()
         self._target, self._generation, self._epoch = frozenset(segment_ids), generation, epoch
         for one in sorted(self._held.keys() - self._target):

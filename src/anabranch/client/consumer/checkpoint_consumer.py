@@ -14,13 +14,13 @@ from functools import partial
 
 from anabranch.client.config import Seconds, seconds
 from anabranch.client.consumer.assignment_reconciler import AssignmentReconciler, Attach, Detach, Release, Stop
-from anabranch.client.consumer.assignment_reconciler import Effect as HoldingsEffect
+from anabranch.client.consumer.assignment_reconciler import Effect as AssignmentEffect
 from anabranch.client.consumer.checkpoint import Checkpoint, Kind, Mark, reach
 from anabranch.client.consumer.consumer import Consumer, ConsumerOptions, TopicPart
-from anabranch.client.consumer.controller_session import Assigned, ControllerSession, SessionSpec
+from anabranch.client.consumer.controller_session import Assignment, ControllerSession, SessionSpec
 from anabranch.client.consumer.segment_consumer import SegmentConsumer
-from anabranch.client.consumer.segment_reader import Reader
-from anabranch.client.consumer.segment_traversal import Close, Effect, Open, PositionGone, Traversal, described
+from anabranch.client.consumer.segment_reader import SegmentReader
+from anabranch.client.consumer.segment_traversal import Close, Effect, Open, PositionGone, SegmentTraversal, described
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, NotSupported, TopicNotFound
 from anabranch.client.messages.message import Message
@@ -43,49 +43,51 @@ class CheckpointOptions(ConsumerOptions):
     release_timeout_s: float = 10.0  # for the application to store what it has of a segment that is taken away
 
 
-class CheckpointPart:
+class CheckpointTopic:
     """What is read of one topic; in a group also the seat at its controller."""
 
     def __init__(self, consumer: CheckpointConsumer, part: TopicPart, options: CheckpointOptions) -> None:
         self.part = part
-        self.reading = Traversal(str(part.view.topic), options.start, is_group=options.group is not None)
-        self.holdings = AssignmentReconciler()
-        self.session: ControllerSession | None = None
-        self.told_missing: frozenset[int] = frozenset()
+        self.traversal = SegmentTraversal(str(part.view.topic), options.start, is_group=options.group is not None)
+        self.reconciler = AssignmentReconciler()
+        self.controller_session: ControllerSession | None = None
+        self.reported_missing: frozenset[int] = frozenset()
         self.mine: set[int] = set()
         self.stored: dict[int, Mark] = {}  # of the segments that are ours: what the application has made safe
         self.reported: dict[int, Mark] = {}  # how far the group was, as the controller said last
         self._consumer = consumer
 
-    def assigned(self, assignment: Assigned) -> None:
-        effects = self.holdings.assigned(assignment.segments, generation=assignment.generation, epoch=assignment.epoch)
+    def on_assigned(self, assignment: Assignment) -> None:
+        effects = self.reconciler.assigned(
+            assignment.segments, generation=assignment.generation, epoch=assignment.epoch
+        )
         if effects is not None:
             self.reported = assignment.marks
-            self._consumer.moved(self, effects)
+            self._consumer.apply_assignment(self, effects)
 
-    def holding(self) -> tuple[tuple[int, ...], int | None]:
-        return self.holdings.held, self.holdings.generation
+    def held_segments(self) -> tuple[tuple[int, ...], int | None]:
+        return self.reconciler.held, self.reconciler.generation
 
-    def registered(self) -> None:
-        self._consumer.moved(self, self.holdings.registered(self.part.view.layout.segments))
+    def on_registered(self) -> None:
+        self._consumer.apply_assignment(self, self.reconciler.registered(self.part.view.layout.segments))
 
-    def refused(self, error: ClientError) -> None:
-        self._consumer.refused(error)
+    def on_refused(self, error: ClientError) -> None:
+        self._consumer.on_refused(error)
 
     def is_stored(self, segment_id: int) -> bool:
         """Has the application stored everything that it was handed of this segment?"""
-        mark, stored = self.reading.mark(segment_id), self.stored.get(segment_id)
+        mark, stored = self.traversal.mark(segment_id), self.stored.get(segment_id)
         return mark is None or (stored is not None and reach(stored) >= reach(mark))
 
 
 class CheckpointConsumer(Consumer):
     """Reads in the order of every key, across splits and merges, and says at any moment exactly how far it is."""
 
-    def __init__(self, topics: Sequence[TopicName], options: CheckpointOptions, ground: ClientContext) -> None:
-        super().__init__(topics, options, ground)
-        self._is_attentive = True
+    def __init__(self, topics: Sequence[TopicName], options: CheckpointOptions, context: ClientContext) -> None:
+        super().__init__(topics, options, context)
+        self._sees_each_message = True
         self._reader = options
-        self._readings: dict[TopicPart, CheckpointPart] = {}
+        self._checkpoint_topics: dict[TopicPart, CheckpointTopic] = {}
         self._failure: ClientError | None = None
 
     @property
@@ -94,8 +96,8 @@ class CheckpointConsumer(Consumer):
 
     def checkpoint(self) -> Checkpoint:
         """What was received so far, exactly: a consumer that starts with it receives the rest and nothing else."""
-        cuts = tuple(one.reading.cut() for one in self._readings.values())
-        return Checkpoint(Kind.RUN, cuts, created_ms=self._ground.clock.now_ms())
+        cuts = tuple(one.traversal.cut() for one in self._checkpoint_topics.values())
+        return Checkpoint(Kind.RUN, cuts, created_ms=self._context.clock.now_ms())
 
     async def saved(self, checkpoint: Checkpoint, timeout: Seconds | None = None) -> None:
         """For groups: the application has stored this checkpoint. Returns when the controller knows: what is finished
@@ -103,71 +105,71 @@ class CheckpointConsumer(Consumer):
         if self._is_closed:
             raise Closed("the consumer is closed")
         timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout)
-        for one in list(self._readings.values()):
+        for one in list(self._checkpoint_topics.values()):
             cut = checkpoint.cut_of(str(one.part.view.topic))
-            if one.session is None or cut is None:
+            if one.controller_session is None or cut is None:
                 continue
             marks = {segment: mark for segment, mark in cut.marks.items() if segment in one.mine}
             one.stored.update(marks)
             if marks:
-                await one.session.progress(marks, timeout_s)
-            for segment_id in one.holdings.leaving:
-                self._look_at(one, segment_id)
+                await one.controller_session.progress(marks, timeout_s)
+            for segment_id in one.reconciler.leaving:
+                self._check_settled(one, segment_id)
 
-    def _hand_out(self, channel: SegmentConsumer, message: Message) -> None:
-        assert isinstance(channel, Reader)
-        one = self._of(channel)
+    def _hand_out(self, segment_consumer: SegmentConsumer, message: Message) -> None:
+        assert isinstance(segment_consumer, SegmentReader)
+        one = self._of(segment_consumer)
         if one is not None:
-            one.reading.handed_out(channel.spec.segment_id, message.id, channel.since(message.id))
-        super()._hand_out(channel, message)
-        channel.handed_out(message.id)
+            one.traversal.handed_out(segment_consumer.spec.segment_id, message.id, segment_consumer.since(message.id))
+        super()._hand_out(segment_consumer, message)
+        segment_consumer.handed_out(message.id)
 
-    def _hand_out_parcel(self, channel: SegmentConsumer, parcel: Sequence[Message]) -> int:
-        assert isinstance(channel, Reader)
-        one, last = self._of(channel), last_id(parcel)
+    def _hand_out_entry(self, segment_consumer: SegmentConsumer, entry: Sequence[Message]) -> int:
+        assert isinstance(segment_consumer, SegmentReader)
+        one, last = self._of(segment_consumer), last_id(entry)
         if one is not None:
-            one.reading.handed_out(channel.spec.segment_id, last, channel.since(last))
-        number = super()._hand_out_parcel(channel, parcel)
-        channel.handed_out(last, len(parcel))
+            one.traversal.handed_out(segment_consumer.spec.segment_id, last, segment_consumer.since(last))
+        number = super()._hand_out_entry(segment_consumer, entry)
+        segment_consumer.handed_out(last, len(entry))
         return number
 
     # -- what is read
 
-    def _seen(self, part: TopicPart, view: TopicView) -> None:
+    def _on_layout(self, part: TopicPart, view: TopicView) -> None:
         part.view = view
-        if (one := self._readings.get(part)) is None:
-            one = self._readings[part] = CheckpointPart(self, part, self._reader)
+        if (one := self._checkpoint_topics.get(part)) is None:
+            one = self._checkpoint_topics[part] = CheckpointTopic(self, part, self._reader)
         try:
-            self._perform(one, one.reading.saw(view.layout, view.incarnation))
+            self._perform(one, one.traversal.on_layout(view.layout, view.incarnation))
         except ClientError as error:
-            self.refused(error)
+            self.on_refused(error)
             return
         self._notice(one)
-        for segment_id, channel in list(part.channels.items()):
+        for segment_id, segment_consumer in list(part.segment_consumers.items()):
             segment = view.layout.segments.get(segment_id)
-            if isinstance(channel, Reader) and segment is not None and not segment.is_active:
-                channel.sealed(segment.last_position)
-        if self._reader.group is not None and one.session is None:
+            if isinstance(segment_consumer, SegmentReader) and segment is not None and not segment.is_active:
+                segment_consumer.sealed(segment.last_position)
+        if self._reader.group is not None and one.controller_session is None:
             self._open_session(one)
 
-    def _notice(self, one: CheckpointPart) -> None:
-        news = one.reading.missing - one.told_missing
+    def _notice(self, one: CheckpointTopic) -> None:
+        news = one.traversal.missing - one.reported_missing
         if not news:
             return
-        one.told_missing |= news
+        one.reported_missing |= news
         topic = str(one.part.view.topic)
         if self._reader.is_loss_fatal:
-            self.refused(PositionGone(f"{topic}: retention deleted segments that were not read: {described(news)}"))
+            self.on_refused(PositionGone(f"{topic}: retention deleted segments that were not read: {described(news)}"))
         else:
             log.warning("retention deleted segments that were not read", extra={"topic": topic, "segments": [*news]})
 
-    def _perform(self, one: CheckpointPart, effects: Sequence[Effect]) -> None:
+    def _perform(self, one: CheckpointTopic, effects: Sequence[Effect]) -> None:
         part = one.part
         for effect in effects:
             match effect:
                 case Open(segment, mark):
                     spec = self._spec(part, segment, pb.CommandSubscribe.Exclusive)
-                    reader = Reader(spec, self, self._ground, self._options.prefetch, mark)
+                    reader = SegmentReader(spec, self, self._context, self._options.prefetch, mark)
                     forgives: tuple[type[ClientError], ...] = ()
                     if not part.view.is_synthetic:
                         forgives = (ConsumerBusy, TopicNotFound) if segment.is_active else (ConsumerBusy,)
@@ -175,64 +177,64 @@ class CheckpointConsumer(Consumer):
                     if not segment.is_active:
                         reader.sealed(segment.last_position)
                 case Close(segment_id):
-                    if (channel := part.channels.get(segment_id)) is not None:
-                        leaving = self._detach(part, channel)
+                    if (segment_consumer := part.segment_consumers.get(segment_id)) is not None:
+                        leaving = self._detach(part, segment_consumer)
                         if leaving is not None:
                             leaving.add_done_callback(partial(self._closed, one, segment_id))
                     else:
                         self._closed(one, segment_id)
 
-    async def _ready(self, part: TopicPart, timeout_s: float) -> None:
-        one = self._readings[part]
-        if one.session is not None:
-            await one.session.wait_first(timeout_s)
+    async def _wait_attached(self, part: TopicPart, timeout_s: float) -> None:
+        one = self._checkpoint_topics[part]
+        if one.controller_session is not None:
+            await one.controller_session.wait_first(timeout_s)
         if self._failure is not None:
             raise self._failure
-        await super()._ready(part, timeout_s)
+        await super()._wait_attached(part, timeout_s)
 
-    def _of(self, channel: SegmentConsumer) -> CheckpointPart | None:
-        for part, one in self._readings.items():
-            if part.channels.get(channel.spec.segment_id) is channel:
+    def _of(self, segment_consumer: SegmentConsumer) -> CheckpointTopic | None:
+        for part, one in self._checkpoint_topics.items():
+            if part.segment_consumers.get(segment_consumer.spec.segment_id) is segment_consumer:
                 return one
         return None
 
     # -- for the readers
 
-    def resolved(self, channel: SegmentConsumer, mark: Mark) -> None:
-        if (one := self._of(channel)) is not None:
-            one.reading.resolved(channel.spec.segment_id, mark)
+    def on_start_resolved(self, segment_consumer: SegmentConsumer, mark: Mark) -> None:
+        if (one := self._of(segment_consumer)) is not None:
+            one.traversal.resolved(segment_consumer.spec.segment_id, mark)
 
-    def reached_end(self, channel: SegmentConsumer) -> None:
-        if (one := self._of(channel)) is not None:
-            self._perform(one, one.reading.ended(channel.spec.segment_id))
+    def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
+        if (one := self._of(segment_consumer)) is not None:
+            self._perform(one, one.traversal.ended(segment_consumer.spec.segment_id))
 
-    def ended(self, channel: SegmentConsumer, error: ClientError) -> None:
-        one = self._of(channel)
+    def on_failed(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
+        one = self._of(segment_consumer)
         if one is None:
             return
         if isinstance(error, TopicNotFound) and not one.part.view.is_synthetic:
-            log.warning("a segment is gone", extra={"topic": channel.topic, "reason": error.reason})
-            self._perform(one, one.reading.ended(channel.spec.segment_id))
+            log.warning("a segment is gone", extra={"topic": segment_consumer.topic, "reason": error.reason})
+            self._perform(one, one.traversal.ended(segment_consumer.spec.segment_id))
         else:
-            self.refused(error)
+            self.on_refused(error)
 
     # -- groups
 
-    def refused(self, error: ClientError) -> None:
+    def on_refused(self, error: ClientError) -> None:
         self._failure = self._failure or error
         self._queue.fail(error)
 
-    def _open_session(self, one: CheckpointPart) -> None:
+    def _open_session(self, one: CheckpointTopic) -> None:
         group = self._reader.group
         assert group is not None
         if one.part.view.is_synthetic:
-            self.refused(NotSupported(f"{self.topic}: groups need a scalable topic, which has a controller"))
+            self.on_refused(NotSupported(f"{self.topic}: groups need a scalable topic, which has a controller"))
             return
         spec = SessionSpec(subscription=group, consumer_name=self.name, kind=pb.CHECKPOINT, from_earliest=True)
-        one.session = ControllerSession(one.part.watch, spec, one, self._ground)
-        self._tasks.spawn(one.session.run(), "controller")
+        one.controller_session = ControllerSession(one.part.watch, spec, one, self._context)
+        self._tasks.spawn(one.controller_session.run(), "controller")
 
-    def moved(self, one: CheckpointPart, effects: Sequence[HoldingsEffect]) -> None:
+    def apply_assignment(self, one: CheckpointTopic, effects: Sequence[AssignmentEffect]) -> None:
         """What the controller's word means for the readers."""
         if self._is_closed:
             return  # it may still come while we leave
@@ -245,47 +247,47 @@ class CheckpointConsumer(Consumer):
                 case Attach():
                     pass
                 case Stop(segment_id):
-                    if (channel := one.part.channels.get(segment_id)) is not None:
-                        channel.stop()
-                    self._look_at(one, segment_id)
-                    if segment_id in one.holdings.leaving:
-                        self._tasks.spawn(self._hurry(one, segment_id), "release deadline")
+                    if (segment_consumer := one.part.segment_consumers.get(segment_id)) is not None:
+                        segment_consumer.stop()
+                    self._check_settled(one, segment_id)
+                    if segment_id in one.reconciler.leaving:
+                        self._tasks.spawn(self._release_overdue(one, segment_id), "release deadline")
                 case Detach(segment_id):
                     one.mine.discard(segment_id)
                     one.stored.pop(segment_id, None)
-                    closing = one.reading.assigned(one.mine)
+                    closing = one.traversal.assigned(one.mine)
                     self._perform(one, closing)
                     if Close(segment_id) not in closing:
                         self._closed(one, segment_id)
                 case Release(generation, segment_ids):
-                    if one.session is not None:
-                        one.session.release(generation, segment_ids)
+                    if one.controller_session is not None:
+                        one.controller_session.release(generation, segment_ids)
 
-    def _take_over(self, one: CheckpointPart, segment_ids: set[int], stored: Checkpoint | None) -> None:
+    def _take_over(self, one: CheckpointTopic, segment_ids: set[int], stored: Checkpoint | None) -> None:
         one.mine |= segment_ids
-        effects = one.reading.assigned(one.mine, stored, one.reported)
+        effects = one.traversal.assigned(one.mine, stored, one.reported)
         for segment_id in segment_ids:
-            mark = one.reading.mark(segment_id)
+            mark = one.traversal.mark(segment_id)
             if mark is not None:
                 one.stored[segment_id] = mark
         self._perform(one, effects)
 
-    def _look_at(self, one: CheckpointPart, segment_id: int) -> None:
+    def _check_settled(self, one: CheckpointTopic, segment_id: int) -> None:
         if one.is_stored(segment_id):
-            self.moved(one, one.holdings.settled(segment_id))
+            self.apply_assignment(one, one.reconciler.settled(segment_id))
 
-    async def _hurry(self, one: CheckpointPart, segment_id: int) -> None:
-        await self._ground.clock.sleep(self._reader.release_timeout_s)
-        self.moved(one, one.holdings.overdue(segment_id))
+    async def _release_overdue(self, one: CheckpointTopic, segment_id: int) -> None:
+        await self._context.clock.sleep(self._reader.release_timeout_s)
+        self.apply_assignment(one, one.reconciler.overdue(segment_id))
 
-    def _closed(self, one: CheckpointPart, segment_id: int, task: asyncio.Task[None] | None = None) -> None:
+    def _closed(self, one: CheckpointTopic, segment_id: int, task: asyncio.Task[None] | None = None) -> None:
         if not self._is_closed:
-            self.moved(one, one.holdings.closed(segment_id))
+            self.apply_assignment(one, one.reconciler.closed(segment_id))
 
-    async def _depart(self, timeout_s: float) -> None:
-        for one in self._readings.values():
-            if one.session is not None:
-                await one.session.leave(timeout_s)
+    async def _close_rest(self, timeout_s: float) -> None:
+        for one in self._checkpoint_topics.values():
+            if one.controller_session is not None:
+                await one.controller_session.leave(timeout_s)
 
 
 def check_start(start: Checkpoint) -> Checkpoint:

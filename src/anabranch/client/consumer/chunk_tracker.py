@@ -1,5 +1,5 @@
 """Messages in chunks as one intake has them: some are being put together, some are complete and not done with. Knows
-places and the `Assembly`; nothing of permits, acks and connections.
+places and the `ChunkAssembly`; nothing of permits, acks and connections.
 
 Why the second kind is remembered: an application acknowledges a message, which is all of its entries; and a cumulative
 ack must stop before a message that begins before it and ends after it. That holds after a reconnect as well: what had
@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anabranch.client.messages.chunking import Assembly, Beginning, Late, Whole, floor_of, is_chunk
+from anabranch.client.messages.chunking import (
+    Beginning,
+    ChunkAssembly,
+    CompleteMessage,
+    IncompleteMessage,
+    floor_of,
+    is_chunk,
+)
 from anabranch.protocol import pulsar_pb2 as pb
 
-__all__ = ["Chunked", "Late", "Place", "Whole", "is_chunk"]
+__all__ = ["ChunkTracker", "CompleteMessage", "IncompleteMessage", "Place", "is_chunk"]
 
 Place = tuple[int, int]
 
 
-class Chunked:
+class ChunkTracker:
     def __init__(self, *, is_shared: bool) -> None:
         """`is_shared`: others take from the same subscription and may have what is missing here."""
         self._is_shared = is_shared
-        self._assembly = Assembly()
-        self._complete: dict[Place, Whole] = {}  # by their last chunk
+        self._assembly = ChunkAssembly()
+        self._complete: dict[Place, CompleteMessage] = {}  # by their last chunk
         self._awaited: list[Beginning] = []  # of messages that had begun when we were detached: they come again
         self._end: Place | None = None  # nothing comes after this entry
 
@@ -41,18 +48,20 @@ class Chunked:
 
     # -- what the broker sends
 
-    def is_echo(self, of: pb.MessageMetadata) -> bool:
-        return self._assembly.is_echo(of)
+    def is_resent_chunk(self, of: pb.MessageMetadata) -> bool:
+        return self._assembly.is_resent_chunk(of)
 
-    def add(self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int) -> Whole | None:
+    def add(
+        self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int
+    ) -> CompleteMessage | None:
         """A chunk; the message when this completes it."""
         return self._assembly.add(of, data, place, now, tries)
 
-    def keep(self, whole: Whole) -> None:
+    def keep(self, whole: CompleteMessage) -> None:
         """It goes to the application: its places are remembered until it is `done`."""
-        self._complete[whole.places[-1]] = Whole(whole.places, b"", whole.before)
+        self._complete[whole.places[-1]] = CompleteMessage(whole.places, b"", whole.before)
 
-    def saw(self, place: Place) -> bool:
+    def on_entry(self, place: Place) -> bool:
         """The newest entry, chunk or not. True: acks may go further, because a beginning that was awaited is not sent
         again (entries come in order, and this one is behind it)."""
         self._assembly.last_seen = place
@@ -64,7 +73,7 @@ class Chunked:
     def ends_at(self, last: Place) -> None:
         self._end = last
 
-    def late(self, now: float) -> Sequence[Late]:
+    def late(self, now: float) -> Sequence[IncompleteMessage]:
         """Messages that nobody will complete here: they stayed incomplete for too long, or their segment has ended."""
         return self._assembly.abandoned() if self.is_at_end else self._assembly.expired(now)
 

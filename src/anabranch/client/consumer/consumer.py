@@ -1,7 +1,7 @@
 """What all consumers share: topics that are watched, channels to their segments, one inbox over all of them.
 
 Knows asyncio. Which segments are read is for the kinds to say (`queue_consumer`, `stream_consumer`,
-`checkpoint_consumer`); what flows in a channel is decided by its `intake`.
+`checkpoint_consumer`); what flows in a segment_consumer is decided by its `state`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Self
 from anabranch.client.config import Seconds, seconds
 from anabranch.client.connection.reconnect import ReconnectLoop
 from anabranch.client.consumer.receive_queue import ReceiveQueue
-from anabranch.client.consumer.segment_consumer import FAREWELL_SECONDS, ChannelSpec, SegmentConsumer
+from anabranch.client.consumer.segment_consumer import CLOSE_TIMEOUT_SECONDS, SegmentConsumer, SegmentConsumerSpec
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import BadOption, ClientError, Closed, ConsumerBusy, TopicNotFound
 from anabranch.client.messages.message import Message, MessageId
 from anabranch.client.messages.message_batch import MessageBatch
 from anabranch.client.schema.schema import Schema
 from anabranch.client.schema.schema_resolver import SchemaResolver, schema_field
-from anabranch.client.topic.layout_watch import TopicWatch
-from anabranch.client.topic.topic_view import Served, TopicView
+from anabranch.client.topic.layout_watch import LayoutWatch
+from anabranch.client.topic.topic_view import BrokerUrls, TopicView
 from anabranch.model.layout import Layout
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment
@@ -52,44 +52,48 @@ class ConsumerOptions:
 class TopicPart:
     """One topic of a consumer: what is known of it, and its channels by segment."""
 
-    def __init__(self, watch: TopicWatch, view: TopicView) -> None:
+    def __init__(self, watch: LayoutWatch, view: TopicView) -> None:
         self.watch = watch
         self.view = view
         self.first = frozenset(view.layout.segments)  # what is there from the start; everything else came later
-        self.channels: dict[int, SegmentConsumer] = {}
+        self.segment_consumers: dict[int, SegmentConsumer] = {}
         self.unfollow: Callable[[], None] = lambda: None
 
 
 class Consumer:
     """Made by a client. Messages of one partition or segment come in their order; between them all have their turn."""
 
-    def __init__(self, topics: Sequence[TopicName], options: ConsumerOptions, ground: ClientContext) -> None:
+    def __init__(self, topics: Sequence[TopicName], options: ConsumerOptions, context: ClientContext) -> None:
         self._topics = tuple(topics)
         self._options = options
-        self._ground = ground
+        self._context = context
         self._tasks = TaskOwner("consumer")
         self._queue: ReceiveQueue[SegmentConsumer] = ReceiveQueue()
-        self._watches: list[TopicWatch] = []
+        self._watches: list[LayoutWatch] = []
         self._parts: list[TopicPart] = []
-        self._channels: dict[tuple[str, int], SegmentConsumer] = {}  # by topic and lane, as message ids have them
+        self._segment_consumers: dict[
+            tuple[str, int], SegmentConsumer
+        ] = {}  # by topic and lane, as message ids have them
         self._is_closed = False
-        self._lessons = 0
-        self._tutor = None if options.schema is None else SchemaResolver(options.schema, ground, self._tasks)
-        self._is_attentive = self._tutor is not None  # something is to be done with each message that leaves
+        self._schema_waits = 0
+        self._schema_resolver = None if options.schema is None else SchemaResolver(options.schema, context, self._tasks)
+        self._sees_each_message = (
+            self._schema_resolver is not None
+        )  # something is to be done with each message that leaves
 
     async def open(self) -> Self:
         """Returns when everything that can be read now is attached."""
-        clock = self._ground.clock
+        clock = self._context.clock
         deadline = clock.monotonic() + self._options.operation_timeout_s
         try:
             for topic in self._topics:
-                watch = self._ground.watches.hold(topic, self)
+                watch = self._context.watches.hold(topic, self)
                 self._watches.append(watch)
                 part = TopicPart(watch, await watch.wait_first(max(0.0, deadline - clock.monotonic())))
                 self._parts.append(part)
-                part.unfollow = watch.follow(partial(self._seen, part))
+                part.unfollow = watch.follow(partial(self._on_layout, part))
             for part in self._parts:
-                await self._ready(part, max(0.0, deadline - clock.monotonic()))
+                await self._wait_attached(part, max(0.0, deadline - clock.monotonic()))
         except BaseException:
             await self.close(timeout=0)
             raise
@@ -124,11 +128,11 @@ class Consumer:
             found = await self._queue.wait(None if timeout is None else seconds(timeout))
             if found is None:
                 return None
-        channel, message = found
-        if flow := channel.intake.taken():
-            channel.perform(flow)
-        if self._is_attentive:
-            self._hand_out(channel, message)
+        segment_consumer, message = found
+        if flow := segment_consumer.state.taken():
+            segment_consumer.perform(flow)
+        if self._sees_each_message:
+            self._hand_out(segment_consumer, message)
         return message
 
     async def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
@@ -138,10 +142,10 @@ class Consumer:
         first = await self.receive(timeout)
         found = [] if first is None else [first]
         while found and len(found) < count and (more := self._queue.take()):
-            channel, message = more
-            channel.taken()
-            if self._is_attentive:
-                self._hand_out(channel, message)
+            segment_consumer, message = more
+            segment_consumer.taken()
+            if self._sees_each_message:
+                self._hand_out(segment_consumer, message)
             found.append(message)
         return found
 
@@ -154,10 +158,10 @@ class Consumer:
         parts: list[Sequence[Message]] = []
         numbers = -1
         while count > 0 and (found := self._queue.take_entry()):
-            channel, parcel = found
-            numbers = self._hand_out_parcel(channel, parcel)
-            parts.append(parcel)
-            count -= len(parcel)
+            segment_consumer, entry = found
+            numbers = self._hand_out_entry(segment_consumer, entry)
+            parts.append(entry)
+            count -= len(entry)
         return MessageBatch(parts, numbers)
 
     def __aiter__(self) -> Self:
@@ -178,84 +182,86 @@ class Consumer:
             return
         self._is_closed = True
         self._queue.fail(Closed("the consumer is closed"))
-        timeout_s = FAREWELL_SECONDS if timeout is None else seconds(timeout)
+        timeout_s = CLOSE_TIMEOUT_SECONDS if timeout is None else seconds(timeout)
         for part in self._parts:
             part.unfollow()
-        channels = [channel for part in self._parts for channel in part.channels.values()]
+        segment_consumers = [
+            segment_consumer for part in self._parts for segment_consumer in part.segment_consumers.values()
+        ]
         try:
-            await asyncio.gather(*(channel.close(timeout_s) for channel in channels))
-            await self._depart(timeout_s)
+            await asyncio.gather(*(segment_consumer.close(timeout_s) for segment_consumer in segment_consumers))
+            await self._close_rest(timeout_s)
         finally:
             self._tasks.cancel()
-            for channel in channels:
-                channel.lost()
+            for segment_consumer in segment_consumers:
+                segment_consumer.lost()
             try:
                 await self._tasks.close()
             finally:
-                await asyncio.gather(*(self._ground.watches.let_go(watch, self) for watch in self._watches))
+                await asyncio.gather(*(self._context.watches.release(watch, self) for watch in self._watches))
 
     # -- for the channels
 
-    def arrived(self, channel: SegmentConsumer, messages: Sequence[Message]) -> None:
-        if self._tutor is not None:
-            self._lessons += 1
-            reason = f"schema {self._lessons}"  # what these were written with may have to be asked for
-            if not self._tutor.prepare(messages, partial(self._queue.release, channel, reason)):
-                self._queue.hold(channel, reason)
-        self._queue.add(channel, messages)
+    def on_messages(self, segment_consumer: SegmentConsumer, messages: Sequence[Message]) -> None:
+        if self._schema_resolver is not None:
+            self._schema_waits += 1
+            reason = f"schema {self._schema_waits}"  # what these were written with may have to be asked for
+            if not self._schema_resolver.prepare(messages, partial(self._queue.release, segment_consumer, reason)):
+                self._queue.hold(segment_consumer, reason)
+        self._queue.add(segment_consumer, messages)
 
-    def dropped(self, channel: SegmentConsumer) -> list[MessageId]:
-        return [message.id for message in self._queue.drop(channel)]
+    def drop_messages(self, segment_consumer: SegmentConsumer) -> list[MessageId]:
+        return [message.id for message in self._queue.drop(segment_consumer)]
 
-    def ended(self, channel: SegmentConsumer, error: ClientError) -> None:
+    def on_failed(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
         self._queue.fail(error)
 
-    def reached_end(self, channel: SegmentConsumer) -> None:
-        self._share()
+    def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
+        self._divide_prefetch()
 
-    def refilled(self, channel: SegmentConsumer) -> None:
-        self._share()
+    def on_rewound(self, segment_consumer: SegmentConsumer) -> None:
+        self._divide_prefetch()
 
     # -- for the kinds
 
-    def _seen(self, part: TopicPart, view: TopicView) -> None:
+    def _on_layout(self, part: TopicPart, view: TopicView) -> None:
         """The layout as it is now: called at once and with every change; must not raise."""
         raise NotImplementedError
 
-    async def _ready(self, part: TopicPart, timeout_s: float) -> None:
+    async def _wait_attached(self, part: TopicPart, timeout_s: float) -> None:
         """Until what the first layout asks for is attached."""
-        channels = list(part.channels.values())
-        for channel in channels:
-            assert channel.attachment is not None
-            if part.channels.get(channel.spec.segment_id) is channel:
-                await channel.attachment.wait_first(timeout_s)
+        segment_consumers = list(part.segment_consumers.values())
+        for segment_consumer in segment_consumers:
+            assert segment_consumer.reconnect_loop is not None
+            if part.segment_consumers.get(segment_consumer.spec.segment_id) is segment_consumer:
+                await segment_consumer.reconnect_loop.wait_first(timeout_s)
 
-    async def _depart(self, timeout_s: float) -> None:
+    async def _close_rest(self, timeout_s: float) -> None:
         """All channels are closed; what else is to be said?"""
 
-    def _hand_out(self, channel: SegmentConsumer, message: Message) -> None:
-        """A message leaves for the application. Called only where `_is_attentive`: once per message, so it counts."""
-        if self._tutor is not None:
-            self._tutor.set_decoder(message)
+    def _hand_out(self, segment_consumer: SegmentConsumer, message: Message) -> None:
+        """Hook for each message that is handed out. Called only with `_sees_each_message`, because it costs time."""
+        if self._schema_resolver is not None:
+            self._schema_resolver.set_decoder(message)
 
-    def _hand_out_parcel(self, channel: SegmentConsumer, parcel: Sequence[Message]) -> int:
+    def _hand_out_entry(self, segment_consumer: SegmentConsumer, entry: Sequence[Message]) -> int:
         """Messages that came together leave for the application; a running number, if the kind has one."""
-        channel.taken(len(parcel))
-        if self._tutor is not None:
-            for message in parcel:
-                self._tutor.set_decoder(message)
+        segment_consumer.taken(len(entry))
+        if self._schema_resolver is not None:
+            for message in entry:
+                self._schema_resolver.set_decoder(message)
         return -1
 
     def _spec(
         self, part: TopicPart, segment: Segment, sub_type: pb.CommandSubscribe.SubType, topic: str | None = None
-    ) -> ChannelSpec:
+    ) -> SegmentConsumerSpec:
         view, options = part.view, self._options
         is_legacy = view.is_legacy(segment)
         backing = topic or view.backing(segment)
         # What was not there when we came is read from its beginning: nothing of it is from before our time.
         from_earliest = options.from_earliest or segment.segment_id not in part.first
         suffix = "" if view.is_synthetic else f"-seg-{segment.segment_id}"
-        return ChannelSpec(
+        return SegmentConsumerSpec(
             topic=backing,
             identity=str(view.topic),
             lane=view.lane(segment),
@@ -275,55 +281,57 @@ class Consumer:
         )
 
     def _attach(
-        self, part: TopicPart, channel: SegmentConsumer, forgives: tuple[type[ClientError], ...] | None = None
+        self, part: TopicPart, segment_consumer: SegmentConsumer, forgives: tuple[type[ClientError], ...] | None = None
     ) -> None:
-        """Starts; `channel.attachment` says how it goes. Nothing is begun any more while the consumer leaves: nobody
-        would say goodbye for it."""
+        """Start to attach. Does nothing while the consumer closes, because nothing would close what is opened now."""
         if self._is_closed:
             return
-        spec, ground = channel.spec, self._ground
+        spec, context = segment_consumer.spec, self._context
         if forgives is None:
             # Of scalable topics the layout says what is there: a segment that is not yet, or not yet free, will be.
             forgives = () if part.view.is_synthetic else (TopicNotFound, ConsumerBusy)
-        channel.attachment = ReconnectLoop(
-            channel, channel, ground.backoff, ground.clock, ground.chance, forgives=forgives
+        segment_consumer.reconnect_loop = ReconnectLoop(
+            segment_consumer, segment_consumer, context.backoff, context.clock, context.chance, forgives=forgives
         )
-        part.channels[spec.segment_id] = channel
-        self._channels[spec.identity, spec.lane] = channel
-        self._share()
+        part.segment_consumers[spec.segment_id] = segment_consumer
+        self._segment_consumers[spec.identity, spec.lane] = segment_consumer
+        self._divide_prefetch()
         if (segment := part.view.layout.segments.get(spec.segment_id)) is not None and not segment.is_active:
-            channel.ends_at(segment.last_position)
-        channel.task = self._tasks.spawn(channel.attachment.run(), spec.topic)
+            segment_consumer.ends_at(segment.last_position)
+        segment_consumer.task = self._tasks.spawn(segment_consumer.reconnect_loop.run(), spec.topic)
 
-    def _detach(self, part: TopicPart, channel: SegmentConsumer) -> asyncio.Task[None] | None:
+    def _detach(self, part: TopicPart, segment_consumer: SegmentConsumer) -> asyncio.Task[None] | None:
         """The segment is not ours any more, or not there any more."""
-        if part.channels.get(channel.spec.segment_id) is channel:
-            del part.channels[channel.spec.segment_id]
-        if self._channels.get((channel.spec.identity, channel.spec.lane)) is channel:
-            del self._channels[channel.spec.identity, channel.spec.lane]
-        self._share()
-        return self._tasks.spawn(channel.leave(FAREWELL_SECONDS), f"leave {channel}")
+        if part.segment_consumers.get(segment_consumer.spec.segment_id) is segment_consumer:
+            del part.segment_consumers[segment_consumer.spec.segment_id]
+        if (
+            self._segment_consumers.get((segment_consumer.spec.identity, segment_consumer.spec.lane))
+            is segment_consumer
+        ):
+            del self._segment_consumers[segment_consumer.spec.identity, segment_consumer.spec.lane]
+        self._divide_prefetch()
+        return self._tasks.spawn(segment_consumer.leave(CLOSE_TIMEOUT_SECONDS), f"leave {segment_consumer}")
 
-    def _share(self) -> None:
+    def _divide_prefetch(self) -> None:
         """The prefetch, divided among those who have something to bring."""
-        busy = sum(1 for channel in self._channels.values() if not channel.is_at_end)
+        busy = sum(1 for segment_consumer in self._segment_consumers.values() if not segment_consumer.is_at_end)
         window = max(1, self._options.prefetch // max(1, busy))
-        for channel in self._channels.values():
-            channel.resize(1 if channel.is_at_end else window)
+        for segment_consumer in self._segment_consumers.values():
+            segment_consumer.resize(1 if segment_consumer.is_at_end else window)
 
-    def _channel_of(self, one: MessageId) -> SegmentConsumer | None:
+    def _segment_consumer_of(self, one: MessageId) -> SegmentConsumer | None:
         """None: its segment is not attached any more. Raises BadOption for what never was ours."""
         if self._is_closed:
             raise Closed("the consumer is closed")
-        channel = self._channels.get((one.topic, one.lane))
-        if channel is None and not any(
+        segment_consumer = self._segment_consumers.get((one.topic, one.lane))
+        if segment_consumer is None and not any(
             str(part.view.topic) == one.topic and not part.view.is_synthetic for part in self._parts
         ):
             raise BadOption(f"{one} is not a message of {self.topic}")
-        return channel
+        return segment_consumer
 
 
-def _hint(view: TopicView, segment_id: int) -> Served | None:
+def _hint(view: TopicView, segment_id: int) -> BrokerUrls | None:
     """Who is said to serve it: in the layout, or in the plan of the change that makes it."""
     planned = None if view.plan is None else view.plan.brokers.get(segment_id)
     return view.brokers.get(segment_id) or planned

@@ -1,6 +1,6 @@
 """A consumer's session with the controller of a scalable topic: registers it, hears its assignments, comes back.
 
-Knows where controllers are and when to ask again; what an assignment means is for `holdings`. The session has a
+Knows where controllers are and when to ask again; what an assignment means is for `reconciler`. The session has a
 connection of its own: brokers that know no farewell end it with the connection.
 """
 
@@ -16,7 +16,7 @@ from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
 from anabranch.client.connection.connection_state import command
 from anabranch.client.consumer.checkpoint import After, Done, Mark
-from anabranch.client.consumer.segment_consumer import FAREWELL_SECONDS
+from anabranch.client.consumer.segment_consumer import CLOSE_TIMEOUT_SECONDS
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import (
     ClientError,
@@ -28,7 +28,7 @@ from anabranch.client.errors import (
     refusal,
 )
 from anabranch.client.messages.message import read_wire_id, wire_id
-from anabranch.client.topic.layout_watch import TopicWatch
+from anabranch.client.topic.layout_watch import LayoutWatch
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class Assignment:
     """What a consumer is to read: segments and their topics on the wire. `generation` None: it does not count them."""
 
     segments: dict[int, str]
@@ -50,7 +50,7 @@ class Assigned:
     void_below: int = 0  # what was assigned under a lower generation was read before the subscription was moved
 
 
-class Moved(NotReady):
+class ControllerMoved(NotReady):
     """Another broker leads the topic now."""
 
     code = "controller-moved"
@@ -59,15 +59,15 @@ class Moved(NotReady):
 class SessionListener(Protocol):
     """Who sits there. Called on the event loop; must not raise."""
 
-    def assigned(self, assignment: Assigned) -> None: ...
+    def on_assigned(self, assignment: Assignment) -> None: ...
 
-    def holding(self) -> tuple[tuple[int, ...], int | None]:
+    def held_segments(self) -> tuple[tuple[int, ...], int | None]:
         """What is still read, and the generation it was assigned in."""
 
-    def registered(self) -> None:
+    def on_registered(self) -> None:
         """The controller knows us, and what it said first is applied."""
 
-    def refused(self, error: ClientError) -> None:
+    def on_refused(self, error: ClientError) -> None:
         """It can never have a session."""
 
 
@@ -80,11 +80,13 @@ class SessionSpec:
 
 
 class ControllerSession:
-    def __init__(self, watch: TopicWatch, spec: SessionSpec, seat: SessionListener, ground: ClientContext) -> None:
+    def __init__(
+        self, watch: LayoutWatch, spec: SessionSpec, listener: SessionListener, context: ClientContext
+    ) -> None:
         self._watch = watch
         self._spec = spec
-        self._seat = seat
-        self._ground = ground
+        self._listener = listener
+        self._context = context
         self._connection: Connection | None = None
         self._consumer_id = 0
         loop = asyncio.get_running_loop()
@@ -108,7 +110,7 @@ class ControllerSession:
     async def run(self) -> None:
         """Until cancelled, or refused for good."""
         attempt = 0
-        self._unfollow = self._watch.follow(self._seen)
+        self._unfollow = self._watch.follow(self._on_layout)
         try:
             while True:
                 self._end = self._loop.create_future()
@@ -125,28 +127,28 @@ class ControllerSession:
                     await self._hang_up()
                 self._last_error = error
                 if isinstance(error, NotAuthorized | NotAuthenticated | NotAllowed):
-                    self._seat.refused(error)
+                    self._listener.on_refused(error)
                     if not self._first.done():
                         self._first.set_result(error)
                     return
                 attempt = 0 if was_registered else attempt + 1
-                delay = self._ground.backoff.delay(max(0, attempt - 1), self._ground.chance.random())
+                delay = self._context.backoff.delay(max(0, attempt - 1), self._context.chance.random())
                 log.info("registering again", extra={"topic": str(self._watch.topic), "reason": error.reason})
                 if attempt:  # whoever we asked may not lead any more
-                    self._watch.ask_again()
-                if not isinstance(error, Moved):
-                    await self._ground.clock.sleep(delay)
+                    self._watch.refresh()
+                if not isinstance(error, ControllerMoved):
+                    await self._context.clock.sleep(delay)
         finally:
             self._unfollow()
 
     async def _register(self) -> None:
-        view, pool = self._watch.view, self._ground.pool
+        view, pool = self._watch.view, self._context.pool
         controller = pool.address_of(view.controller.url, view.controller.url_tls)
         connection = self._connection = await pool.private(Address.parse(controller) if controller else None)
         self._consumer_id = connection.new_id()
         connection.listen_consumer(self._consumer_id, self)  # assignments may come before the answer
         spec = self._spec
-        held, generation = self._seat.holding()
+        held, generation = self._listener.held_segments()
         ours = connection.has_extensions
         where = pb.CommandSubscribe.Earliest if spec.from_earliest else pb.CommandSubscribe.Latest
         answer = await connection.ask(
@@ -164,8 +166,8 @@ class ControllerSession:
         if answer.HasField("error"):
             raise refusal(answer.error, answer.message)
         if answer.HasField("assignment"):
-            self._told(answer.assignment)
-        self._seat.registered()
+            self._on_assignment(answer.assignment)
+        self._listener.on_registered()
 
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
@@ -175,18 +177,18 @@ class ControllerSession:
 
     # -- what comes
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
-            self._told(body.assignment)
+            self._on_assignment(body.assignment)
         elif kind == BaseCommand.CLOSE_CONSUMER:
             self._over(NotReady("the controller closed the session"))
 
-    def detached(self, error: ClientError) -> None:
+    def on_detached(self, error: ClientError) -> None:
         self._over(error)
 
-    def _told(self, body: pb.ScalableConsumerAssignment) -> None:
-        self._seat.assigned(
-            Assigned(
+    def _on_assignment(self, body: pb.ScalableConsumerAssignment) -> None:
+        self._listener.on_assigned(
+            Assignment(
                 {one.segment_id: one.segment_topic for one in body.segments},
                 body.generation if body.HasField("generation") else None,
                 body.layout_epoch,
@@ -201,11 +203,11 @@ class ControllerSession:
         since = position_of(one.since) if one.HasField("since") else None
         return After(read_wire_id(one.position.SerializeToString(), topic, one.segment_id), since)
 
-    def _seen(self, view: TopicView) -> None:
-        address = self._ground.pool.address_of(view.controller.url, view.controller.url_tls)
+    def _on_layout(self, view: TopicView) -> None:
+        address = self._context.pool.address_of(view.controller.url, view.controller.url_tls)
         connection = self._connection
         if connection is not None and address and not connection.address.is_same_place(Address.parse(address)):
-            self._over(Moved("another broker leads the topic"))
+            self._over(ControllerMoved("another broker leads the topic"))
 
     def _over(self, error: ClientError) -> None:
         if not self._end.done():
@@ -232,12 +234,12 @@ class ControllerSession:
             return
         segments = []
         for one, mark in sorted(marks.items()):
-            said = pb.SegmentProgress(segment_id=one, completed=isinstance(mark, Done))
+            progress = pb.SegmentProgress(segment_id=one, completed=isinstance(mark, Done))
             if isinstance(mark, After):
-                said.position.CopyFrom(wire_id(mark.id))
+                progress.position.CopyFrom(wire_id(mark.id))
                 if mark.since is not None:
-                    said.since.ledgerId, said.since.entryId = (part & U64_MASK for part in mark.since)
-            segments.append(said)
+                    progress.since.ledgerId, progress.since.entryId = (part & U64_MASK for part in mark.since)
+            segments.append(progress)
         await connection.ask(
             BaseCommand.CHECKPOINT_PROGRESS, timeout_s, consumer_id=self._consumer_id, segments=segments
         )
@@ -249,7 +251,7 @@ class ControllerSession:
             try:
                 await connection.ask(
                     BaseCommand.SCALABLE_TOPIC_LEAVE,
-                    min(timeout_s, FAREWELL_SECONDS),
+                    min(timeout_s, CLOSE_TIMEOUT_SECONDS),
                     consumer_id=self._consumer_id,
                 )
             except ClientError as error:

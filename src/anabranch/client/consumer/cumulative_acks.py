@@ -24,48 +24,48 @@ class CumulativeAckLog(Generic[K]):
     def __init__(self) -> None:
         self._last = 0
         self._acked = 0
-        self._lanes: dict[K, deque[tuple[int, MessageId]]] = {}
+        self._sources: dict[K, deque[tuple[int, MessageId]]] = {}
         self._first: dict[K, int] = {}  # what has a lower number did not come from the lane as it is now
 
-    def handed_out(self, lane: K, one: MessageId) -> int:
+    def handed_out(self, source: K, one: MessageId) -> int:
         """The number of this message."""
         self._last += 1
-        log = self._lanes.get(lane)
+        log = self._sources.get(source)
         if log is None:
-            log = self._lanes[lane] = deque()
-            self._first[lane] = self._last
+            log = self._sources[source] = deque()
+            self._first[source] = self._last
         log.append((self._last, one))
         if len(log) > KEPT_MAX:
             newest = log[-1]
             thinned = deque(list(log)[::2])
             if thinned[-1] != newest:
                 thinned.append(newest)
-            self._lanes[lane] = thinned
+            self._sources[source] = thinned
         return self._last
 
-    def covered(self, number: int, lane: K, one: MessageId) -> dict[K, MessageId]:
+    def covered(self, number: int, source: K, one: MessageId) -> dict[K, MessageId]:
         """Per lane, what an ack of message `one` with this number covers; only lanes where it is news."""
         found: dict[K, MessageId] = {}
-        for known, log in self._lanes.items():
+        for known, log in self._sources.items():
             while log and log[0][0] <= number:
                 found[known] = log.popleft()[1]
         if number > self._acked:
             self._acked = number
-            if number >= self._first.get(lane, number + 1):
-                found[lane] = one  # exact, also where the log was thinned
+            if number >= self._first.get(source, number + 1):
+                found[source] = one  # exact, also where the log was thinned
         return found
 
     def vector(self, number: int) -> dict[K, MessageId]:
         """The same without acknowledging: the last one of every lane up to this number, unless acknowledged."""
         found: dict[K, MessageId] = {}
-        for lane, log in self._lanes.items():
+        for source, log in self._sources.items():
             for at, one in log:
                 if at > number:
                     break
-                found[lane] = one
+                found[source] = one
         return found
 
-    def forget(self, lane: K) -> None:
+    def forget(self, source: K) -> None:
         """It is another's now."""
-        self._lanes.pop(lane, None)
-        self._first.pop(lane, None)
+        self._sources.pop(source, None)
+        self._first.pop(source, None)

@@ -72,7 +72,7 @@ class DeadLetters:
         """Did it come back more often than allowed?"""
         return message.redelivery_count > self._policy.max_redeliveries
 
-    async def bury(self, message: Message) -> bool:
+    async def send(self, message: Message) -> bool:
         """Store the copy. False: it could not be, and the original stays where it is."""
         topic = dead_letter_topic(self._policy, message.topic, self._subscription)
         try:

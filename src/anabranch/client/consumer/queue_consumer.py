@@ -38,15 +38,15 @@ class QueueConsumer(Consumer):
         self,
         topics: Sequence[TopicName],
         options: QueueOptions,
-        ground: ClientContext,
+        context: ClientContext,
         dead_letters: DeadLetters | None = None,
     ) -> None:
-        super().__init__(topics, options, ground)
+        super().__init__(topics, options, context)
         self._queue_options = options
         self._dead_letters = dead_letters
         limit = options.processing_timeout
         self._redelivery: Redelivery[SegmentConsumer] = Redelivery(None if limit is None else seconds(limit.timeout))
-        self._is_attentive |= limit is not None
+        self._sees_each_message |= limit is not None
         self._timer: Timer | None = None
         self._timer_at = float("inf")
 
@@ -54,50 +54,50 @@ class QueueConsumer(Consumer):
         """Done with it. Said to the broker within moments, at the latest by `close`; repeated until confirmed."""
         if isinstance(message, Message):  # the usual one: its id is not needed, and making it has its price
             at = message.origin
-            channel = self._channels.get(at.where)
-            if channel is None or self._is_closed:
-                channel = self._channel_of(message.id)
-            if channel is not None:
+            segment_consumer = self._segment_consumers.get(at.where)
+            if segment_consumer is None or self._is_closed:
+                segment_consumer = self._segment_consumer_of(message.id)
+            if segment_consumer is not None:
                 if len(self._redelivery):
-                    self._redelivery.done(channel, message.id)
-                channel.ack_at(at, message.batch_index)
+                    self._redelivery.done(segment_consumer, message.id)
+                segment_consumer.ack_at(at, message.batch_index)
         elif isinstance(message, MessageId):
-            if (channel := self._channel_of(message)) is not None:
-                self._redelivery.done(channel, message)
-                channel.ack(message)
+            if (segment_consumer := self._segment_consumer_of(message)) is not None:
+                self._redelivery.done(segment_consumer, message)
+                segment_consumer.ack(message)
         else:
             self._ack_batch(message)
 
     def _ack_batch(self, batch: MessageBatch) -> None:
         for part in batch.parts:
             if isinstance(part, DeliveredEntry) and not len(self._redelivery):  # nobody counts their time one by one
-                if (channel := self._channel_of(part.last)) is not None:
-                    channel.ack_parcel(part)
+                if (segment_consumer := self._segment_consumer_of(part.last)) is not None:
+                    segment_consumer.ack_entry(part)
                 continue
             for message in part:
-                if (channel := self._channel_of(message.id)) is not None:
-                    self._redelivery.done(channel, message.id)
-                    channel.ack(message.id)
+                if (segment_consumer := self._segment_consumer_of(message.id)) is not None:
+                    self._redelivery.done(segment_consumer, message.id)
+                    segment_consumer.ack(message.id)
 
     async def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
         """Deliver it again, to whomever, after `delay` (otherwise what `nack_backoff` or `nack_delay` say)."""
         one = id_of(message)
-        channel = self._channel_of(one)
-        if channel is None:
+        segment_consumer = self._segment_consumer_of(one)
+        if segment_consumer is None:
             return
         count = message.redelivery_count if isinstance(message, Message) else 0
-        self._bring_back(channel, one, self._nack_delay_s(count) if delay is None else seconds(delay))
+        self._redeliver_after(segment_consumer, one, self._nack_delay_s(count) if delay is None else seconds(delay))
 
     def _nack_delay_s(self, count: int) -> float:
         if self._queue_options.nack_backoff is None:
             return self._queue_options.nack_delay_s
-        return self._queue_options.nack_backoff.delay(count, self._ground.chance.random())
+        return self._queue_options.nack_backoff.delay(count, self._context.chance.random())
 
-    def _bring_back(self, channel: SegmentConsumer, one: MessageId, delay_s: float) -> None:
-        due = self._ground.clock.monotonic() + delay_s
-        if delay_s <= 0 or not self._redelivery.nacked(channel, one, due):
-            self._redelivery.done(channel, one)
-            channel.redeliver([one])
+    def _redeliver_after(self, segment_consumer: SegmentConsumer, one: MessageId, delay_s: float) -> None:
+        due = self._context.clock.monotonic() + delay_s
+        if delay_s <= 0 or not self._redelivery.nacked(segment_consumer, one, due):
+            self._redelivery.done(segment_consumer, one)
+            segment_consumer.redeliver([one])
         else:
             self._arm()
 
@@ -111,57 +111,59 @@ class QueueConsumer(Consumer):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = self._ground.clock.call_later(max(0.0, at - self._ground.clock.monotonic()), self._tick)
+        self._timer = self._context.clock.call_later(max(0.0, at - self._context.clock.monotonic()), self._tick)
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, float("inf")
         if self._is_closed:
             return
-        for channel, ones in self._redelivery.due(self._ground.clock.monotonic()).items():
-            channel.redeliver(ones)
+        for segment_consumer, ones in self._redelivery.due(self._context.clock.monotonic()).items():
+            segment_consumer.redeliver(ones)
         self._arm()
 
-    def _hand_out(self, channel: SegmentConsumer, message: Message) -> None:
+    def _hand_out(self, segment_consumer: SegmentConsumer, message: Message) -> None:
         if self._queue_options.processing_timeout is not None:
-            self._watch_over(channel, message, self._queue_options.processing_timeout)
+            self._start_timeout(segment_consumer, message, self._queue_options.processing_timeout)
             self._arm()
-        super()._hand_out(channel, message)
+        super()._hand_out(segment_consumer, message)
 
-    def _hand_out_parcel(self, channel: SegmentConsumer, parcel: Sequence[Message]) -> int:
+    def _hand_out_entry(self, segment_consumer: SegmentConsumer, entry: Sequence[Message]) -> int:
         if self._queue_options.processing_timeout is not None:
-            for message in parcel:
-                self._watch_over(channel, message, self._queue_options.processing_timeout)
+            for message in entry:
+                self._start_timeout(segment_consumer, message, self._queue_options.processing_timeout)
             self._arm()
-        return super()._hand_out_parcel(channel, parcel)
+        return super()._hand_out_entry(segment_consumer, entry)
 
-    def _watch_over(self, channel: SegmentConsumer, message: Message, limit: ProcessingTimeout) -> None:
+    def _start_timeout(self, segment_consumer: SegmentConsumer, message: Message, limit: ProcessingTimeout) -> None:
         extra_s = 0.0
         if limit.backoff is not None and message.redelivery_count:
-            extra_s = limit.backoff.delay(message.redelivery_count - 1, self._ground.chance.random())
-        self._redelivery.handed_out(channel, message.id, self._ground.clock.monotonic() + extra_s)
+            extra_s = limit.backoff.delay(message.redelivery_count - 1, self._context.chance.random())
+        self._redelivery.handed_out(segment_consumer, message.id, self._context.clock.monotonic() + extra_s)
 
     # -- dead letters
 
-    def arrived(self, channel: SegmentConsumer, messages: Sequence[Message]) -> None:
-        graves = self._dead_letters
-        if graves is None or not graves.takes(messages[0]):  # of one entry, they came back equally often
-            super().arrived(channel, messages)
+    def on_messages(self, segment_consumer: SegmentConsumer, messages: Sequence[Message]) -> None:
+        dead_letters = self._dead_letters
+        if dead_letters is None or not dead_letters.takes(messages[0]):  # of one entry, they came back equally often
+            super().on_messages(segment_consumer, messages)
             return
         for message in messages:
-            self._tasks.spawn(self._bury(graves, channel, message), "dead letter")
+            self._tasks.spawn(self._send_dead_letter(dead_letters, segment_consumer, message), "dead letter")
 
-    async def _bury(self, graves: DeadLetters, channel: SegmentConsumer, message: Message) -> None:
+    async def _send_dead_letter(
+        self, dead_letters: DeadLetters, segment_consumer: SegmentConsumer, message: Message
+    ) -> None:
         """Takes part in the prefetch until it is stored elsewhere; only then the original is acknowledged."""
-        turn = channel.turn
-        is_stored = await graves.bury(message)
-        if channel.turn == turn:  # or it was detached meanwhile, and counts anew
-            channel.taken()
+        turn = segment_consumer.turn
+        is_stored = await dead_letters.send(message)
+        if segment_consumer.turn == turn:  # or it was detached meanwhile, and counts anew
+            segment_consumer.taken()
         if is_stored:
-            channel.ack(message.id)
+            segment_consumer.ack(message.id)
         else:
-            self._bring_back(channel, message.id, max(1.0, self._nack_delay_s(message.redelivery_count)))
+            self._redeliver_after(segment_consumer, message.id, max(1.0, self._nack_delay_s(message.redelivery_count)))
 
-    async def _depart(self, timeout_s: float) -> None:
+    async def _close_rest(self, timeout_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         if self._dead_letters is not None:
@@ -170,15 +172,15 @@ class QueueConsumer(Consumer):
 
     # -- where messages come from
 
-    def _seen(self, part: TopicPart, view: TopicView) -> None:
+    def _on_layout(self, part: TopicPart, view: TopicView) -> None:
         """Attached to every segment there is, sealed ones too: late acks and seeks reach them until they are gone."""
         is_another = view.generation != part.view.generation
         part.view = view
-        for segment_id, channel in list(part.channels.items()):
+        for segment_id, segment_consumer in list(part.segment_consumers.items()):
             if is_another or segment_id not in view.layout:
-                self._redelivery.forget(channel)
-                self._detach(part, channel)
+                self._redelivery.forget(segment_consumer)
+                self._detach(part, segment_consumer)
         for segment_id, segment in view.layout.segments.items():
-            if segment_id not in part.channels:
+            if segment_id not in part.segment_consumers:
                 spec = self._spec(part, segment, pb.CommandSubscribe.Shared)
-                self._attach(part, SegmentConsumer(spec, self, self._ground, self._options.prefetch))
+                self._attach(part, SegmentConsumer(spec, self, self._context, self._options.prefetch))

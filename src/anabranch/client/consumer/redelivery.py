@@ -30,26 +30,26 @@ class Redelivery(Generic[K]):
     def __len__(self) -> int:
         return len(self._due)
 
-    def handed_out(self, channel: K, one: MessageId, now: float) -> None:
+    def handed_out(self, source: K, one: MessageId, now: float) -> None:
         """The application has it."""
         if self._timeout_s is not None:
-            self._set(channel, one, now + self._timeout_s)
+            self._set(source, one, now + self._timeout_s)
 
-    def nacked(self, channel: K, one: MessageId, at: float) -> bool:
+    def nacked(self, source: K, one: MessageId, at: float) -> bool:
         """Bring it back then. False: more are waiting than is good, bring it back at once."""
-        if len(self._due) >= self._pending_max and (channel, one) not in self._due:
+        if len(self._due) >= self._pending_max and (source, one) not in self._due:
             return False
-        self._set(channel, one, at)
+        self._set(source, one, at)
         return True
 
-    def done(self, channel: K, one: MessageId) -> None:
+    def done(self, source: K, one: MessageId) -> None:
         """Acknowledged, or brought back by other means."""
         if self._due:  # mostly nobody counts, and hashing an id has its price
-            self._due.pop((channel, one), None)
+            self._due.pop((source, one), None)
 
-    def forget(self, channel: K) -> None:
+    def forget(self, source: K) -> None:
         """The channel is gone, and whoever has it next gets everything of it."""
-        for key in [key for key in self._due if key[0] == channel]:
+        for key in [key for key in self._due if key[0] == source]:
             del self._due[key]
 
     def next_due(self) -> float | None:
@@ -61,13 +61,13 @@ class Redelivery(Generic[K]):
     def due(self, now: float) -> dict[K, list[MessageId]]:
         found: dict[K, list[MessageId]] = {}
         while (at := self.next_due()) is not None and at <= now:
-            channel, one = heapq.heappop(self._heap)[2]
-            del self._due[channel, one]
-            found.setdefault(channel, []).append(one)
+            source, one = heapq.heappop(self._heap)[2]
+            del self._due[source, one]
+            found.setdefault(source, []).append(one)
         return found
 
-    def _set(self, channel: K, one: MessageId, at: float) -> None:
-        key = (channel, one)
+    def _set(self, source: K, one: MessageId, at: float) -> None:
+        key = (source, one)
         self._due[key] = at
         self._count += 1
         heapq.heappush(self._heap, (at, self._count, key))

@@ -1,5 +1,5 @@
 """One intake and its consumer on the wire: subscribes, passes deliveries on, says acks. Knows connections and timers;
-permits, acks and redelivery are decided by `intake`. Whom it works for is told of everything through an
+permits, acks and redelivery are decided by `state`. Whom it works for is told of everything through an
 `SegmentListener`."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError, ConsumerFenced, NotReady, Refused, TimedOut, Unreachable, plain
 from anabranch.client.messages.entry_contents import DeliveredEntry
 from anabranch.client.messages.message import Message, MessageId, Origin
-from anabranch.client.topic.topic_view import MANAGED, Served
+from anabranch.client.topic.topic_view import MANAGED, BrokerUrls
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand
@@ -30,12 +30,12 @@ from anabranch.runtime.clock import Timer
 
 log = logging.getLogger(__name__)
 
-FAREWELL_SECONDS = 5.0
+CLOSE_TIMEOUT_SECONDS = 5.0
 CHUNK_SECONDS = 15.0  # between looks at messages in chunks that are not complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelSpec:
+class SegmentConsumerSpec:
     """How a consumer introduces itself on one partition or segment."""
 
     topic: str  # on the wire
@@ -52,7 +52,7 @@ class ChannelSpec:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     ack_group_s: float = 0.01
-    hint: Served | None = None  # who is said to serve it
+    hint: BrokerUrls | None = None  # who is said to serve it
     schema: pb.Schema | None = None
 
 
@@ -67,38 +67,40 @@ class Grant:
 class SegmentListener(Protocol):
     """Whom a channel works for. Called on the event loop; must not raise."""
 
-    def arrived(self, channel: SegmentConsumer, messages: Sequence[Message]) -> None: ...
+    def on_messages(self, segment_consumer: SegmentConsumer, messages: Sequence[Message]) -> None: ...
 
-    def dropped(self, channel: SegmentConsumer) -> list[MessageId]:
+    def drop_messages(self, segment_consumer: SegmentConsumer) -> list[MessageId]:
         """The channel is detached: what waits of it for the application is forgotten, and named."""
 
-    def ended(self, channel: SegmentConsumer, error: ClientError) -> None:
+    def on_failed(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
         """It can never be attached again."""
 
-    def reached_end(self, channel: SegmentConsumer) -> None:
+    def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
         """Everything that will ever be in it is acknowledged."""
 
-    def refilled(self, channel: SegmentConsumer) -> None:
+    def on_rewound(self, segment_consumer: SegmentConsumer) -> None:
         """It had reached its end, and its position was taken back."""
 
 
 class SegmentConsumer:
-    def __init__(self, spec: ChannelSpec, outlet: SegmentListener, ground: ClientContext, window: int) -> None:
+    def __init__(
+        self, spec: SegmentConsumerSpec, listener: SegmentListener, context: ClientContext, window: int
+    ) -> None:
         self.spec = spec
         shared = spec.sub_type == pb.CommandSubscribe.Shared
-        self.intake = SegmentConsumerState(
+        self.state = SegmentConsumerState(
             spec.identity, lane=spec.lane, partition=spec.partition, prefetch=window, is_shared=shared
         )
-        self.attachment: ReconnectLoop | None = None
+        self.reconnect_loop: ReconnectLoop | None = None
         self.task: asyncio.Task[Any] | None = None  # of the attachment
         self.is_at_end = False
         self.turn = 0  # how often it was detached: what arrived before counts no more
-        self._is_hasty = False
+        self._acks_promptly = False
         self.grant: Grant | None = None  # what the controller gave it with, last; said to brokers that know the word
         self._hint = spec.hint
-        self._outlet = outlet
-        self._pool = ground.pool
-        self._clock = ground.clock
+        self._listener = listener
+        self._pool = context.pool
+        self._clock = context.clock
         self._connection: Connection | None = None
         self._id = 0
         self._ack_timer: Timer | None = None
@@ -124,7 +126,7 @@ class SegmentConsumer:
         connection.listen_consumer(self._id, self)
         is_heard = False
         try:
-            await connection.ask(BaseCommand.SUBSCRIBE, self._pool.answer_timeout_s, **self._introduction())
+            await connection.ask(BaseCommand.SUBSCRIBE, self._pool.answer_timeout_s, **self._subscribe_fields())
             is_heard = True
         except ConsumerFenced as error:
             is_heard = True
@@ -136,17 +138,17 @@ class SegmentConsumer:
             raise
         finally:
             if not is_heard:  # the broker may have it all the same
-                self._say_goodbye()
+                self._send_close()
         try:
-            await self._settle(connection)
+            await self._after_subscribe(connection)
         except BaseException:
-            self._say_goodbye()
+            self._send_close()
             raise
         if not connection.is_usable:
             raise Unreachable("the connection broke while the consumer was opened")
-        self.perform(self.intake.opened())
+        self.perform(self.state.opened())
 
-    def _introduction(self) -> dict[str, Any]:
+    def _subscribe_fields(self) -> dict[str, Any]:
         spec = self.spec
         metadata = dict(spec.properties) | ({MANAGED: "true"} if spec.is_legacy else {})
         where = pb.CommandSubscribe.Earliest if spec.from_earliest else pb.CommandSubscribe.Latest
@@ -166,7 +168,7 @@ class SegmentConsumer:
             "incarnation": None if grant is None else grant.incarnation,
         }
 
-    async def _settle(self, connection: Connection) -> None:
+    async def _after_subscribe(self, connection: Connection) -> None:
         """Subscribed, and nothing flows yet."""
 
     def lost(self) -> None:
@@ -177,49 +179,49 @@ class SegmentConsumer:
             self._chunk_timer.cancel()
             self._chunk_timer = None
         self.turn += 1
-        self.intake.lost(self._outlet.dropped(self))
+        self.state.lost(self._listener.drop_messages(self))
 
     def ended(self, error: ClientError) -> None:
-        self._outlet.ended(self, error)
+        self._listener.on_failed(self, error)
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.MESSAGE:
             if self.is_at_end:
                 self.is_at_end = False
-                self._outlet.refilled(self)
-            self.perform(self.intake.delivered(body, payload, self._clock.monotonic()))
-            if self.intake.has_chunks and self._chunk_timer is None:
-                self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._look_at_chunks)
+                self._listener.on_rewound(self)
+            self.perform(self.state.delivered(body, payload, self._clock.monotonic()))
+            if self.state.has_chunks and self._chunk_timer is None:
+                self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._expire_chunks)
         elif kind == BaseCommand.CLOSE_CONSUMER:
-            self._lose(NotReady("the broker closed the consumer"))
+            self._lost_connection(NotReady("the broker closed the consumer"))
         elif kind == BaseCommand.REACHED_END_OF_TOPIC:
             self.is_at_end = True
-            self._outlet.reached_end(self)
+            self._listener.on_end_reached(self)
 
-    def _look_at_chunks(self) -> None:
+    def _expire_chunks(self) -> None:
         """Messages in chunks that are not completed: they grow old also where nothing else comes."""
         self._chunk_timer = None
-        self.perform(self.intake.expire(self._clock.monotonic()))
-        if self.intake.has_chunks:
-            self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._look_at_chunks)
+        self.perform(self.state.expire(self._clock.monotonic()))
+        if self.state.has_chunks:
+            self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._expire_chunks)
 
     def ends_at(self, last: Position | None) -> None:
         """Sealed; `last` is its last entry, as far as it is known."""
         if last is not None:
-            self.perform(self.intake.ends_at((last.ledger, last.entry)))
+            self.perform(self.state.ends_at((last.ledger, last.entry)))
 
-    def detached(self, error: ClientError) -> None:
-        self._lose(error)
+    def on_detached(self, error: ClientError) -> None:
+        self._lost_connection(error)
 
-    def _lose(self, error: ClientError) -> None:
-        assert self.attachment is not None
-        self.attachment.lose(error)
+    def _lost_connection(self, error: ClientError) -> None:
+        assert self.reconnect_loop is not None
+        self.reconnect_loop.lose(error)
 
-    def _say_goodbye(self) -> None:
+    def _send_close(self) -> None:
         if self._connection is not None and self._connection.is_usable:
             # Nobody waits for this answer; reading its error keeps asyncio quiet.
-            farewell = self._connection.begin(BaseCommand.CLOSE_CONSUMER, FAREWELL_SECONDS, consumer_id=self._id)
-            farewell.add_done_callback(lambda one: one.cancelled() or one.exception())
+            closing = self._connection.begin(BaseCommand.CLOSE_CONSUMER, CLOSE_TIMEOUT_SECONDS, consumer_id=self._id)
+            closing.add_done_callback(lambda one: one.cancelled() or one.exception())
 
     # -- effects
 
@@ -228,7 +230,7 @@ class SegmentConsumer:
         for effect in effects:
             match effect:
                 case Deliver(messages):
-                    self._outlet.arrived(self, messages)
+                    self._listener.on_messages(self, messages)
                 case _ if connection is None:
                     pass  # detached meanwhile: the broker starts afresh with the next attachment
                 case Flow(permits):
@@ -263,68 +265,68 @@ class SegmentConsumer:
     def _confirmed(self, number: int, answer: asyncio.Future[Any]) -> None:
         error = None if answer.cancelled() else answer.exception()
         if isinstance(error, TimedOut):
-            self._lose(error)  # attached again, the intake says it again
+            self._lost_connection(error)  # attached again, the intake says it again
         elif error is None and not answer.cancelled() and answer.result().HasField("error"):
             log.warning("ack refused", extra={"topic": self.topic, "reason": answer.result().message})
-            self.intake.confirmed(number)
+            self.state.confirmed(number)
         elif error is None:
-            self.intake.confirmed(number)
+            self.state.confirmed(number)
 
     # -- what the consumer does
 
     def taken(self, count: int = 1) -> None:
         """Messages of this channel went to the application."""
-        if flow := self.intake.taken(count):
+        if flow := self.state.taken(count):
             self.perform(flow)
 
     def resize(self, window: int) -> None:
-        self.perform(self.intake.resize(window))
+        self.perform(self.state.resize(window))
 
     def ack(self, one: MessageId) -> None:
         self.ack_at(one, one.batch_index)
 
     def ack_at(self, at: Origin | MessageId, batch_index: int) -> None:
-        self.intake.ack_later(at, batch_index)
+        self.state.ack_later(at, batch_index)
         if self._ack_timer is None:
             self._acked()
 
-    def ack_parcel(self, parcel: DeliveredEntry) -> None:
-        if self.intake.ack_slots(parcel.place, parcel.contents.size, parcel.wanted):
+    def ack_entry(self, entry: DeliveredEntry) -> None:
+        if self.state.ack_slots(entry.place, entry.contents.size, entry.wanted):
             self._acked()
 
     def ack_cumulative(self, one: MessageId) -> None:
-        if self.intake.ack_cumulative(one):
+        if self.state.ack_cumulative(one):
             self._acked()
 
     def redeliver(self, ones: Sequence[MessageId]) -> None:
-        self.perform(self.intake.release(ones))
+        self.perform(self.state.release(ones))
 
     def stop(self) -> None:
         """Hand out nothing more; acks still count."""
-        self.intake.stop(self._outlet.dropped(self))
+        self.state.stop(self._listener.drop_messages(self))
 
-    def void(self) -> None:
+    def discard(self) -> None:
         """The position was moved: nothing more is handed out, and what was acknowledged and not said is forgotten."""
         self.stop()
-        self.intake.void()
+        self.state.discard_acks()
 
-    def hurry(self, is_hasty: bool) -> None:
+    def set_prompt_acks(self, is_prompt: bool) -> None:
         """Somebody waits for its last ack, or no longer does: so long acks are said at once."""
-        self._is_hasty = is_hasty
-        if is_hasty and self._ack_timer is not None:
+        self._acks_promptly = is_prompt
+        if is_prompt and self._ack_timer is not None:
             self.flush()
 
     def _acked(self) -> None:
         """Something is to be said; acks of one moment travel together."""
         if self._ack_timer is None:
-            delay_s = 0.0 if self._is_hasty else self.spec.ack_group_s
+            delay_s = 0.0 if self._acks_promptly else self.spec.ack_group_s
             self._ack_timer = self._clock.call_later(delay_s, self.flush)
 
     def flush(self) -> None:
         if self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
-        self.perform(self.intake.flush())
+        self.perform(self.state.flush())
 
     async def leave(self, timeout_s: float) -> None:
         """Closed while the consumer goes on: says its acks, then stays detached for good."""
@@ -333,9 +335,9 @@ class SegmentConsumer:
 
     async def close(self, timeout_s: float) -> None:
         """Says the acks that are due. The broker has handled them before it answers the farewell."""
-        if self.attachment is not None and not self.intake.is_clean and timeout_s > 0:
+        if self.reconnect_loop is not None and not self.state.is_clean and timeout_s > 0:
             try:
-                await self.attachment.wait_first(timeout_s)  # there are acks, and it was not attached yet
+                await self.reconnect_loop.wait_first(timeout_s)  # there are acks, and it was not attached yet
             except ClientError as error:
                 log.info("acks were not said", extra={"topic": self.topic, "reason": error.reason})
         if self.task is not None:

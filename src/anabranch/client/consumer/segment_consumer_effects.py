@@ -1,4 +1,4 @@
-"""What an intake wants done: permits given, messages handed out, acks and requests said. Values only; see `intake`."""
+"""What an intake wants done: permits given, messages handed out, acks and requests said. Values only; see `state`."""
 
 from __future__ import annotations
 

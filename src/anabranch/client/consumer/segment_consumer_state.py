@@ -11,8 +11,8 @@ An entry is a batch; the application sees messages. Each message of an entry tha
 So an application sees a message twice only when it asked for that (`nack`), or after it was processed elsewhere. That
 holds across reconnects, too: acks that the broker has not confirmed are said again.
 
-Permits: `_owed` mirrors what the broker thinks it may still send, `_waiting` is what waits for the application. The sum
-stays within the window, which may change while messages flow; a batch may exceed it once.
+Flow control: `_permits` is what the broker may still send, `_buffered` what waits for the application. The sum stays
+within the window, which may change while messages flow. A batch may exceed it once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.client.consumer.batch_bits import ack_of, all_of, bit_of, bits_of, covered, wire_of
-from anabranch.client.consumer.chunk_tracker import Chunked, Late, Place, is_chunk
+from anabranch.client.consumer.chunk_tracker import ChunkTracker, IncompleteMessage, Place, is_chunk
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.messages.compression import unpacked
-from anabranch.client.messages.entry_contents import Contents, DeliveredEntry
+from anabranch.client.messages.entry_contents import DeliveredEntry, EntryContents
 from anabranch.client.messages.message import Message, MessageId, Origin
 from anabranch.model.errors import Error
 from anabranch.protocol import pulsar_pb2 as pb
@@ -33,7 +33,7 @@ from anabranch.protocol.commands import signed
 from anabranch.protocol.entry import Bytes, checksum_ok, parts
 from anabranch.protocol.errors import BadEntry
 
-SAID_MAX = 1000
+QUEUED_ACKS_MAX = 1000
 CHUNK_TRIES_MAX = 10  # deliveries after which nobody will complete a message in chunks
 
 
@@ -67,11 +67,11 @@ class SegmentConsumerState:
         self._window = prefetch
         self._is_open = False
         self._is_stopped = False
-        self._owed = 0
-        self._waiting = 0
+        self._permits = 0
+        self._buffered = 0
         self._entries: dict[Place, _Held] = {}
-        self._dirty: dict[Place, None] = {}  # have acks to be said, in this order
-        self._cumulative: pb.MessageIdData | None = None  # the same for a cumulative one
+        self._unsent: dict[Place, None] = {}  # have acks to be said, in this order
+        self._unsent_cumulative: pb.MessageIdData | None = None  # the same for a cumulative one
         self._floor: tuple[int, int, int] | None = None  # everything up to here is acknowledged cumulatively
         self._is_floor_whole = False  # it is the end of an entry
         self._covered: tuple[int, int, int] | None = None  # the application's farthest cumulative ack
@@ -79,9 +79,11 @@ class SegmentConsumerState:
         self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
         self._last_ack = 0
         self._is_shared = is_shared
-        self._chunks = Chunked(is_shared=is_shared)
+        self._chunks = ChunkTracker(is_shared=is_shared)
         self._withheld: MessageId | None = None  # acknowledged cumulatively; the broker heard of less
-        self._said: list[tuple[Origin | MessageId, int]] = []  # acknowledged, and not looked at yet: see `_settle`
+        self._queued_acks: list[
+            tuple[Origin | MessageId, int]
+        ] = []  # acknowledged, and not looked at yet: see `_apply_queued_acks`
 
     # -- what the broker does
 
@@ -89,30 +91,30 @@ class SegmentConsumerState:
         """Subscribed: the broker counts our permits from 0. What was acknowledged and not confirmed is said again."""
         assert not self._is_open
         self._is_open = True
-        self._owed = 0
+        self._permits = 0
         return [*self.flush(), *self._flow()]
 
     def lost(self, buffered: Iterable[MessageId]) -> None:
         """Detached. `buffered` was never handed out: the broker will send it again, perhaps to somebody else."""
-        if self._said:
-            self._settle()
+        if self._queued_acks:
+            self._apply_queued_acks()
         self._is_open = False
-        self._waiting = 0
+        self._buffered = 0
         self._chunks.clear()
         for places in self._unconfirmed.values():
-            self._dirty.update(dict.fromkeys(places))
+            self._unsent.update(dict.fromkeys(places))
         self._unconfirmed.clear()
-        if self._cumulative is None and self._unconfirmed_cumulative:
-            self._cumulative = self._unconfirmed_cumulative[max(self._unconfirmed_cumulative)]
+        if self._unsent_cumulative is None and self._unconfirmed_cumulative:
+            self._unsent_cumulative = self._unconfirmed_cumulative[max(self._unconfirmed_cumulative)]
         self._unconfirmed_cumulative.clear()
-        if self._cumulative is None and self._withheld is None and self._is_floor_whole:
+        if self._unsent_cumulative is None and self._withheld is None and self._is_floor_whole:
             self._floor = None  # the broker has it; what comes again from below, somebody has asked for by a seek
-        self._open_again(buffered)
+        self._reopen(buffered)
 
     def delivered(self, body: Any, payload: Bytes, now: float = 0.0) -> list[Effect]:
         """A MESSAGE command and its entry. `now` is the time by which messages in chunks grow old."""
-        if self._said:
-            self._settle()
+        if self._queued_acks:
+            self._apply_queued_acks()
         if self._is_stopped:
             return []
         identity = body.message_id
@@ -124,11 +126,11 @@ class SegmentConsumerState:
             if is_chunk(of):
                 effects = self._chunk(body, of, data, place, now)
             else:
-                effects = self._entry(body, Contents(of, unpacked(of, data)), place)
+                effects = self._entry(body, EntryContents(of, unpacked(of, data)), place)
         except Error as error:
-            effects = [Reject(wire_of(place, self._partition), error.reason), *self._skipped(1)]
-        if self._chunks.saw(place) and self._withheld is not None:
-            self._say_up_to(self._withheld)
+            effects = [Reject(wire_of(place, self._partition), error.reason), *self._skip(1)]
+        if self._chunks.on_entry(place) and self._withheld is not None:
+            self._queue_cumulative(self._withheld)
             effects = [*effects, *self.flush()]
         return [*effects, *self.expire(now)] if self._chunks.has_begun else effects
 
@@ -136,25 +138,25 @@ class SegmentConsumerState:
         known = self._entries.get(place)
         if known is not None:
             if not known.unacked:
-                self._dirty[place] = None
-            return self._skipped(1)
-        if self._chunks.is_echo(of):
+                self._unsent[place] = None
+            return self._skip(1)
+        if self._chunks.is_resent_chunk(of):
             self._entries[place] = _Held(0, 0)
-            self._dirty[place] = None
-            return self._skipped(1)
+            self._unsent[place] = None
+            return self._skip(1)
         whole = self._chunks.add(of, data, place, now, body.redelivery_count)
         if whole is None:
-            return self._skipped(1)
+            return self._skip(1)
         if covered(self._floor, place, 0):  # acknowledged with all up to it; its beginning had to be kept for others
             for part in whole.places:
                 self._entries[part] = _Held(0, 0)
-                self._dirty[part] = None
-            return self._skipped(1)
+                self._unsent[part] = None
+            return self._skip(1)
         try:
-            held = Contents(of, unpacked(of, whole.body))
+            held = EntryContents(of, unpacked(of, whole.body))
         except Error as error:
             rejected = [Reject(wire_of(part, self._partition), error.reason) for part in whole.places]
-            return [*rejected, *self._skipped(1)]
+            return [*rejected, *self._skip(1)]
         for part in whole.places[:-1]:
             self._entries[part] = _Held(0, 1, held=1)
         self._chunks.keep(whole)
@@ -173,13 +175,13 @@ class SegmentConsumerState:
     def ends_at(self, last: Place) -> list[Effect]:
         """Sealed: nothing comes after this entry. What is not complete when it has come never will be."""
         self._chunks.ends_at(last)
-        return self._given_up(self._chunks.late(0.0)) if self._chunks.is_at_end else []
+        return self._give_up(self._chunks.late(0.0)) if self._chunks.is_at_end else []
 
     def expire(self, now: float) -> list[Effect]:
         """Messages in chunks that stayed incomplete for too long would hold up the acks for ever: they are given up."""
-        return self._given_up(self._chunks.late(now))
+        return self._give_up(self._chunks.late(now))
 
-    def _given_up(self, late: Sequence[Late]) -> list[Effect]:
+    def _give_up(self, late: Sequence[IncompleteMessage]) -> list[Effect]:
         if not late:
             return []
         effects: list[Effect] = []
@@ -190,10 +192,10 @@ class SegmentConsumerState:
             else:
                 effects += [Reject(identity, "a chunk of a message that was never completed") for identity in ids]
         if self._withheld is not None:
-            self._say_up_to(self._withheld)
+            self._queue_cumulative(self._withheld)
         return [*effects, *self.flush()]
 
-    def _entry(self, body: Any, held: Contents, place: Place) -> list[Effect]:
+    def _entry(self, body: Any, held: EntryContents, place: Place) -> list[Effect]:
         size = held.size
         entry = self._entries.get(place) or _Held(size, all_of(size))
         sent = bits_of(body.ack_set) & all_of(size) if body.ack_set else all_of(size)
@@ -212,27 +214,27 @@ class SegmentConsumerState:
         elif not entry.unacked or covered(self._floor, place, size) == all_of(size):
             entry.unacked = 0
             self._entries[place] = entry
-            self._dirty[place] = None
-        self._owed -= sent.bit_count()
-        self._waiting += len(messages)
+            self._unsent[place] = None
+        self._permits -= sent.bit_count()
+        self._buffered += len(messages)
         return effects if len(messages) == sent.bit_count() else [*effects, *self._flow()]
 
     def confirmed(self, number: int) -> None:
         """The broker has this ack."""
-        if self._said:
-            self._settle()
+        if self._queued_acks:
+            self._apply_queued_acks()
         self._unconfirmed_cumulative.pop(number, None)
         for place in self._unconfirmed.pop(number, ()):
             entry = self._entries.get(place)
-            if entry is not None and not entry.unacked and place not in self._dirty:
+            if entry is not None and not entry.unacked and place not in self._unsent:
                 del self._entries[place]
 
     # -- what the application does
 
     def taken(self, count: int = 1) -> list[Effect]:
         """Messages left the buffer; as many more may come."""
-        self._waiting -= count
-        if (self._window - self._waiting - self._owed) * 2 < self._window:  # asked once per message
+        self._buffered -= count
+        if (self._window - self._buffered - self._permits) * 2 < self._window:  # asked once per message
             return []
         return self._flow()
 
@@ -249,20 +251,20 @@ class SegmentConsumerState:
 
     def stop(self, buffered: Iterable[MessageId]) -> None:
         """Hand out nothing more; acks of what was handed out still count. `buffered` never was: the next has it."""
-        if self._said:
-            self._settle()
+        if self._queued_acks:
+            self._apply_queued_acks()
         self._is_stopped = True
-        self._waiting = 0
+        self._buffered = 0
         self._chunks.clear()
-        self._open_again(buffered)
+        self._reopen(buffered)
 
-    def void(self) -> None:
+    def discard_acks(self) -> None:
         """Acks of what was handed out count no longer: what the broker has not heard it never will."""
-        self._said.clear()
-        self._dirty.clear()
+        self._queued_acks.clear()
+        self._unsent.clear()
         self._unconfirmed.clear()
         self._unconfirmed_cumulative.clear()
-        self._cumulative = self._withheld = None
+        self._unsent_cumulative = self._withheld = None
 
     def is_covered(self, one: MessageId) -> bool:
         """Is it acknowledged cumulatively?"""
@@ -277,24 +279,24 @@ class SegmentConsumerState:
     def ack_later(self, at: Origin | MessageId, batch_index: int) -> None:
         """The same without an answer, for a fraction of the price: it is looked at together with others, at the latest
         when `flush` says them."""
-        self._said.append((at, batch_index))
-        if len(self._said) >= SAID_MAX:
-            self._settle()
+        self._queued_acks.append((at, batch_index))
+        if len(self._queued_acks) >= QUEUED_ACKS_MAX:
+            self._apply_queued_acks()
 
-    def _settle(self) -> None:
+    def _apply_queued_acks(self) -> None:
         """Look at what was acknowledged one by one, runs of one entry at once. Comes before all that must know."""
-        said, self._said = self._said, []
-        run, first = said[0]
+        queued, self._queued_acks = self._queued_acks, []
+        run, first = queued[0]
         following = first
-        for at, index in said:
+        for at, index in queued:
             if at is run and index == following:
                 following += 1
                 continue
-            self._settle_run(run, first, following)
+            self._apply_acks(run, first, following)
             run, first, following = at, index, index + 1
-        self._settle_run(run, first, following)
+        self._apply_acks(run, first, following)
 
-    def _settle_run(self, at: Origin | MessageId, first: int, after: int) -> None:
+    def _apply_acks(self, at: Origin | MessageId, first: int, after: int) -> None:
         place = (at.ledger, at.entry)
         if first < 0:
             self.ack_slots(place, 0, 1)
@@ -303,8 +305,8 @@ class SegmentConsumerState:
 
     def ack_slots(self, place: Place, size: int, bits: int) -> bool:
         """The same as `ack` for several messages of one entry; `size` of the batch, 0 for a message alone."""
-        if self._said:
-            self._settle()
+        if self._queued_acks:
+            self._apply_queued_acks()
         if self._floor is not None:
             bits &= ~covered(self._floor, place, size)
         entry = self._entries.get(place)
@@ -319,14 +321,14 @@ class SegmentConsumerState:
         if self._chunks.has_complete:
             for part in self._chunks.done(place)[:-1]:
                 self._entries[part] = _Held(0, 0)
-                self._dirty[part] = None
-        self._dirty[place] = None
+                self._unsent[part] = None
+        self._unsent[place] = None
         return True
 
     def ack_cumulative(self, one: MessageId) -> bool:
         """Everything up to and including this message."""
-        if self._said:
-            self._settle()
+        if self._queued_acks:
+            self._apply_queued_acks()
         floor = (one.ledger, one.entry, one.batch_index)
         if self._floor is not None and floor <= self._floor:
             return False
@@ -339,10 +341,10 @@ class SegmentConsumerState:
                 continue
             if known < place or one.batch_index < 0 or one.batch_index == one.batch_size - 1:
                 del self._entries[known]
-                self._dirty.pop(known, None)
-        return self._say_up_to(one)
+                self._unsent.pop(known, None)
+        return self._queue_cumulative(one)
 
-    def _say_up_to(self, one: MessageId) -> bool:
+    def _queue_cumulative(self, one: MessageId) -> bool:
         place = (one.ledger, one.entry)
         self._withheld = None
         if self._chunks and (safe := self._chunks.safe_floor(place)) != place:
@@ -350,33 +352,33 @@ class SegmentConsumerState:
             self._withheld = one
             if safe is None:
                 return False
-            self._cumulative = wire_of(safe, self._partition)
+            self._unsent_cumulative = wire_of(safe, self._partition)
             return True
         left = 0
         if 0 <= one.batch_index < one.batch_size - 1:
             left = all_of(one.batch_size) & ~((2 << one.batch_index) - 1)
-        self._cumulative = ack_of(place, self._partition, left, one.batch_size)
+        self._unsent_cumulative = ack_of(place, self._partition, left, one.batch_size)
         return True
 
     def safe_floor(self, place: Place) -> Place | None:
-        """See `Chunked.safe_floor`."""
+        """See `ChunkTracker.safe_floor`."""
         return self._chunks.safe_floor(place)
 
     def flush(self) -> list[Effect]:
         """Say the acks that are due. While detached they wait."""
-        if self._said:
-            self._settle()
+        if self._queued_acks:
+            self._apply_queued_acks()
         if not self._is_open:
             return []
         effects: list[Effect] = []
-        if self._cumulative is not None:
+        if self._unsent_cumulative is not None:
             self._last_ack += 1
-            effects.append(Ack(self._last_ack, [self._cumulative], is_cumulative=True))
-            self._unconfirmed_cumulative[self._last_ack] = self._cumulative
-            self._cumulative = None
-        if self._dirty:
-            places, entries = list(self._dirty), self._entries
-            self._dirty.clear()
+            effects.append(Ack(self._last_ack, [self._unsent_cumulative], is_cumulative=True))
+            self._unconfirmed_cumulative[self._last_ack] = self._unsent_cumulative
+            self._unsent_cumulative = None
+        if self._unsent:
+            places, entries = list(self._unsent), self._entries
+            self._unsent.clear()
             self._last_ack += 1
             self._unconfirmed[self._last_ack] = places
             effects.append(
@@ -389,8 +391,8 @@ class SegmentConsumerState:
 
     def release(self, ones: Iterable[MessageId]) -> list[Effect]:
         """Nacked, and its delay is over: the broker shall send them again. Acknowledged ones stay so."""
-        if self._said:
-            self._settle()
+        if self._queued_acks:
+            self._apply_queued_acks()
         places: dict[Place, None] = {}
         for one in ones:
             for place in self._chunks.done((one.ledger, one.entry)):
@@ -406,9 +408,11 @@ class SegmentConsumerState:
     @property
     def is_clean(self) -> bool:
         """Every ack is confirmed."""
-        if self._said:
-            self._settle()
-        return not (self._dirty or self._unconfirmed or self._unconfirmed_cumulative or self._cumulative is not None)
+        if self._queued_acks:
+            self._apply_queued_acks()
+        return not (
+            self._unsent or self._unconfirmed or self._unconfirmed_cumulative or self._unsent_cumulative is not None
+        )
 
     # -- inside
 
@@ -421,7 +425,7 @@ class SegmentConsumerState:
             found.append(known)
         return found
 
-    def _open_again(self, ones: Iterable[MessageId]) -> None:
+    def _reopen(self, ones: Iterable[MessageId]) -> None:
         for one in ones:
             for place in self._chunks.done((one.ledger, one.entry)):
                 if (entry := self._entries.get(place)) is not None:
@@ -433,15 +437,15 @@ class SegmentConsumerState:
         if not entry.held and entry.unacked == all_of(entry.size):
             self._entries.pop(place, None)
 
-    def _skipped(self, count: int) -> list[Effect]:
+    def _skip(self, count: int) -> list[Effect]:
         """The broker sent so many that will not be handed out."""
-        self._owed -= count
+        self._permits -= count
         return self._flow()
 
     def _flow(self) -> list[Effect]:
         """Half a window at a time: fewer commands."""
-        room = self._window - self._waiting - self._owed
+        room = self._window - self._buffered - self._permits
         if not self._is_open or self._is_stopped or room * 2 < self._window or room <= 0:
             return []
-        self._owed += room
+        self._permits += room
         return [Flow(room)]

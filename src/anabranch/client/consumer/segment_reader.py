@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from anabranch.client.connection.connection import Connection
 from anabranch.client.consumer.checkpoint import After, FromStart, FromTime, Mark
-from anabranch.client.consumer.segment_consumer import ChannelSpec, SegmentConsumer, SegmentListener
+from anabranch.client.consumer.segment_consumer import SegmentConsumer, SegmentConsumerSpec, SegmentListener
 from anabranch.client.consumer.segment_consumer_effects import Deliver, Effect, Reject
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import NotReady, Unexplained
@@ -29,20 +29,25 @@ SLACK_SECONDS = 60
 """Brokers count back from their own clock in whole seconds; what is too early is not handed out."""
 
 
-class ReaderOutlet(SegmentListener, Protocol):
-    def resolved(self, channel: SegmentConsumer, mark: Mark) -> None:
+class SegmentReaderListener(SegmentListener, Protocol):
+    def on_start_resolved(self, segment_consumer: SegmentConsumer, mark: Mark) -> None:
         """A reader that starts at the end found out where that is."""
 
-    def reached_end(self, channel: SegmentConsumer) -> None:
+    def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
         """Sealed, and everything was handed out."""
 
 
-class Reader(SegmentConsumer):
+class SegmentReader(SegmentConsumer):
     def __init__(
-        self, spec: ChannelSpec, outlet: ReaderOutlet, ground: ClientContext, window: int, mark: Mark | None
+        self,
+        spec: SegmentConsumerSpec,
+        listener: SegmentReaderListener,
+        context: ClientContext,
+        window: int,
+        mark: Mark | None,
     ) -> None:
-        super().__init__(spec, outlet, ground, window)
-        self._readers = outlet
+        super().__init__(spec, listener, context, window)
+        self._reader_listener = listener
         self._mark = mark
         self._attaches = 0
         self._waiting = 0  # in the inbox
@@ -55,7 +60,7 @@ class Reader(SegmentConsumer):
         self._begun_at: Position = EARLIEST  # what is read begins after this
         if isinstance(mark, After):
             self._restart = mark.since
-            self.intake.start_after(mark.id)
+            self.state.start_after(mark.id)
             self._passed = Position(mark.id.ledger, mark.id.entry)
             self._is_mid_batch = 0 <= mark.id.batch_index < mark.id.batch_size - 1
         else:
@@ -72,8 +77,8 @@ class Reader(SegmentConsumer):
             self._is_probing = not self._is_probing and self._is_sealed and isinstance(self._mark, FromStart)
             raise
 
-    def _introduction(self) -> dict[str, Any]:
-        fields = super()._introduction()
+    def _subscribe_fields(self) -> dict[str, Any]:
+        fields = super()._subscribe_fields()
         self._attaches += 1
         fields["subscription"] = f"{self.spec.subscription}-{self._attaches}"  # the former one may still be there
         fields["durable"] = False
@@ -82,7 +87,7 @@ class Reader(SegmentConsumer):
                 age_s = max(0, self._clock.now_ms() - at_ms) // 1000
                 fields["start_message_rollback_duration_sec"] = age_s + SLACK_SECONDS
             case After(one):
-                self.intake.start_after(one)
+                self.state.start_after(one)
                 self._begun_at = self._restart or Position(one.ledger, one.entry)
                 fields["start_message_id"] = _wire(self._begun_at)
             case FromStart() if not self._is_probing:
@@ -92,10 +97,10 @@ class Reader(SegmentConsumer):
                 fields["initialPosition"] = pb.CommandSubscribe.Latest
         return fields
 
-    async def _settle(self, connection: Connection) -> None:
+    async def _after_subscribe(self, connection: Connection) -> None:
         if self._mark is None:
             self._mark = self._mark_at(await self._last(connection))
-            self._readers.resolved(self, self._mark)
+            self._reader_listener.on_start_resolved(self, self._mark)
         if self._is_probing:
             last = await self._last(connection)
             end = Position(signed(last.ledgerId), signed(last.entryId))
@@ -118,7 +123,7 @@ class Reader(SegmentConsumer):
             return FromStart()
         size = last.batch_index + 1 if last.batch_index >= 0 else 0
         one = MessageId(self.spec.identity, *place, last.batch_index, size, self.spec.lane)
-        self.intake.start_after(one)
+        self.state.start_after(one)
         self._passed = place
         return After(one)
 
@@ -151,20 +156,20 @@ class Reader(SegmentConsumer):
     def _end_is(self, last: Position) -> None:
         self._end = last
         self.ends_at(last)
-        self._look()
+        self._check_end()
 
-    def _look(self) -> None:
+    def _check_end(self) -> None:
         """Is it read to its end?"""
         end = self._end
         if end is None or self._waiting or self._is_mid_batch or self.is_at_end:
             return
         if end.entry < 0 or end.ledger < 0 or self._passed >= end:
             self.is_at_end = True
-            self._readers.reached_end(self)
+            self._reader_listener.on_end_reached(self)
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind != BaseCommand.REACHED_END_OF_TOPIC:
-            super().heard(kind, body, payload)
+            super().on_command(kind, body, payload)
         elif not self._is_sealed:
             self._is_sealed = True  # told before the layout was
             if self._connection is not None:
@@ -184,14 +189,14 @@ class Reader(SegmentConsumer):
                     if len(wanted) < len(messages):
                         last = messages[-1].id
                         self._passed = max(self._passed, Position(last.ledger, last.entry))
-                        kept += self.intake.taken(len(messages) - len(wanted))
+                        kept += self.state.taken(len(messages) - len(wanted))
                 case Reject(identity, _):
                     self._passed = max(self._passed, Position(signed(identity.ledgerId), signed(identity.entryId)))
                     kept.append(effect)
                 case _:
                     kept.append(effect)
         super().perform(kept)
-        self._look()
+        self._check_end()
 
     def _in_time(self, messages: Sequence[Message]) -> Sequence[Message]:
         """From the first one on that was published in time, everything counts."""
@@ -211,7 +216,7 @@ class Reader(SegmentConsumer):
         if self._reader_timer is None:
             self._reader_timer = self._clock.call_later(ACK_SECONDS, self._acknowledge)
         if self._end is not None:
-            self._look()
+            self._check_end()
 
     def lost(self) -> None:
         self._restart = self.since(self._mark.id) if isinstance(self._mark, After) else None
@@ -224,10 +229,10 @@ class Reader(SegmentConsumer):
     def since(self, one: MessageId) -> Position | None:
         """A message in chunks may begin before this one and end after it: whoever goes on behind this one must read its
         beginning again. Where that is; None: there is none."""
-        if not self.intake.holds_chunks:
+        if not self.state.holds_chunks:
             return None
         place = (one.ledger, one.entry)
-        safe = self.intake.safe_floor(place)
+        safe = self.state.safe_floor(place)
         if safe == place:
             return None
         return self._begun_at if safe is None else Position(*safe)

@@ -60,7 +60,7 @@ class Close:
 Effect = Open | Close
 
 
-class Traversal:
+class SegmentTraversal:
     def __init__(self, topic: str, start: Checkpoint, *, is_group: bool = False) -> None:
         self._topic = topic
         self._start = start
@@ -77,14 +77,9 @@ class Traversal:
     def open_segments(self) -> frozenset[int]:
         return frozenset(self._open)
 
-    @property
-    def is_resolved(self) -> bool:
-        """Does everything that is read have a mark?"""
-        return all(self._marks[one] is not None for one in self._open)
-
     # -- what happens
 
-    def saw(self, layout: Layout, incarnation: int = 0) -> list[Effect]:
+    def on_layout(self, layout: Layout, incarnation: int = 0) -> list[Effect]:
         """A layout. The first one decides where everything starts; what appears later is read from its beginning."""
         if self._layout is None:
             self._begin(layout, incarnation)

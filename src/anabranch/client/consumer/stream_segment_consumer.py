@@ -18,22 +18,22 @@ from anabranch.model.position import Position
 from anabranch.protocol.commands import BaseCommand, signed
 
 
-class StreamChannel(SegmentConsumer):
+class StreamSegmentConsumer(SegmentConsumer):
     _end: Position | None = None  # its last entry; where there is none, the entry is negative
-    _told: Callable[[], None] | None = None  # somebody waits for the end
+    _on_end_found: Callable[[], None] | None = None  # somebody waits for the end
 
-    def find_end(self, known: Position | None, told: Callable[[], None]) -> None:
-        """It is sealed, and others wait for it: `told` is called once when its end is known. Asked again on every
+    def find_end(self, known: Position | None, on_found: Callable[[], None]) -> None:
+        """It is sealed, and others wait for it: `on_found` is called once when its end is known. Asked again on every
         connection until there is an answer."""
-        if self._end is not None or self._told is not None:
+        if self._end is not None or self._on_end_found is not None:
             return
-        self._told = told
+        self._on_end_found = on_found
         if known is not None:
             self._found(known)
         elif self._connection is not None:
             self._ask(self._connection)
 
-    def is_through(self, last: MessageId | None) -> bool:
+    def is_read_to_end(self, last: MessageId | None) -> bool:
         """Was everything handed out, when this one was the last?"""
         if self.is_at_end:
             return True
@@ -45,8 +45,8 @@ class StreamChannel(SegmentConsumer):
             return False
         return Position(last.ledger, last.entry) >= self._end
 
-    async def _settle(self, connection: Connection) -> None:
-        if self._told is not None and self._end is None:
+    async def _after_subscribe(self, connection: Connection) -> None:
+        if self._on_end_found is not None and self._end is None:
             self._ask(connection)
 
     def _ask(self, connection: Connection) -> None:
@@ -62,5 +62,5 @@ class StreamChannel(SegmentConsumer):
     def _found(self, end: Position) -> None:
         self._end = end
         self.ends_at(end)
-        if self._told is not None:
-            self._told()
+        if self._on_end_found is not None:
+            self._on_end_found()

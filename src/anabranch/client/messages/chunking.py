@@ -79,7 +79,7 @@ def is_chunk(of: pb.MessageMetadata) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class CompleteMessage:
     """A complete message: where its chunks are, the last one last, and its body, still packed. `before` is the last
     entry that was seen before its first chunk."""
 
@@ -89,7 +89,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
+class IncompleteMessage:
     """A message that was not completed in time."""
 
     places: Sequence[Place]
@@ -130,7 +130,7 @@ def floor_of(wanted: Place, beginnings: Iterable[Beginning]) -> Place | None:
     return wanted
 
 
-class Assembly:
+class ChunkAssembly:
     """The chunked messages of one lane that have begun and are not complete. Times come with the calls."""
 
     def __init__(self, *, pending_max: int = 100, bytes_max: int = UNPACKED_BYTES_MAX, expire_s: float = 60.0) -> None:
@@ -145,11 +145,13 @@ class Assembly:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def is_echo(self, of: pb.MessageMetadata) -> bool:
+    def is_resent_chunk(self, of: pb.MessageMetadata) -> bool:
         """A later chunk of a message that was completed: the producer sent it again because its receipt was lost."""
         return of.chunk_id > 0 and of.uuid in self._complete and of.uuid not in self._pending
 
-    def add(self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int = 0) -> Whole | None:
+    def add(
+        self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int = 0
+    ) -> CompleteMessage | None:
         """A chunk; the message when this completes it. `tries`: how often it was delivered before."""
         before, self.last_seen = self.last_seen, place
         pending = self._pending.get(of.uuid)
@@ -173,11 +175,11 @@ class Assembly:
             self._complete[of.uuid] = None
             if len(self._complete) > COMPLETE_MAX:
                 self._complete.popitem(last=False)
-            return Whole(pending.places, b"".join(pending.parts), pending.before)
+            return CompleteMessage(pending.places, b"".join(pending.parts), pending.before)
         self._bound()
         return None
 
-    def expired(self, now: float) -> list[Late]:
+    def expired(self, now: float) -> list[IncompleteMessage]:
         """Messages that began too long ago to be completed. They are forgotten; displaced ones are kept."""
         late = [
             (uuid, pending)
@@ -186,9 +188,9 @@ class Assembly:
         ]
         for uuid, _ in late:
             self._forget(uuid)
-        return [Late(pending.places, pending.tries) for _, pending in late]
+        return [IncompleteMessage(pending.places, pending.tries) for _, pending in late]
 
-    def abandoned(self) -> list[Late]:
+    def abandoned(self) -> list[IncompleteMessage]:
         """Nothing more will come: whatever is not complete never will be. Displaced ones are kept."""
         return self.expired(float("inf"))
 

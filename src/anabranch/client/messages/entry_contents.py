@@ -19,7 +19,7 @@ from anabranch.protocol.errors import BadEntry
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
-class Contents:
+class EntryContents:
     """The messages of one entry, whose payload is opened already. Raises BadEntry for what does not keep to the
     layout."""
 
@@ -99,7 +99,7 @@ class DeliveredEntry(Sequence[Message]):
     __slots__ = ("_length", "_made", "contents", "lane", "place", "redeliveries", "topic", "wanted")
 
     def __init__(
-        self, contents: Contents, topic: str, lane: int, place: tuple[int, int], wanted: int, redeliveries: int
+        self, contents: EntryContents, topic: str, lane: int, place: tuple[int, int], wanted: int, redeliveries: int
     ) -> None:
         self.contents = contents
         self.topic = topic

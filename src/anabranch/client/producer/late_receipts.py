@@ -47,7 +47,7 @@ class LateReceipts:
         self._is_closed = False
         connection.listen_producer(producer_id, self)
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind != BaseCommand.SEND_RECEIPT or not self._entries or self._entries[0].first != body.sequence_id:
             return
         if not self._late:
@@ -55,7 +55,7 @@ class LateReceipts:
         identity = body.message_id
         self._late.append(Late(self._entries.popleft(), signed(identity.ledgerId), signed(identity.entryId)))
 
-    def detached(self, error: ClientError) -> None:
+    def on_detached(self, error: ClientError) -> None:
         """Then nothing more comes."""
 
     def _tell(self) -> None:

@@ -36,8 +36,8 @@ from anabranch.client.producer.producer_state import ProducerState
 from anabranch.client.producer.segment_producer import FAREWELL_SECONDS, SegmentProducer
 from anabranch.client.producer.segment_producer_state import SegmentProducerState
 from anabranch.client.schema.schema import encoder_of
-from anabranch.client.topic.layout_watch import TopicWatch, TopicWatches
-from anabranch.client.topic.topic_view import Served, TopicView
+from anabranch.client.topic.layout_watch import LayoutWatch, LayoutWatches
+from anabranch.client.topic.topic_view import BrokerUrls, TopicView
 from anabranch.model.names import TopicName
 from anabranch.protocol.keyhash import murmur3_32
 from anabranch.runtime.clock import Timer
@@ -50,12 +50,12 @@ class Producer:
     """Sends to one topic. Per key, messages are stored in the order of the calls; open it with `client.producer`."""
 
     def __init__(
-        self, topic: TopicName, options: ProducerOptions, ground: ClientContext, watches: TopicWatches
+        self, topic: TopicName, options: ProducerOptions, context: ClientContext, watches: LayoutWatches
     ) -> None:
         self._asked_topic = topic
         self._options = options
-        self._ground = ground
-        self._clock = ground.clock
+        self._context = context
+        self._clock = context.clock
         self._watches = watches
         self.style = options.style()
         self._encode = encoder_of(options.schema)
@@ -63,17 +63,17 @@ class Producer:
         self._room = MemoryLimit(options.pending_bytes_max)
         self._tasks = TaskOwner("producer")
         self._runners: dict[SegmentLane, SegmentProducer] = {}
-        self._watch: TopicWatch | None = None
+        self._watch: LayoutWatch | None = None
         self._unfollow: Callable[[], None] | None = None
         self._view: TopicView | None = None
-        self._hints: dict[int, Served] = {}  # of the segments that a seal named last
+        self._hints: dict[int, BrokerUrls] = {}  # of the segments that a seal named last
         self._topic = str(topic)
         self._ready: asyncio.Future[None] | None = None  # while it is being opened
         self._next_sequence = 0
         self._next_order = 0
         self._last_stored = -1
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []
-        self.echoes = Echoes(ground.clock)
+        self.echoes = Echoes(context.clock)
         self._deadline_timer: Timer | None = None
         self._is_closed = False
         self._loop: asyncio.AbstractEventLoop | None = None  # from `open` on
@@ -267,7 +267,7 @@ class Producer:
                 await self._tasks.close()
             finally:
                 if self._watch is not None:
-                    await self._watches.let_go(self._watch, self)
+                    await self._watches.release(self._watch, self)
 
     # -- sending
 
@@ -413,7 +413,7 @@ class Producer:
                     self._runners.pop(track).drop()
                 case AskLayout():
                     assert self._watch is not None
-                    self._watch.ask_again()
+                    self._watch.refresh()
 
     def _run(self, track: SegmentLane) -> None:
         view = self._view
@@ -429,7 +429,7 @@ class Producer:
             self,
             self._lanes,
             self._options,
-            self._ground,
+            self._context,
             self._tasks,
             hint,
         )
@@ -445,7 +445,7 @@ class Producer:
                 extra={"topic": self._topic, "producer": self.name, "sequence_ids": sequence_ids},
             )
 
-    def heard_of(self, brokers: Mapping[int, Served]) -> None:
+    def heard_of(self, brokers: Mapping[int, BrokerUrls]) -> None:
         self._hints = dict(brokers)
 
     def opened(self, runner: SegmentProducer) -> None:

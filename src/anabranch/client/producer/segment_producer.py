@@ -36,7 +36,7 @@ from anabranch.client.producer.producer_effects import LanesEffect, SegmentLane
 from anabranch.client.producer.producer_state import ProducerState
 from anabranch.client.producer.segment_producer_state import Arm, Effect, Failed, Reconnect, Stored, Transmit
 from anabranch.client.schema.schema_resolver import schema_field
-from anabranch.client.topic.topic_view import MANAGED, Served, read_brokers, read_segment
+from anabranch.client.topic.topic_view import MANAGED, BrokerUrls, read_brokers, read_segment
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, signed
 from anabranch.protocol.entry import Bytes
@@ -66,7 +66,7 @@ class Home(Protocol):
 
     def failed(self, records: Sequence[OutgoingMessage], error: ClientError) -> None: ...
 
-    def heard_of(self, brokers: Mapping[int, Served]) -> None:
+    def heard_of(self, brokers: Mapping[int, BrokerUrls]) -> None:
         """Who serves these segments."""
 
     def heard_late(self, track: SegmentLane, late: Sequence[Late]) -> None:
@@ -87,9 +87,9 @@ class SegmentProducer:
         home: Home,
         lanes: ProducerState,
         options: ProducerOptions,
-        ground: ClientContext,
+        context: ClientContext,
         tasks: TaskOwner,
-        hint: Served | None,
+        hint: BrokerUrls | None,
     ) -> None:
         self.topic = topic
         self.track = track
@@ -99,7 +99,7 @@ class SegmentProducer:
         self._home = home
         self._lanes = lanes
         self._options = options
-        self._ground = ground
+        self._context = context
         self._hint = hint
         self._is_regular = track.segment.legacy_topic_name is not None
         self._tasks = tasks
@@ -126,15 +126,15 @@ class SegmentProducer:
         forgives: tuple[type[ClientError], ...] = (TopicNotFound, ProducerBusy) if is_patient else ()
         if not self._is_regular:  # the layout names it: it is there, or will be, or the layout says what became of it
             forgives = (*forgives, TopicNotFound)
-        ground = self._ground
-        self._attachment = ReconnectLoop(self, self, ground.backoff, ground.clock, ground.chance, forgives)
+        context = self._context
+        self._attachment = ReconnectLoop(self, self, context.backoff, context.clock, context.chance, forgives)
         self._task = self._tasks.spawn(self._attachment.run(), self.topic)
 
     # -- attached by an Attachment
 
     async def serving(self, topic: str) -> Connection:
         """The broker that was named with the segment is asked first, and once."""
-        pool, hint = self._ground.pool, self._hint
+        pool, hint = self._context.pool, self._hint
         self._hint = None
         try:
             url = "" if hint is None else pool.address_of(hint.url, hint.url_tls)
@@ -197,7 +197,7 @@ class SegmentProducer:
     def _patience_s(self) -> float:
         """Whoever waits for its turn is answered when it has come."""
         is_waiting = self._options.access is AccessMode.WAIT_FOR_EXCLUSIVE
-        return self._options.operation_timeout_s if is_waiting else self._ground.pool.answer_timeout_s
+        return self._options.operation_timeout_s if is_waiting else self._context.pool.answer_timeout_s
 
     def lost(self) -> None:
         self._leave_echo()
@@ -209,7 +209,7 @@ class SegmentProducer:
         else:
             self._home.ended(self, error)
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.SEND_RECEIPT:
             identity = body.message_id
             if body.credit_bytes or body.credit_messages:
@@ -229,7 +229,7 @@ class SegmentProducer:
         elif kind == BaseCommand.CLOSE_PRODUCER and not self.track.is_closing:  # or the farewell's answer is to come
             self._lose(NotReady("the broker closed the producer"), is_urgent=True)
 
-    def detached(self, error: ClientError) -> None:
+    def on_detached(self, error: ClientError) -> None:
         self._lose(error)
 
     def _lose(self, error: ClientError, *, is_urgent: bool = False) -> None:
@@ -252,7 +252,7 @@ class SegmentProducer:
                     self._home.failed(records, error)
                     is_less = True
                 case Arm(batch):
-                    self._batch_timer = self._ground.clock.call_later(self._delay_s, partial(self._due, batch))
+                    self._batch_timer = self._context.clock.call_later(self._delay_s, partial(self._due, batch))
                 case Reconnect(reason):
                     self._say_goodbye()
                     self._lose(NotReady(reason))
@@ -272,7 +272,7 @@ class SegmentProducer:
         connection = self._connection
         if connection is None:
             return
-        timeout_s = self._ground.pool.answer_timeout_s
+        timeout_s = self._context.pool.answer_timeout_s
         answer = connection.begin(BaseCommand.CLOSE_PRODUCER, timeout_s, producer_id=self._id)
         answer.add_done_callback(partial(self._farewell_said, connection, self._id))
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from anabranch.client.connection.connection_pool import Pool
+from anabranch.client.connection.connection_pool import ConnectionPool
 from anabranch.client.context import ClientContext
 from anabranch.client.errors import ClientError, SchemaMismatch, refusal
 from anabranch.client.messages.message import Message
@@ -121,7 +121,7 @@ class SchemaResolver:
             ready()
 
 
-async def fetch_definition(pool: Pool, topic: str, version: bytes | None) -> Definition:
+async def fetch_definition(pool: ConnectionPool, topic: str, version: bytes | None) -> Definition:
     """The definition that brokers store under this version (None: the latest). Raises the broker's refusal."""
     connection = await pool.connection()  # every broker answers this
     answer = await connection.ask(

@@ -20,7 +20,7 @@ from typing import Any
 
 from anabranch.client.config import Backoff, ConnectionPolicy, seconds
 from anabranch.client.connection.connection import Connection
-from anabranch.client.connection.connection_pool import Pool
+from anabranch.client.connection.connection_pool import ConnectionPool
 from anabranch.client.connection.connection_state import command
 from anabranch.client.errors import (
     ClientError,
@@ -45,27 +45,27 @@ DOUBT_SECONDS = 2.0
 """Apache Pulsar (5.0.0-M1) calls every topic missing that it cannot look up just now, one that is being unloaded too:
 its "not found" counts when it has said so for this long."""
 
-ASKED_AGAIN = Backoff(initial=0.02, maximum=1.0, jitter=0)  # between two layouts that were asked for in vain
+REFRESH_BACKOFF = Backoff(initial=0.02, maximum=1.0, jitter=0)  # between two layouts that were asked for in vain
 
 log = logging.getLogger(__name__)
 
 Follower = Callable[[TopicView], None]
 
 
-class AskedAgain(NotReady):
+class RefreshRequested(NotReady):
     """Somebody knows that there must be a newer layout than the one we have."""
 
     code = "asked-again"
 
 
-class TopicWatch:
-    """Made by `TopicWatches`. Followers are called on the event loop, at once and with every news; must not raise."""
+class LayoutWatch:
+    """Made by `LayoutWatches`. Followers are called on the event loop, at once and with every news; must not raise."""
 
     def __init__(
         self,
         topic: TopicName,
         session_id: int,
-        pool: Pool,
+        pool: ConnectionPool,
         policy: ConnectionPolicy,
         clock: Clock,
         chance: Chance,
@@ -78,15 +78,15 @@ class TopicWatch:
         self._policy = policy
         self._clock = clock
         self._chance = chance
-        self._sightings = LayoutFilter()
+        self._filter = LayoutFilter()
         self._followers: list[Follower] = []
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._first: asyncio.Future[ClientError | None] = loop.create_future()
         self._answered: asyncio.Future[None] = loop.create_future()
         self._end: asyncio.Future[ClientError] = loop.create_future()  # of the session that is open
-        self._is_asked_again = False
-        self._in_vain = 0
+        self._is_refresh_wanted = False
+        self._refreshes_in_vain = 0
         self._is_foreign = False  # the broker that was asked last
         self._missing_since: float | None = None
         self._last_error: ClientError | None = None
@@ -94,8 +94,8 @@ class TopicWatch:
     @property
     def view(self) -> TopicView:
         """The newest one; there is one once `wait_first` returned."""
-        assert self._sightings.view is not None
-        return self._sightings.view
+        assert self._filter.view is not None
+        return self._filter.view
 
     @property
     def is_over(self) -> bool:
@@ -117,16 +117,16 @@ class TopicWatch:
     def follow(self, follower: Follower) -> Callable[[], None]:
         """The answer ends it."""
         self._followers.append(follower)
-        if self._sightings.view is not None:
-            follower(self._sightings.view)
+        if self._filter.view is not None:
+            follower(self._filter.view)
         return lambda: self._followers.remove(follower) if follower in self._followers else None
 
-    def ask_again(self) -> None:
+    def refresh(self) -> None:
         """There must be news: a segment was found sealed or gone. Many who ask at once cost one question."""
         if self._answered.done():
-            self._over(AskedAgain("a newer layout is needed"))
+            self._over(RefreshRequested("a newer layout is needed"))
         else:
-            self._is_asked_again = True  # the answer that is under way may be older than the question
+            self._is_refresh_wanted = True  # the answer that is under way may be older than the question
 
     # -- the session
 
@@ -135,7 +135,7 @@ class TopicWatch:
         attempt = 0
         while True:
             self._end, self._answered = self._loop.create_future(), self._loop.create_future()
-            self._is_asked_again = False
+            self._is_refresh_wanted = False
             try:
                 error = await self._session()
             except Error as refused:
@@ -146,10 +146,10 @@ class TopicWatch:
                 return
             if self._answered.done():
                 attempt = 0
-            if isinstance(error, AskedAgain):
-                if self._in_vain:  # the first question is asked at once: whoever asks has messages that wait
-                    await self._clock.sleep(ASKED_AGAIN.delay(self._in_vain - 1, 0))
-                self._in_vain += 1
+            if isinstance(error, RefreshRequested):
+                if self._refreshes_in_vain:  # the first question is asked at once: whoever asks has messages that wait
+                    await self._clock.sleep(REFRESH_BACKOFF.delay(self._refreshes_in_vain - 1, 0))
+                self._refreshes_in_vain += 1
                 continue
             delay = self._policy.backoff.delay(attempt, self._chance.random())
             log.info("watching again", extra={"topic": str(self.topic), "reason": error.reason, "delay_s": delay})
@@ -210,7 +210,7 @@ class TopicWatch:
             self._end = self._loop.create_future()
         while True:
             count = await self._pool.partitions(str(self.topic))
-            self._saw(synthetic_view(self.topic, count, self._clock.now_ms()))
+            self._on_view(synthetic_view(self.topic, count, self._clock.now_ms()))
             pause: asyncio.Future[None] = self._loop.create_future()
             timer = self._clock.call_later(seconds(self._policy.partitions_every), partial(pause.set_result, None))
             try:
@@ -222,30 +222,30 @@ class TopicWatch:
             if not self.view.is_synthetic:
                 return await self._end
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         if not body.HasField("dag"):
             self._over(refusal(body.error, body.message))
             return
         try:
-            self._saw(read_view(body, self.topic, self._sightings.view))
+            self._on_view(read_view(body, self.topic, self._filter.view))
         except UnreadableLayout as error:
             self._over(error)
 
-    def detached(self, error: ClientError) -> None:
+    def on_detached(self, error: ClientError) -> None:
         self._over(error)
 
     def _over(self, error: ClientError) -> None:
         if not self._end.done():
             self._end.set_result(error)
 
-    def _saw(self, view: TopicView) -> None:
-        known = self._sightings.view
-        is_news = self._sightings.saw(view)
+    def _on_view(self, view: TopicView) -> None:
+        known = self._filter.view
+        is_news = self._filter.accept(view)
         if known is not None and (known.generation, known.layout.epoch) != (
             self.view.generation,
             self.view.layout.epoch,
         ):
-            self._in_vain = 0
+            self._refreshes_in_vain = 0
         if not self._answered.done():
             self._answered.set_result(None)
         if not self._first.done():
@@ -253,36 +253,36 @@ class TopicWatch:
         if is_news:
             for follower in list(self._followers):
                 follower(self.view)
-        if self._is_asked_again:
-            self._is_asked_again = False
-            self._over(AskedAgain("a newer layout is needed"))
+        if self._is_refresh_wanted:
+            self._is_refresh_wanted = False
+            self._over(RefreshRequested("a newer layout is needed"))
 
 
-class TopicWatches:
+class LayoutWatches:
     """One watch per topic, for as long as somebody holds it."""
 
-    def __init__(self, pool: Pool, policy: ConnectionPolicy, clock: Clock, chance: Chance) -> None:
+    def __init__(self, pool: ConnectionPool, policy: ConnectionPolicy, clock: Clock, chance: Chance) -> None:
         self._pool = pool
         self._policy = policy
         self._clock = clock
         self._chance = chance
-        self._watches: dict[TopicName, tuple[TopicWatch, list[object], TaskOwner]] = {}
+        self._watches: dict[TopicName, tuple[LayoutWatch, list[object], TaskOwner]] = {}
         self._last_session = 0
 
-    def hold(self, topic: TopicName, holder: object, *, creates: bool = True) -> TopicWatch:
+    def hold(self, topic: TopicName, holder: object, *, creates: bool = True) -> LayoutWatch:
         """The watch of this topic, until the same `holder` lets go; it `creates` the topic where that is allowed."""
         known = self._watches.get(topic)
         if known is not None and not known[0].is_over:
             known[1].append(holder)
             return known[0]
         self._last_session += 1
-        watch = TopicWatch(topic, self._last_session, self._pool, self._policy, self._clock, self._chance, creates)
+        watch = LayoutWatch(topic, self._last_session, self._pool, self._policy, self._clock, self._chance, creates)
         tasks = TaskOwner("watch")
         tasks.spawn(watch.run(), str(topic))
         self._watches[topic] = (watch, [holder], tasks)
         return watch
 
-    async def let_go(self, watch: TopicWatch, holder: object) -> None:
+    async def release(self, watch: LayoutWatch, holder: object) -> None:
         known = self._watches.get(watch.topic)
         if known is None or known[0] is not watch or holder not in known[1]:
             return

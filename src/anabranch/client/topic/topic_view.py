@@ -38,7 +38,7 @@ class UnreadableLayout(Refused):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class BrokerUrls:
     """The addresses of a broker, as far as it was said."""
 
     url: str = ""
@@ -52,7 +52,7 @@ class Plan:
     operation_id: str
     parent_ids: tuple[int, ...]
     children: tuple[Segment, ...]
-    brokers: Mapping[int, Served]
+    brokers: Mapping[int, BrokerUrls]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class TopicView:
     layout: Layout
     incarnation: int = 0  # 0: the broker does not say
     plan: Plan | None = None
-    brokers: Mapping[int, Served] = field(default_factory=dict)  # by segment; a hint, LOOKUP knows better
-    controller: Served = Served()
+    brokers: Mapping[int, BrokerUrls] = field(default_factory=dict)  # by segment; a hint, LOOKUP knows better
+    controller: BrokerUrls = BrokerUrls()
     generation: int = 0  # ours: another number when the topic is another one than before
 
     @property
@@ -118,7 +118,7 @@ def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName, known: To
         dag.incarnation,
         plan,
         read_brokers(dag.segment_brokers),
-        Served(dag.controller_broker_url, dag.controller_broker_url_tls),
+        BrokerUrls(dag.controller_broker_url, dag.controller_broker_url_tls),
     )
 
 
@@ -149,8 +149,8 @@ def read_segment(one: pb.SegmentInfoProto) -> Segment:
     )
 
 
-def read_brokers(brokers: Iterable[pb.SegmentBrokerAddress]) -> dict[int, Served]:
-    return {one.segment_id: Served(one.broker_url, one.broker_url_tls) for one in brokers}
+def read_brokers(brokers: Iterable[pb.SegmentBrokerAddress]) -> dict[int, BrokerUrls]:
+    return {one.segment_id: BrokerUrls(one.broker_url, one.broker_url_tls) for one in brokers}
 
 
 class LayoutFilter:
@@ -159,7 +159,7 @@ class LayoutFilter:
     def __init__(self) -> None:
         self.view: TopicView | None = None
 
-    def saw(self, seen: TopicView) -> bool:
+    def accept(self, seen: TopicView) -> bool:
         """Is it news? Then `view` is it, with a new generation when the topic is another one than before."""
         known = self.view
         if known is None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from anabranch.client.config import Backoff, ConnectionPolicy
 from anabranch.client.connection.address import Address
 from anabranch.client.connection.connection import Connection
-from anabranch.client.connection.connection_pool import Pool
+from anabranch.client.connection.connection_pool import ConnectionPool
 from anabranch.client.errors import (
     ClientError,
     NotSupported,
@@ -30,7 +30,7 @@ from anabranch.client.errors import (
     WrongThread,
     refusal,
 )
-from anabranch.client.topic.layout_watch import TopicWatch, TopicWatches
+from anabranch.client.topic.layout_watch import LayoutWatch, LayoutWatches
 from anabranch.client.topic.topic_view import TopicView
 from anabranch.model.names import Domain, TopicName
 from anabranch.model.position import EARLIEST, Position
@@ -74,9 +74,9 @@ class ClusterClient:
         self._portal = LoopThread("anabranch-client", own_thread_error=WrongThread)
         self._clock = SystemClock()
         self._chance = SystemChance()
-        self._pool: Pool | None = None
-        self._watches: TopicWatches | None = None
-        self._held: dict[str, TopicWatch] = {}
+        self._pool: ConnectionPool | None = None
+        self._watches: LayoutWatches | None = None
+        self._held: dict[str, LayoutWatch] = {}
         self._served: dict[str, Connection] = {}  # by backing topic; a guess until it fails
 
     def call(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -171,7 +171,7 @@ class ClusterClient:
             return await watch.wait_first(self.timeout_s)
         except ClientError:
             del self._held[topic]
-            await self._opened()[1].let_go(watch, self)
+            await self._opened()[1].release(watch, self)
             raise
 
     def layout_without(self, topic: str, segments: Iterable[int]) -> TopicView:
@@ -187,7 +187,7 @@ class ClusterClient:
                 return found
             if found.is_synthetic or self._clock.monotonic() > deadline:
                 raise TopicTerminated(f"{topic} takes nothing more")
-            self._held[topic].ask_again()
+            self._held[topic].refresh()
             await self._clock.sleep(0.02)
 
     def deduplicates(self, backing: str) -> bool:
@@ -350,10 +350,10 @@ class ClusterClient:
         except TimeoutError as error:
             raise TimedOut("the broker does not answer" if last is None else last.reason) from (last or error)
 
-    def _opened(self) -> tuple[Pool, TopicWatches]:
+    def _opened(self) -> tuple[ConnectionPool, LayoutWatches]:
         if self._pool is None or self._watches is None:
             access, policy = self._access, ConnectionPolicy()
-            self._pool = Pool(
+            self._pool = ConnectionPool(
                 Address.parse_all(access.service_url),
                 policy,
                 self._clock,
@@ -361,7 +361,7 @@ class ClusterClient:
                 tls=access.tls(),
                 answer_timeout_s=self.timeout_s,
             )
-            self._watches = TopicWatches(self._pool, policy, self._clock, self._chance)
+            self._watches = LayoutWatches(self._pool, policy, self._clock, self._chance)
         return self._pool, self._watches
 
     async def _close(self) -> None:

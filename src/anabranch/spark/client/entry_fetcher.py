@@ -70,7 +70,7 @@ class Intake:
 
     # -- on the loop's thread
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.MESSAGE:
             at = Position(body.message_id.ledgerId, body.message_id.entryId)
             with self._news:
@@ -81,9 +81,9 @@ class Intake:
                     self._is_complete = self._is_complete or at == Position(self.end.ledger, self.end.entry - 1)
                 self._news.notify()
         elif kind == BaseCommand.CLOSE_CONSUMER:
-            self.detached(NotReady("the broker closed the reader"))
+            self.on_detached(NotReady("the broker closed the reader"))
 
-    def detached(self, error: ClientError) -> None:
+    def on_detached(self, error: ClientError) -> None:
         with self._news:
             self._failure = error
             self._news.notify()

@@ -72,7 +72,7 @@ class SegmentWriter:
     def is_settled(self) -> bool:
         return not self.outstanding or self.is_sealed or self.failure is not None
 
-    def heard(self, kind: int, body: Any, payload: Bytes) -> None:
+    def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         with self._news:
             if kind == BaseCommand.SEND_RECEIPT:
                 if self.outstanding and self.outstanding[0].entry.first == body.sequence_id:
@@ -97,7 +97,7 @@ class SegmentWriter:
         elif self.failure is None:
             self.failure = error
 
-    def detached(self, error: ClientError) -> None:
+    def on_detached(self, error: ClientError) -> None:
         with self._news:
             self._fail(error)
             self._news.notify_all()

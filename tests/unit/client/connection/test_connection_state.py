@@ -32,55 +32,55 @@ def commands(data: bytes) -> list[tuple[int, object]]:
 
 
 def opened(now: float = 0.0) -> ConnectionState:
-    link = ConnectionState(keepalive_s=30)
-    link.start(now)
-    assert isinstance(link.feed(CONNECTED, now)[0], Opened)
-    return link
+    connection = ConnectionState(keepalive_s=30)
+    connection.start(now)
+    assert isinstance(connection.feed(CONNECTED, now)[0], Opened)
+    return connection
 
 
 def test_the_greeting() -> None:
-    link = ConnectionState()
-    ((kind, body),) = commands(link.start(0.0, auth_method="token", auth_data=b"secret"))
+    connection = ConnectionState()
+    ((kind, body),) = commands(connection.start(0.0, auth_method="token", auth_data=b"secret"))
     assert kind == BaseCommand.CONNECT
     assert isinstance(body, pb.CommandConnect)
     assert (body.auth_method_name, body.auth_data) == ("token", b"secret")
-    (event,) = link.feed(CONNECTED, 0.0)
+    (event,) = connection.feed(CONNECTED, 0.0)
     assert isinstance(event, Opened) and event.message_bytes_max == 1 << 20
-    assert link.state is State.OPEN
+    assert connection.state is State.OPEN
 
 
 def test_a_refused_greeting_is_the_end() -> None:
-    link = ConnectionState()
-    link.start(0.0)
-    (event,) = link.feed(replies.error(0, ServerError.AuthenticationError, "who are you"), 0.0)
+    connection = ConnectionState()
+    connection.start(0.0)
+    (event,) = connection.feed(replies.error(0, ServerError.AuthenticationError, "who are you"), 0.0)
     assert isinstance(event, Broken) and isinstance(event.error, NotAuthenticated)
-    assert link.feed(CONNECTED, 0.0) == []
+    assert connection.feed(CONNECTED, 0.0) == []
 
 
 def test_answers_find_their_requests_whatever_their_order() -> None:
-    link = opened()
-    first, data = link.request(BaseCommand.LOOKUP, 10.0, topic="a")
+    connection = opened()
+    first, data = connection.request(BaseCommand.LOOKUP, 10.0, topic="a")
     assert commands(data)[0][0] == BaseCommand.LOOKUP
-    second, _ = link.request(BaseCommand.LOOKUP, 10.0, topic="b")
-    third, _ = link.request(BaseCommand.LOOKUP, 10.0, topic="c")
+    second, _ = connection.request(BaseCommand.LOOKUP, 10.0, topic="b")
+    third, _ = connection.request(BaseCommand.LOOKUP, 10.0, topic="c")
     assert len({first, second, third}) == 3
-    link.forget(third)
-    events = link.feed(
+    connection.forget(third)
+    events = connection.feed(
         replies.error(second, ServerError.TopicNotFound, "no b") + replies.success(first) + replies.success(third), 0.0
     )
     failed, answered = events
     assert isinstance(failed, Failed) and isinstance(failed.error, TopicNotFound) and failed.request_id == second
     assert isinstance(answered, Answered) and answered.request_id == first
-    assert link.feed(replies.success(first), 0.0) == [], "a second answer belongs to nobody"
+    assert connection.feed(replies.success(first), 0.0) == [], "a second answer belongs to nobody"
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
 def test_any_chunking_gives_the_same_events(chunk: int) -> None:
-    link = opened()
+    connection = opened()
     data = replies.ping() + receipt_frame(4, 0, 1, 2) + message_header(5, 9, 1, 2) + b"entry" + replies.pong()
     events: list[Event] = []
     for start in range(0, len(data), chunk):
-        events += link.feed(data[start : start + chunk], 1.0)
+        events += connection.feed(data[start : start + chunk], 1.0)
     pong, receipt, message = events
     assert pong == Write(replies.pong())
     assert isinstance(receipt, ForProducer) and receipt.producer_id == 4
@@ -88,38 +88,38 @@ def test_any_chunking_gives_the_same_events(chunk: int) -> None:
 
 
 def test_a_request_waits_until_its_deadline() -> None:
-    link = opened()
-    late, _ = link.request(BaseCommand.LOOKUP, 5.0, topic="a")
-    link.request(BaseCommand.LOOKUP, 9.0, topic="b")
-    assert link.next_tick() == 5.0
-    assert link.tick(4.9) == []
-    (event,) = link.tick(5.0)
+    connection = opened()
+    late, _ = connection.request(BaseCommand.LOOKUP, 5.0, topic="a")
+    connection.request(BaseCommand.LOOKUP, 9.0, topic="b")
+    assert connection.next_tick() == 5.0
+    assert connection.tick(4.9) == []
+    (event,) = connection.tick(5.0)
     assert isinstance(event, Failed) and event.request_id == late and isinstance(event.error, TimedOut)
-    assert link.next_tick() == 9.0
+    assert connection.next_tick() == 9.0
 
 
 def test_silence_is_asked_about_once_and_then_ends_the_connection() -> None:
-    link = opened(now=100.0)
-    assert link.next_tick() == 130.0
-    assert link.tick(129.0) == []
-    assert link.tick(130.0) == [Write(replies.ping())]
-    assert link.tick(131.0) == []
-    link.feed(replies.pong(), 140.0)
-    assert link.tick(169.0) == []
-    assert link.tick(170.0) == [Write(replies.ping())]
-    request, _ = link.request(BaseCommand.LOOKUP, 999.0, topic="a")
-    failed, broken = link.tick(200.0)
+    connection = opened(now=100.0)
+    assert connection.next_tick() == 130.0
+    assert connection.tick(129.0) == []
+    assert connection.tick(130.0) == [Write(replies.ping())]
+    assert connection.tick(131.0) == []
+    connection.feed(replies.pong(), 140.0)
+    assert connection.tick(169.0) == []
+    assert connection.tick(170.0) == [Write(replies.ping())]
+    request, _ = connection.request(BaseCommand.LOOKUP, 999.0, topic="a")
+    failed, broken = connection.tick(200.0)
     assert isinstance(failed, Failed) and failed.request_id == request
     assert isinstance(broken, Broken) and isinstance(broken.error, Unreachable)
 
 
 def test_the_end_comes_once() -> None:
-    link = opened()
-    request, _ = link.request(BaseCommand.LOOKUP, 9.0, topic="a")
-    failed, broken = link.lost("gone")
+    connection = opened()
+    request, _ = connection.request(BaseCommand.LOOKUP, 9.0, topic="a")
+    failed, broken = connection.lost("gone")
     assert isinstance(failed, Failed) and failed.request_id == request
     assert isinstance(broken, Broken)
-    assert link.lost("again") == link.tick(1000.0) == []
+    assert connection.lost("again") == connection.tick(1000.0) == []
 
 
 def test_garbage_ends_the_connection_without_an_exception() -> None:
@@ -128,21 +128,21 @@ def test_garbage_ends_the_connection_without_an_exception() -> None:
 
 
 def test_a_challenge_is_for_whoever_has_the_credentials() -> None:
-    link = opened()
-    (event,) = link.feed(replies.auth_refresh("test", 21, "token"), 0.0)
+    connection = opened()
+    (event,) = connection.feed(replies.auth_refresh("test", 21, "token"), 0.0)
     assert event == Challenged(replies.AUTH_REFRESH)
-    ((kind, body),) = commands(link.auth_response("token", b"new"))
+    ((kind, body),) = commands(connection.auth_response("token", b"new"))
     assert kind == BaseCommand.AUTH_RESPONSE
     assert isinstance(body, pb.CommandAuthResponse) and body.response.auth_data == b"new"
 
 
 def test_a_waiting_producer_has_no_answer_yet() -> None:
-    link = opened()
-    request, _ = link.request(BaseCommand.PRODUCER, 9.0, topic="a", producer_id=1)
+    connection = opened()
+    request, _ = connection.request(BaseCommand.PRODUCER, 9.0, topic="a", producer_id=1)
 
     def success(is_ready: bool) -> bytes:
         body = pb.CommandProducerSuccess(request_id=request, producer_name="p", producer_ready=is_ready)
         return frame(BaseCommand(type=BaseCommand.PRODUCER_SUCCESS, producer_success=body))
 
-    assert link.feed(success(False), 0.0) == []
-    assert isinstance(link.feed(success(True), 0.0)[0], Answered)
+    assert connection.feed(success(False), 0.0) == []
+    assert isinstance(connection.feed(success(True), 0.0)[0], Answered)

@@ -114,7 +114,11 @@ def connected() -> AsyncResource[Client]:
 
 def permits_agree(world: ConsumerWorld, consumer: Consumer) -> None:
     """At rest both sides count alike."""
-    ours = sorted(channel.intake._owed for channel in consumer._channels.values() if channel._connection is not None)
+    ours = sorted(
+        segment_consumer.state._permits
+        for segment_consumer in consumer._segment_consumers.values()
+        if segment_consumer._connection is not None
+    )
     assert ours == sorted(one.permits for one in world.attached)
 
 
@@ -243,7 +247,9 @@ def test_dead_letters_that_are_under_way_do_not_widen_the_prefetch(prefetch: int
                 while (message := await consumer.receive(timeout=5.0)) is not None:
                     await consumer.nack(message, delay=0)
                 permits_agree(world, consumer)
-                assert [channel.intake._waiting for channel in consumer._channels.values()] == [0]
+                assert [
+                    segment_consumer.state._buffered for segment_consumer in consumer._segment_consumers.values()
+                ] == [0]
 
         world.events.setdefault(moment, []).append(world.cut)
         try:

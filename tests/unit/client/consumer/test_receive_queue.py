@@ -26,7 +26,7 @@ def test_a_long_backlog_does_not_starve_the_others() -> None:
     queue.add("short", [message(5000)])
     order = taken(queue)
     assert order.index(("short", 5000)) == TURN_MAX
-    assert [n for channel, n in order if channel == "long"] == list(range(1000))
+    assert [n for source, n in order if source == "long"] == list(range(1000))
 
 
 def test_a_held_channel_waits_and_keeps_its_place() -> None:
@@ -51,15 +51,15 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_nothing_is_lost_reordered_or_counted_wrong(steps: list[tuple[str, int, int]]) -> None:
     queue: ReceiveQueue[int] = ReceiveQueue()
-    model: dict[int, list[int]] = {channel: [] for channel in range(4)}
+    model: dict[int, list[int]] = {source: [] for source in range(4)}
     held: set[int] = set()
     last = 0
-    for name, channel, amount in steps:
+    for name, source, amount in steps:
         if name == "add":
             numbers = list(range(last, last + amount))
             last += amount
-            queue.add(channel, [message(n) for n in numbers])
-            model[channel] += numbers
+            queue.add(source, [message(n) for n in numbers])
+            model[source] += numbers
         elif name == "take":
             found = queue.take()
             assert (found is None) == (not any(model[one] for one in model if one not in held))
@@ -75,15 +75,15 @@ def test_nothing_is_lost_reordered_or_counted_wrong(steps: list[tuple[str, int, 
                 assert model[entry[0]][: len(numbers)] == numbers
                 del model[entry[0]][: len(numbers)]
         elif name == "drop":
-            assert [one.sequence_id for one in queue.drop(channel)] == model[channel]
-            model[channel] = []
-            held.discard(channel)
+            assert [one.sequence_id for one in queue.drop(source)] == model[source]
+            model[source] = []
+            held.discard(source)
         elif name == "hold":
-            queue.hold(channel)
-            held.add(channel)
+            queue.hold(source)
+            held.add(source)
         else:
-            queue.release(channel)
-            held.discard(channel)
+            queue.release(source)
+            held.discard(source)
         assert len(queue) == sum(len(model[one]) for one in model if one not in held)
 
 

@@ -111,8 +111,8 @@ async def test_a_failed_opening_is_not_remembered() -> None:
 
     graves = DeadLetters(DeadLetter(max_redeliveries=2), "s", opener)
     assert [graves.takes(message(count)) for count in (0, 2, 3)] == [False, False, True]
-    assert not await graves.bury(message(3))
-    assert await graves.bury(message(3)) and await graves.bury(message(3))
+    assert not await graves.send(message(3))
+    assert await graves.send(message(3)) and await graves.send(message(3))
     await graves.close(0.5)
     assert opened == ["topic://a/b/c-DLQ", "topic://a/b/c-DLQ", "closed within 0.5"]
 

@@ -27,9 +27,9 @@ def batch(count: int) -> bytes:
 
 
 def opened(prefetch: int = 10) -> SegmentConsumerState:
-    intake = SegmentConsumerState(TOPIC, prefetch=prefetch)
-    assert intake.opened() == [Flow(prefetch)]
-    return intake
+    state = SegmentConsumerState(TOPIC, prefetch=prefetch)
+    assert state.opened() == [Flow(prefetch)]
+    return state
 
 
 def delivered(effects: Sequence[Effect]) -> list[Message]:
@@ -55,26 +55,26 @@ def test_a_batch_becomes_messages() -> None:
 
 
 def test_acks_of_a_moment_are_looked_at_together() -> None:
-    intake = opened(prefetch=20)
-    first = delivered(intake.delivered(body(0), batch(5)))
-    second = delivered(intake.delivered(body(1), batch(3)))
-    (single,) = delivered(intake.delivered(body(2), build_entry(b"x")))
+    state = opened(prefetch=20)
+    first = delivered(state.delivered(body(0), batch(5)))
+    second = delivered(state.delivered(body(1), batch(3)))
+    (single,) = delivered(state.delivered(body(2), build_entry(b"x")))
     for message in (first[0], first[1], first[1], second[1], single, first[4], second[0], second[2], first[3]):
-        intake.ack_later(message.origin, message.batch_index)
-    assert not intake.is_clean
-    assert acks(intake.flush()) == [(0, [0b00100]), (1, []), (2, [])]
-    assert delivered(intake.delivered(body(0), batch(5))) == [], "it is held or acknowledged"
-    intake.ack_later(first[2].id, 2)
-    intake.lost([])
-    assert intake.opened()[:1] == [Ack(2, intake_ids(0, 1, 2))], "all that was not confirmed, in one"
+        state.ack_later(message.origin, message.batch_index)
+    assert not state.is_clean
+    assert acks(state.flush()) == [(0, [0b00100]), (1, []), (2, [])]
+    assert delivered(state.delivered(body(0), batch(5))) == [], "it is held or acknowledged"
+    state.ack_later(first[2].id, 2)
+    state.lost([])
+    assert state.opened()[:1] == [Ack(2, intake_ids(0, 1, 2))], "all that was not confirmed, in one"
 
 
 def test_a_redelivery_meets_acks_that_nobody_looked_at_yet() -> None:
-    intake = opened()
-    messages = delivered(intake.delivered(body(0), batch(2)))
-    intake.ack_later(messages[0].origin, 0)
-    assert [one for one in intake.release([messages[1].id]) if isinstance(one, Redeliver)]
-    (again,) = delivered(intake.delivered(body(0, redeliveries=1), batch(2)))
+    state = opened()
+    messages = delivered(state.delivered(body(0), batch(2)))
+    state.ack_later(messages[0].origin, 0)
+    assert [one for one in state.release([messages[1].id]) if isinstance(one, Redeliver)]
+    (again,) = delivered(state.delivered(body(0, redeliveries=1), batch(2)))
     assert again.value == b"1"
 
 
@@ -83,155 +83,155 @@ def intake_ids(*entries: int) -> list[pb.MessageIdData]:
 
 
 def test_permits_are_given_back_by_halves() -> None:
-    intake = opened(prefetch=4)
-    delivered(intake.delivered(body(0), batch(4)))
-    assert intake.taken() == []
-    assert intake.taken() == [Flow(2)]
-    assert intake.taken() == []
+    state = opened(prefetch=4)
+    delivered(state.delivered(body(0), batch(4)))
+    assert state.taken() == []
+    assert state.taken() == [Flow(2)]
+    assert state.taken() == []
 
 
 def test_indexes_that_the_broker_has_acked_are_skipped_and_cost_nothing() -> None:
-    intake = opened(prefetch=2)
-    effects = intake.delivered(body(0, ack_set=[0b101]), batch(3))
+    state = opened(prefetch=2)
+    effects = state.delivered(body(0, ack_set=[0b101]), batch(3))
     assert [message.value for message in delivered(effects)] == [b"0", b"2"]
-    assert intake.taken(2) == [Flow(2)], "the skipped one took no permit"
+    assert state.taken(2) == [Flow(2)], "the skipped one took no permit"
 
 
 def test_a_batch_is_acked_by_index_until_it_is_complete() -> None:
-    intake = opened()
-    messages = delivered(intake.delivered(body(5), batch(3)))
-    assert intake.ack(messages[1].id)
-    assert not intake.ack(messages[1].id)
-    assert acks(intake.flush()) == [(5, [0b101])]
-    assert intake.ack(messages[0].id) and intake.ack(messages[2].id)
-    assert acks(intake.flush()) == [(5, [])]
-    assert intake.flush() == []
+    state = opened()
+    messages = delivered(state.delivered(body(5), batch(3)))
+    assert state.ack(messages[1].id)
+    assert not state.ack(messages[1].id)
+    assert acks(state.flush()) == [(5, [0b101])]
+    assert state.ack(messages[0].id) and state.ack(messages[2].id)
+    assert acks(state.flush()) == [(5, [])]
+    assert state.flush() == []
 
 
 def test_unconfirmed_acks_are_said_again_and_confirmed_ones_are_not() -> None:
-    intake = opened()
+    state = opened()
     for entry in (1, 2):
-        (message,) = delivered(intake.delivered(body(entry), build_entry(b"x")))
-        intake.ack(message.id)
-        intake.flush()
-    intake.confirmed(1)
-    intake.lost([])
-    assert not intake.is_clean
-    assert acks(intake.opened()) == [(2, [])]
-    intake.confirmed(3)
-    assert intake.is_clean
+        (message,) = delivered(state.delivered(body(entry), build_entry(b"x")))
+        state.ack(message.id)
+        state.flush()
+    state.confirmed(1)
+    state.lost([])
+    assert not state.is_clean
+    assert acks(state.opened()) == [(2, [])]
+    state.confirmed(3)
+    assert state.is_clean
 
 
 def test_acks_wait_while_detached_and_redelivery_of_them_is_dropped() -> None:
-    intake = opened()
-    (message,) = delivered(intake.delivered(body(1), build_entry(b"x")))
-    intake.lost([])
-    assert intake.ack(message.id)
-    assert intake.flush() == []
-    assert acks(intake.opened()) == [(1, [])]
-    assert delivered(intake.delivered(body(1), build_entry(b"x"))) == []
+    state = opened()
+    (message,) = delivered(state.delivered(body(1), build_entry(b"x")))
+    state.lost([])
+    assert state.ack(message.id)
+    assert state.flush() == []
+    assert acks(state.opened()) == [(1, [])]
+    assert delivered(state.delivered(body(1), build_entry(b"x"))) == []
 
 
 def test_what_is_held_is_not_handed_out_again_but_what_was_buffered_is() -> None:
-    intake = opened()
-    messages = delivered(intake.delivered(body(1), batch(3)))
-    intake.lost([messages[2].id])  # 0 and 1 are with the application
-    intake.opened()
-    assert [message.value for message in delivered(intake.delivered(body(1), batch(3)))] == [b"2"]
+    state = opened()
+    messages = delivered(state.delivered(body(1), batch(3)))
+    state.lost([messages[2].id])  # 0 and 1 are with the application
+    state.opened()
+    assert [message.value for message in delivered(state.delivered(body(1), batch(3)))] == [b"2"]
 
 
 def test_a_nacked_message_comes_again_alone() -> None:
-    intake = opened()
-    messages = delivered(intake.delivered(body(1), batch(3)))
-    intake.ack(messages[0].id)
-    effects = intake.release([messages[1].id])
+    state = opened()
+    messages = delivered(state.delivered(body(1), batch(3)))
+    state.ack(messages[0].id)
+    effects = state.release([messages[1].id])
     assert acks(effects) == [(1, [0b110])], "acks first: what is acked shall not come again"
     assert isinstance(effects[-1], Redeliver) and [one.entryId for one in effects[-1].ids] == [1]
-    assert [m.value for m in delivered(intake.delivered(body(1, ack_set=[0b110]), batch(3)))] == [b"1"]
-    assert intake.release([messages[0].id]) == [], "acked is acked"
+    assert [m.value for m in delivered(state.delivered(body(1, ack_set=[0b110]), batch(3)))] == [b"1"]
+    assert state.release([messages[0].id]) == [], "acked is acked"
 
 
 def test_cumulative_acks_inside_and_at_the_end_of_a_batch() -> None:
-    intake = opened()
-    delivered(intake.delivered(body(1), batch(3)))
-    messages = delivered(intake.delivered(body(2), batch(3)))
-    assert intake.ack_cumulative(messages[1].id)
-    (ack,) = intake.flush()
+    state = opened()
+    delivered(state.delivered(body(1), batch(3)))
+    messages = delivered(state.delivered(body(2), batch(3)))
+    assert state.ack_cumulative(messages[1].id)
+    (ack,) = state.flush()
     assert isinstance(ack, Ack) and ack.is_cumulative
     assert acks([ack]) == [(2, [0b100])]
-    assert not intake.ack_cumulative(messages[0].id), "never backwards"
-    assert intake.ack_cumulative(messages[2].id)
-    intake.lost([])
-    assert acks(intake.opened()) == [(2, [])], "only the newest is said again"
-    assert delivered(intake.delivered(body(1), batch(3))) == []
-    assert delivered(intake.delivered(body(2), batch(3))) == []
+    assert not state.ack_cumulative(messages[0].id), "never backwards"
+    assert state.ack_cumulative(messages[2].id)
+    state.lost([])
+    assert acks(state.opened()) == [(2, [])], "only the newest is said again"
+    assert delivered(state.delivered(body(1), batch(3))) == []
+    assert delivered(state.delivered(body(2), batch(3))) == []
 
 
 def test_an_unreadable_entry_is_rejected_and_costs_no_permit() -> None:
-    intake = opened(prefetch=1)
+    state = opened(prefetch=1)
     damaged = bytearray(build_entry(b"x"))
     damaged[-1] ^= 1
-    reject, flow = intake.delivered(body(1), bytes(damaged))
+    reject, flow = state.delivered(body(1), bytes(damaged))
     assert isinstance(reject, Reject) and "checksum" in reject.reason
     assert flow == Flow(1)
 
 
 def test_wide_batches_have_several_words() -> None:
-    intake = opened(prefetch=1000)
-    messages = delivered(intake.delivered(body(1), batch(130)))
+    state = opened(prefetch=1000)
+    messages = delivered(state.delivered(body(1), batch(130)))
     for message in messages[1:]:
-        intake.ack(message.id)
-    assert acks(intake.flush()) == [(1, [1, 0, 0])]
-    again = intake.delivered(body(1, ack_set=[1, 0, 0]), batch(130))
+        state.ack(message.id)
+    assert acks(state.flush()) == [(1, [1, 0, 0])]
+    again = state.delivered(body(1, ack_set=[1, 0, 0]), batch(130))
     assert delivered(again) == []  # it is held
 
 
 def test_what_is_dropped_gives_its_permits_back() -> None:
-    intake = opened(prefetch=4)
+    state = opened(prefetch=4)
     for entry in range(4):
-        delivered(intake.delivered(body(entry), build_entry(b"x")))
-    intake.taken(4)
-    intake.lost([])
-    intake.opened()
-    effects = [effect for entry in range(4) for effect in intake.delivered(body(entry), build_entry(b"x"))]
+        delivered(state.delivered(body(entry), build_entry(b"x")))
+    state.taken(4)
+    state.lost([])
+    state.opened()
+    effects = [effect for entry in range(4) for effect in state.delivered(body(entry), build_entry(b"x"))]
     assert effects == [Flow(2), Flow(2)]
 
 
 def test_the_broker_counts_permits_anew_for_each_attachment() -> None:
-    intake = opened(prefetch=4)
-    intake.taken()
-    intake.lost([])
-    assert intake.opened() == [Flow(4)]
-    assert intake.taken() == []
-    assert intake.taken() == [Flow(2)]
+    state = opened(prefetch=4)
+    state.taken()
+    state.lost([])
+    assert state.opened() == [Flow(4)]
+    assert state.taken() == []
+    assert state.taken() == [Flow(2)]
 
 
 def test_what_is_acknowledged_is_dropped_until_the_broker_has_confirmed_it_and_comes_after_a_seek() -> None:
     """Scenario 73: only a seek brings back what the broker has confirmed."""
-    intake = opened()
-    first, second = delivered(intake.delivered(body(0), batch(2)))
-    assert intake.ack_cumulative(second.id)
-    assert intake.flush()
-    intake.lost([])
-    said = intake.opened()
-    assert delivered(intake.delivered(body(0), batch(2))) == [], "the ack may not have arrived"
-    for effect in [*said, *intake.flush()]:
+    state = opened()
+    first, second = delivered(state.delivered(body(0), batch(2)))
+    assert state.ack_cumulative(second.id)
+    assert state.flush()
+    state.lost([])
+    said = state.opened()
+    assert delivered(state.delivered(body(0), batch(2))) == [], "the ack may not have arrived"
+    for effect in [*said, *state.flush()]:
         if isinstance(effect, Ack):
-            intake.confirmed(effect.number)
-    assert intake.is_clean
-    assert intake.is_covered(first.id)
-    intake.lost([])
-    intake.opened()
-    again = delivered(intake.delivered(body(0), batch(2)))
+            state.confirmed(effect.number)
+    assert state.is_clean
+    assert state.is_covered(first.id)
+    state.lost([])
+    state.opened()
+    again = delivered(state.delivered(body(0), batch(2)))
     assert [one.id for one in again] == [first.id, second.id]
 
 
 def test_the_first_half_of_a_batch_stays_acknowledged_over_a_reconnect() -> None:
-    intake = opened()
-    first, second = delivered(intake.delivered(body(0), batch(2)))
-    assert intake.ack_cumulative(first.id)
-    (ack,) = [effect for effect in intake.flush() if isinstance(effect, Ack)]
-    intake.confirmed(ack.number)
-    intake.lost([second.id])
-    intake.opened()
-    assert [one.id for one in delivered(intake.delivered(body(0), batch(2)))] == [second.id]
+    state = opened()
+    first, second = delivered(state.delivered(body(0), batch(2)))
+    assert state.ack_cumulative(first.id)
+    (ack,) = [effect for effect in state.flush() if isinstance(effect, Ack)]
+    state.confirmed(ack.number)
+    state.lost([second.id])
+    state.opened()
+    assert [one.id for one in delivered(state.delivered(body(0), batch(2)))] == [second.id]

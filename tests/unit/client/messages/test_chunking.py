@@ -12,7 +12,7 @@ from anabranch.client.config import Batching
 from anabranch.client.consumer.segment_consumer_effects import Ack, Deliver, Effect, Flow, Redeliver, Reject
 from anabranch.client.consumer.segment_consumer_state import SegmentConsumerState
 from anabranch.client.errors import MessageTooLarge, TimedOut, refusal
-from anabranch.client.messages.chunking import Assembly, Whole, entries_of
+from anabranch.client.messages.chunking import ChunkAssembly, CompleteMessage, entries_of
 from anabranch.client.messages.compression import Compression
 from anabranch.client.messages.message import Message
 from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessage
@@ -36,9 +36,9 @@ def body(entry: int, redeliveries: int = 0) -> pb.CommandMessage:
 
 
 def opened(*, is_shared: bool = False) -> SegmentConsumerState:
-    intake = SegmentConsumerState("t", prefetch=100, is_shared=is_shared)
-    assert intake.opened() == [Flow(100)]
-    return intake
+    state = SegmentConsumerState("t", prefetch=100, is_shared=is_shared)
+    assert state.opened() == [Flow(100)]
+    return state
 
 
 def delivered(effects: Sequence[Effect]) -> list[Message]:
@@ -154,15 +154,15 @@ def test_a_lane_stops_when_the_brokers_credits_are_used_up() -> None:
 
 def test_chunks_become_one_message_with_one_permit() -> None:
     value = os.urandom(5000)
-    intake = opened()
+    state = opened()
     entries = cut(value)
     for number, entry in enumerate(entries[:-1]):
-        assert intake.delivered(body(number), entry.data) == []
-    (message,) = delivered(intake.delivered(body(len(entries) - 1), entries[-1].data))
+        assert state.delivered(body(number), entry.data) == []
+    (message,) = delivered(state.delivered(body(len(entries) - 1), entries[-1].data))
     assert (message.value, message.key, message.properties, message.sequence_id) == (value, "k", {"a": "b"}, 7)
     assert message.id.entry == len(entries) - 1
-    assert intake.ack(message.id)
-    assert sorted(ids(intake.flush(), Ack)) == list(range(len(entries))), "every chunk is acknowledged"
+    assert state.ack(message.id)
+    assert sorted(ids(state.flush(), Ack)) == list(range(len(entries))), "every chunk is acknowledged"
 
 
 @pytest.mark.parametrize("kind", [Compression.ZSTD, Compression.ZLIB])
@@ -170,8 +170,8 @@ def test_a_packed_message_is_opened_when_it_is_whole(kind: Compression) -> None:
     value = random.Random(1).randbytes(6000) + bytes(6000)
     entries = cut(value, style=EntryFormat("p", kind, chunk_bytes=800))
     assert len(entries) > 3
-    intake = opened()
-    found = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n), entry.data))]
+    state = opened()
+    found = [m for n, entry in enumerate(entries) for m in delivered(state.delivered(body(n), entry.data))]
     assert [message.value for message in found] == [value]
 
 
@@ -179,86 +179,86 @@ def test_messages_of_several_producers_mix() -> None:
     values = {name: os.urandom(4000) for name in ("a", "b", "c")}
     streams = [cut(value, style=EntryFormat(name, chunk_bytes=10_000)) for name, value in values.items()]
     mixed = [entry for row in zip(*streams, strict=True) for entry in row]
-    intake = opened()
-    found = [m for n, entry in enumerate(mixed) for m in delivered(intake.delivered(body(n), entry.data))]
+    state = opened()
+    found = [m for n, entry in enumerate(mixed) for m in delivered(state.delivered(body(n), entry.data))]
     assert {message.producer_name: message.value for message in found} == values
 
 
 def test_chunks_that_come_twice_count_once() -> None:
     entries = cut(os.urandom(3000))
     resent = [*entries[:2], entries[1], *entries[1:]]
-    intake = opened()
-    found = [m for n, entry in enumerate(resent) for m in delivered(intake.delivered(body(n), entry.data))]
+    state = opened()
+    found = [m for n, entry in enumerate(resent) for m in delivered(state.delivered(body(n), entry.data))]
     assert len(found) == 1
-    intake.ack(found[0].id)
-    assert sorted(ids(intake.flush(), Ack)) == list(range(len(resent))), "the copies are acknowledged, too"
+    state.ack(found[0].id)
+    assert sorted(ids(state.flush(), Ack)) == list(range(len(resent))), "the copies are acknowledged, too"
 
 
 def test_a_message_sent_again_from_its_start_is_begun_anew() -> None:
     value = os.urandom(3000)
     entries = cut(value)
-    intake = opened()
+    state = opened()
     resent = [*entries[:2], *entries]
-    found = [m for n, entry in enumerate(resent) for m in delivered(intake.delivered(body(n), entry.data))]
+    found = [m for n, entry in enumerate(resent) for m in delivered(state.delivered(body(n), entry.data))]
     assert [message.value for message in found] == [value]
 
 
 def test_a_nack_brings_all_chunks_back_and_they_make_a_message_again() -> None:
     entries = cut(os.urandom(3000))
-    intake = opened()
-    found = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n), entry.data))]
-    assert ids(intake.release([found[0].id]), Redeliver) == list(range(len(entries)))
-    again = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n, 1), entry.data))]
+    state = opened()
+    found = [m for n, entry in enumerate(entries) for m in delivered(state.delivered(body(n), entry.data))]
+    assert ids(state.release([found[0].id]), Redeliver) == list(range(len(entries)))
+    again = [m for n, entry in enumerate(entries) for m in delivered(state.delivered(body(n, 1), entry.data))]
     assert [message.redelivery_count for message in again] == [1]
 
 
 def test_redelivered_chunks_of_what_the_application_holds_are_dropped() -> None:
     entries = cut(os.urandom(3000))
-    intake = opened()
-    found = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n), entry.data))]
-    intake.lost([])
-    intake.opened()
-    again = [m for n, entry in enumerate(entries) for m in delivered(intake.delivered(body(n), entry.data))]
+    state = opened()
+    found = [m for n, entry in enumerate(entries) for m in delivered(state.delivered(body(n), entry.data))]
+    state.lost([])
+    state.opened()
+    again = [m for n, entry in enumerate(entries) for m in delivered(state.delivered(body(n), entry.data))]
     assert again == []
-    intake.ack(found[0].id)
-    intake.flush()
-    intake.lost([])  # before the broker confirmed
-    assert sorted(ids(intake.opened(), Ack)) == list(range(len(entries)))
+    state.ack(found[0].id)
+    state.flush()
+    state.lost([])  # before the broker confirmed
+    assert sorted(ids(state.opened(), Ack)) == list(range(len(entries)))
 
 
 def test_a_cumulative_ack_spares_the_beginning_of_a_message_that_is_not_complete() -> None:
     entries = cut(os.urandom(3000))
-    intake = opened()
-    (first,) = delivered(intake.delivered(body(0), build_entry(b"first")))
-    intake.delivered(body(1), entries[0].data)
-    (second,) = delivered(intake.delivered(body(2), build_entry(b"second")))
-    assert intake.ack_cumulative(second.id)
-    assert ids(intake.flush(), Ack) == [first.id.entry], "the chunk at 1 must come again after a crash"
-    found = [m for n, e in enumerate(entries[1:], 3) for m in delivered(intake.delivered(body(n), e.data))]
-    assert intake.ack_cumulative(found[0].id)
-    assert ids(intake.flush(), Ack) == [found[0].id.entry]
+    state = opened()
+    (first,) = delivered(state.delivered(body(0), build_entry(b"first")))
+    state.delivered(body(1), entries[0].data)
+    (second,) = delivered(state.delivered(body(2), build_entry(b"second")))
+    assert state.ack_cumulative(second.id)
+    assert ids(state.flush(), Ack) == [first.id.entry], "the chunk at 1 must come again after a crash"
+    found = [m for n, e in enumerate(entries[1:], 3) for m in delivered(state.delivered(body(n), e.data))]
+    assert state.ack_cumulative(found[0].id)
+    assert ids(state.flush(), Ack) == [found[0].id.entry]
 
 
 def test_incomplete_messages_grow_old_and_stop_holding_up_the_acks() -> None:
     entries = cut(os.urandom(3000))
-    intake = opened()
-    intake.delivered(body(0), entries[0].data, now=100.0)
-    (message,) = delivered(intake.delivered(body(1), build_entry(b"x"), now=101.0))
-    assert not intake.ack_cumulative(message.id), "nothing can be said yet"
-    effects = intake.delivered(body(2), build_entry(b"y"), now=161.0)
+    state = opened()
+    state.delivered(body(0), entries[0].data, now=100.0)
+    (message,) = delivered(state.delivered(body(1), build_entry(b"x"), now=101.0))
+    assert not state.ack_cumulative(message.id), "nothing can be said yet"
+    effects = state.delivered(body(2), build_entry(b"y"), now=161.0)
     assert [one.id.entryId for one in effects if isinstance(one, Reject)] == [0]
     assert ids(effects, Ack) == [1], "now it is said"
 
 
 def test_others_of_a_queue_may_have_the_rest_so_the_chunks_go_back() -> None:
     entries = cut(os.urandom(3000))
-    intake = opened(is_shared=True)
-    intake.delivered(body(4), entries[1].data, now=100.0)
-    effects = intake.delivered(body(5), build_entry(b"y"), now=161.0)
+    state = opened(is_shared=True)
+    state.delivered(body(4), entries[1].data, now=100.0)
+    effects = state.delivered(body(5), build_entry(b"y"), now=161.0)
     assert ids(effects, Redeliver) == [4]
     assert not [one for one in effects if isinstance(one, Reject)]
-    intake.delivered(body(4, redeliveries=10), entries[1].data, now=200.0)
-    effects = intake.delivered(body(6), build_entry(b"z"), now=261.0)
+    state.delivered(body(4, redeliveries=10), entries[1].data, now=200.0)
+    effects = state.delivered(body(6), build_entry(b"z"), now=261.0)
     assert [one.id.entryId for one in effects if isinstance(one, Reject)] == [4], "not for ever"
 
 
@@ -266,16 +266,16 @@ def test_after_a_reconnect_the_beginning_that_was_kept_is_used() -> None:
     """The ack of what lay in between is remembered: it is not handed out again, the message in chunks is."""
     value = os.urandom(3000)
     entries = cut(value)
-    intake = opened()
-    delivered(intake.delivered(body(0), build_entry(b"first")))
-    intake.delivered(body(1), entries[0].data)
-    (between,) = delivered(intake.delivered(body(2), build_entry(b"between")))
-    intake.ack_cumulative(between.id)
-    assert ids(intake.flush(), Ack) == [0]
-    intake.lost([])
-    intake.opened()
+    state = opened()
+    delivered(state.delivered(body(0), build_entry(b"first")))
+    state.delivered(body(1), entries[0].data)
+    (between,) = delivered(state.delivered(body(2), build_entry(b"between")))
+    state.ack_cumulative(between.id)
+    assert ids(state.flush(), Ack) == [0]
+    state.lost([])
+    state.opened()
     again = [entries[0].data, build_entry(b"between"), *(entry.data for entry in entries[1:])]
-    found = [m for n, data in enumerate(again, 1) for m in delivered(intake.delivered(body(n), data))]
+    found = [m for n, data in enumerate(again, 1) for m in delivered(state.delivered(body(n), data))]
     assert [message.value for message in found] == [value]
 
 
@@ -283,65 +283,65 @@ def test_an_ack_after_a_reconnect_spares_what_had_begun_before_it() -> None:
     """Lost again before the beginning has come again: were it acknowledged, nobody would ever have the message."""
     value = os.urandom(3000)
     entries = cut(value)
-    intake = opened()
-    (first,) = delivered(intake.delivered(body(0), build_entry(b"first")))
-    intake.delivered(body(1), entries[0].data)
-    (between,) = delivered(intake.delivered(body(2), build_entry(b"between")))
+    state = opened()
+    (first,) = delivered(state.delivered(body(0), build_entry(b"first")))
+    state.delivered(body(1), entries[0].data)
+    (between,) = delivered(state.delivered(body(2), build_entry(b"between")))
     for _ in range(2):
-        intake.lost([])
-        intake.opened()
-    assert intake.ack_cumulative(between.id)
-    assert ids(intake.flush(), Ack) == [first.id.entry]
-    intake.lost([])
-    intake.opened()
+        state.lost([])
+        state.opened()
+    assert state.ack_cumulative(between.id)
+    assert ids(state.flush(), Ack) == [first.id.entry]
+    state.lost([])
+    state.opened()
     again = [entries[0].data, build_entry(b"between"), *(entry.data for entry in entries[1:])]
-    (found,) = [m for n, data in enumerate(again, 1) for m in delivered(intake.delivered(body(n), data))]
+    (found,) = [m for n, data in enumerate(again, 1) for m in delivered(state.delivered(body(n), data))]
     assert found.value == value
-    intake.ack_cumulative(found.id)
-    assert ids(intake.flush(), Ack) == [found.id.entry]
+    state.ack_cumulative(found.id)
+    assert ids(state.flush(), Ack) == [found.id.entry]
 
 
 def test_a_beginning_that_is_not_sent_again_holds_up_no_acks() -> None:
     """It was trimmed, or somebody moved the subscription while we were away."""
-    intake = opened()
-    intake.delivered(body(0), cut(os.urandom(3000))[0].data)
-    (message,) = delivered(intake.delivered(body(1), build_entry(b"x")))
-    intake.lost([])
-    intake.opened()
-    assert not intake.ack_cumulative(message.id), "nothing can be said yet"
-    assert ids(intake.delivered(body(2), build_entry(b"y")), Ack) == [1], "now it is said"
+    state = opened()
+    state.delivered(body(0), cut(os.urandom(3000))[0].data)
+    (message,) = delivered(state.delivered(body(1), build_entry(b"x")))
+    state.lost([])
+    state.opened()
+    assert not state.ack_cumulative(message.id), "nothing can be said yet"
+    assert ids(state.delivered(body(2), build_entry(b"y")), Ack) == [1], "now it is said"
 
 
 def test_a_cumulative_ack_spares_what_is_complete_and_not_acknowledged() -> None:
     """A message in chunks waits for the application; what lay between its chunks is acknowledged first."""
     entries = cut(os.urandom(3000))
-    intake = opened()
-    delivered(intake.delivered(body(0), build_entry(b"first")))
-    intake.delivered(body(1), entries[0].data)
-    (between,) = delivered(intake.delivered(body(2), build_entry(b"between")))
-    (large,) = [m for n, e in enumerate(entries[1:], 3) for m in delivered(intake.delivered(body(n), e.data))]
-    assert intake.safe_floor((3, 2)) == (3, 0)
-    intake.ack_cumulative(between.id)
-    assert ids(intake.flush(), Ack) == [0]
-    assert intake.safe_floor((large.id.ledger, large.id.entry)) == (3, large.id.entry)
-    intake.ack_cumulative(large.id)
-    assert ids(intake.flush(), Ack) == [large.id.entry]
+    state = opened()
+    delivered(state.delivered(body(0), build_entry(b"first")))
+    state.delivered(body(1), entries[0].data)
+    (between,) = delivered(state.delivered(body(2), build_entry(b"between")))
+    (large,) = [m for n, e in enumerate(entries[1:], 3) for m in delivered(state.delivered(body(n), e.data))]
+    assert state.safe_floor((3, 2)) == (3, 0)
+    state.ack_cumulative(between.id)
+    assert ids(state.flush(), Ack) == [0]
+    assert state.safe_floor((large.id.ledger, large.id.entry)) == (3, large.id.entry)
+    state.ack_cumulative(large.id)
+    assert ids(state.flush(), Ack) == [large.id.entry]
 
 
 def test_what_a_sealed_segment_has_of_a_message_is_given_up_at_its_end() -> None:
     """At a split the producer begins the message anew in the child. Known before or after the last entry came."""
     entries = cut(os.urandom(3000))
     for is_early in (True, False):
-        intake = opened()
+        state = opened()
         effects: list[Effect] = []
         if is_early:
-            effects += intake.ends_at((3, 1))
-        effects += intake.delivered(body(0), build_entry(b"x"))
-        effects += intake.delivered(body(1), entries[0].data)
+            effects += state.ends_at((3, 1))
+        effects += state.delivered(body(0), build_entry(b"x"))
+        effects += state.delivered(body(1), entries[0].data)
         if not is_early:
-            effects += intake.ends_at((3, 1))
+            effects += state.ends_at((3, 1))
         assert [one.id.entryId for one in effects if isinstance(one, Reject)] == [1]
-        assert not intake.has_chunks
+        assert not state.has_chunks
     queue = opened(is_shared=True)
     queue.delivered(body(1), entries[0].data)
     assert queue.ends_at((3, 1)) == [] and queue.has_chunks, "others may have what is missing here"
@@ -349,22 +349,22 @@ def test_what_a_sealed_segment_has_of_a_message_is_given_up_at_its_end() -> None
 
 def test_a_batch_beside_chunks_is_acknowledged_message_by_message() -> None:
     entries = cut(os.urandom(3000))
-    intake = opened()
+    state = opened()
     for n, entry in enumerate(entries):
-        intake.delivered(body(n), entry.data)
-    batch = delivered(intake.delivered(body(50), build_batch([b"a", b"b", b"c"])))
-    intake.ack(batch[1].id)
-    (ack,) = [one for one in intake.flush() if isinstance(one, Ack)]
+        state.delivered(body(n), entry.data)
+    batch = delivered(state.delivered(body(50), build_batch([b"a", b"b", b"c"])))
+    state.ack(batch[1].id)
+    (ack,) = [one for one in state.flush() if isinstance(one, Ack)]
     assert [(one.entryId, list(one.ack_set)) for one in ack.ids] == [(50, [0b101])]
 
 
-def added(assembly: Assembly, entry: Entry, number: int) -> Whole | None:
+def added(assembly: ChunkAssembly, entry: Entry, number: int) -> CompleteMessage | None:
     of, data = parts(entry.data)
     return assembly.add(of, data, (1, number), 0.0)
 
 
 def test_memory_is_bounded_and_what_made_room_is_not_acknowledged() -> None:
-    assembly = Assembly(pending_max=2)
+    assembly = ChunkAssembly(pending_max=2)
     streams = [cut(os.urandom(3000), sequence=n) for n in range(3)]
     for number, stream in enumerate(streams):
         assert added(assembly, stream[0], number) is None
@@ -378,6 +378,6 @@ def test_a_message_that_claims_less_than_it_brings_is_dropped() -> None:
     entries = cut(os.urandom(3000))
     of, data = parts(entries[0].data)
     of.total_chunk_msg_size = 10
-    assembly = Assembly()
+    assembly = ChunkAssembly()
     assert assembly.add(of, data, (1, 0), 0.0) is None
     assert not any(added(assembly, entry, n) for n, entry in enumerate(entries[1:], 1))

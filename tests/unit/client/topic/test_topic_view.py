@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from anabranch.client.topic.topic_view import (
+    BrokerUrls,
     LayoutFilter,
-    Served,
     TopicView,
     UnreadableLayout,
     read_view,
@@ -50,8 +50,8 @@ def test_a_layout_reads_back_as_it_was_sent() -> None:
     on_the_wire = {i: replace(one, merge_depth=0) for i, one in layout.segments.items()}
     assert seen.layout == replace(layout, segments=on_the_wire)
     assert seen.topic == TOPIC and seen.incarnation == 3 and not seen.is_synthetic
-    assert seen.brokers == {4: Served("pulsar://a:1", "pulsar+ssl://a:2")}
-    assert seen.controller == Served("pulsar://c:1")
+    assert seen.brokers == {4: BrokerUrls("pulsar://a:1", "pulsar+ssl://a:2")}
+    assert seen.controller == BrokerUrls("pulsar://c:1")
     assert seen.plan is not None and [one.segment_id for one in seen.plan.children] == [5, 6]
     assert seen.backing(layout.active[0]) == "segment://public/default/x/0000-7fff-4"
 
@@ -94,36 +94,36 @@ def test_a_regular_topic_is_a_synthetic_layout_whoever_builds_it() -> None:
 def test_scenario_33_an_older_epoch_is_ignored_an_equal_one_counts() -> None:
     first = Layout.initial(1, now_ms=0)
     second = split(first, 0)
-    sightings = LayoutFilter()
-    assert sightings.saw(view(first)) and sightings.saw(view(second))
-    assert not sightings.saw(view(first))
-    assert sightings.saw(view(second))
-    assert sightings.view is not None and sightings.view.layout == second and sightings.view.generation == 0
+    layouts = LayoutFilter()
+    assert layouts.accept(view(first)) and layouts.accept(view(second))
+    assert not layouts.accept(view(first))
+    assert layouts.accept(view(second))
+    assert layouts.view is not None and layouts.view.layout == second and layouts.view.generation == 0
 
 
 @pytest.mark.parametrize("incarnation", [0, 1])
 def test_scenario_34_a_topic_made_again_is_another_one(incarnation: int) -> None:
-    sightings = LayoutFilter()
-    sightings.saw(view(split(Layout.initial(1, now_ms=0), 0), incarnation))
+    layouts = LayoutFilter()
+    layouts.accept(view(split(Layout.initial(1, now_ms=0), 0), incarnation))
     again = Layout.initial(1, now_ms=99)
-    assert sightings.saw(view(again, 2 * incarnation))
-    assert sightings.view is not None and sightings.view.layout == again and sightings.view.generation == 1
+    assert layouts.accept(view(again, 2 * incarnation))
+    assert layouts.view is not None and layouts.view.layout == again and layouts.view.generation == 1
 
 
 def test_a_migrated_topic_is_the_same_one_though_its_epoch_is_no_higher() -> None:
-    sightings = LayoutFilter()
+    layouts = LayoutFilter()
     regular = synthetic_view(REGULAR, 2, 0)
-    sightings.saw(regular)
+    layouts.accept(regular)
     migrated = applied(regular.layout, plan_migration(regular.layout, now_ms=1, limits=NO_LIMITS))
-    assert sightings.saw(view(Layout(0, migrated.next_segment_id, migrated.segments, migrated.routing)))
-    assert sightings.view is not None and sightings.view.generation == 0
+    assert layouts.accept(view(Layout(0, migrated.next_segment_id, migrated.segments, migrated.routing)))
+    assert layouts.view is not None and layouts.view.generation == 0
 
 
 def test_partitions_grow_and_nothing_else_is_news() -> None:
-    sightings = LayoutFilter()
-    assert sightings.saw(synthetic_view(REGULAR, 2, 0))
-    assert not sightings.saw(synthetic_view(REGULAR, 2, 1))
-    assert sightings.saw(synthetic_view(REGULAR, 3, 2))
-    assert sightings.view is not None and sightings.view.generation == 0
-    assert sightings.saw(synthetic_view(REGULAR, 1, 3))
-    assert sightings.view.generation == 1, "partitions are never taken away: this is another topic"
+    layouts = LayoutFilter()
+    assert layouts.accept(synthetic_view(REGULAR, 2, 0))
+    assert not layouts.accept(synthetic_view(REGULAR, 2, 1))
+    assert layouts.accept(synthetic_view(REGULAR, 3, 2))
+    assert layouts.view is not None and layouts.view.generation == 0
+    assert layouts.accept(synthetic_view(REGULAR, 1, 3))
+    assert layouts.view.generation == 1, "partitions are never taken away: this is another topic"
