@@ -27,10 +27,3 @@ def slots_of_bundle(bundle: str) -> range:
         raise BadName(f"bundle {bundle!r} is empty")
     last = high if high == 0xFFFF_FFFF else high - 1
     return range(low >> _SHIFT, (last >> _SHIFT) + 1)
-
-
-def is_in_bundle(topic: str, bundle: str) -> bool:
-    slots_of_bundle(bundle)
-    low, high = (int(text, 16) for text in bundle.split("_"))
-    place = zlib.crc32(topic.encode())
-    return low <= place < high or (place == high == 0xFFFF_FFFF)

@@ -50,10 +50,6 @@ class HashRange:
     def covers(self, other: HashRange) -> bool:
         return self.start <= other.start and other.end <= self.end
 
-    def is_next_to(self, other: HashRange) -> bool:
-        """Do the two touch without overlapping?"""
-        return self.end + 1 == other.start or other.end + 1 == self.start
-
     def even_points(self, parts: int) -> tuple[int, ...]:
         """Split points for `parts` ranges of equal width; two parts are split where Pulsar's midpoint is."""
         if not 1 <= parts <= self.size:

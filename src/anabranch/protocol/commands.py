@@ -22,7 +22,6 @@ from google.protobuf.message import DecodeError, Message
 from anabranch.model.position import Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.errors import BadCommand
-from anabranch.protocol.frames import Frame
 
 BaseCommand = pb.BaseCommand
 U64_MASK = (1 << 64) - 1
@@ -47,17 +46,8 @@ _FIELDS = {int(number): name.lower() for name, number in BaseCommand.Type.items(
 _GETTERS = {number: attrgetter(name) for number, name in _FIELDS.items()}
 
 
-class CommandReader:
-    """Frame to (type, sub-message). Raises BadCommand and nothing else; the sub-message may be kept."""
-
-    __slots__ = ()
-
-    def read(self, frame: Frame) -> tuple[int, Any]:
-        return read_command(frame.command)
-
-
 def read_command(data: memoryview | bytes) -> tuple[int, Any]:
-    """The command's number and its sub-message, complete and with valid text."""
+    """The command's number and its sub-message, complete and with valid text. Raises only BadCommand."""
     try:
         command = _PARSE(data)
     except DecodeError as cause:

@@ -15,7 +15,6 @@ from anabranch.model.position import EARLIEST, LATEST, Position
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol import replies
 from anabranch.protocol.commands import (
-    CommandReader,
     frame,
     frame_with_payload,
     message_header,
@@ -37,7 +36,7 @@ def parsed(data: bytes) -> tuple[int, Any]:
     """The single command of a complete frame."""
     (one,) = FrameDecoder(10_000).feed(data)
     assert one.payload is None
-    return CommandReader().read(one)
+    return read_command(one.command)
 
 
 def test_every_command_has_its_own_number_as_field() -> None:

@@ -28,20 +28,20 @@ class WriteBehind:
         self._age_max = age_max
         self._waiting: dict[int, _Waiting] = {}  # oldest first
         self._ripe: set[int] = set()
-        self._flying: dict[int, list[Batch]] = {}
+        self._writing: dict[int, list[Batch]] = {}
         self._aged_after = 0.0  # ledgers that are due by age go in small portions, not all at the same moment
         self.bytes = 0  # waiting or on their way
 
     @property
     def is_empty(self) -> bool:
-        return not self._waiting and not self._flying
+        return not self._waiting and not self._writing
 
     @property
     def is_over(self) -> bool:
         return self.bytes > self._bytes_max
 
     def holds(self, ledger_id: int) -> bool:
-        return ledger_id in self._waiting or ledger_id in self._flying
+        return ledger_id in self._waiting or ledger_id in self._writing
 
     def add(self, batch: Batch, now: float) -> None:
         waiting = self._waiting.get(batch.ledger_id)
@@ -55,7 +55,7 @@ class WriteBehind:
 
     def claim(self, ledger_id: int) -> tuple[Batch, ...] | None:
         """Hand a ledger's waiting batches to a direct write; None while some are on their way (order would break)."""
-        if ledger_id in self._flying:
+        if ledger_id in self._writing:
             return None
         waiting = self._waiting.pop(ledger_id, None)
         self._ripe.discard(ledger_id)
@@ -66,16 +66,16 @@ class WriteBehind:
 
     def take(self, now: float, *, everything: bool = False) -> list[list[Batch]]:
         """Batches to write now, per ledger in order. They are on their way until `done` or `failed`."""
-        if self._flying:
+        if self._writing:
             return []
         if everything or self.is_over:
             chosen = list(self._waiting)
         else:
             chosen = [*self._ripe, *self._aged(now)]
         for ledger_id in chosen:
-            self._flying[ledger_id] = self._waiting.pop(ledger_id).batches
+            self._writing[ledger_id] = self._waiting.pop(ledger_id).batches
             self._ripe.discard(ledger_id)
-        return list(self._flying.values())
+        return list(self._writing.values())
 
     def _aged(self, now: float) -> list[int]:
         """The oldest that are due by age, at most so many that one round of all takes half of that age."""
@@ -94,13 +94,13 @@ class WriteBehind:
 
     def done(self) -> list[Batch]:
         """All that was on its way is in the files; the last batch of each ledger."""
-        written, self._flying = self._flying, {}
+        written, self._writing = self._writing, {}
         self.bytes -= sum(batch.size for batches in written.values() for batch in batches)
         return [batches[-1] for batches in written.values() if batches]
 
     def failed(self, now: float) -> None:
         """Nothing is lost: it waits again, in front of what came meanwhile."""
-        returned, self._flying = self._flying, {}
+        returned, self._writing = self._writing, {}
         for ledger_id, batches in returned.items():
             self.put_back(ledger_id, batches, now, is_counted=True)
 
@@ -124,9 +124,9 @@ class WriteBehind:
         self._ripe.discard(ledger_id)
         if waiting is not None:
             self.bytes -= waiting.bytes
-        if ledger_id in self._flying:
-            self.bytes -= sum(batch.size for batch in self._flying[ledger_id])
-            self._flying[ledger_id] = []
+        if ledger_id in self._writing:
+            self.bytes -= sum(batch.size for batch in self._writing[ledger_id])
+            self._writing[ledger_id] = []
 
     def next_due(self) -> float | None:
         """When the oldest waiting ledger is due by age."""

@@ -14,7 +14,7 @@ from anabranch.model.errors import Error
 from anabranch.storage.interface import LedgerStore, LedgerWriter
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.topic.compacted_view import CompactedRow, CompactedView
-from anabranch.storage.topic.ledger_garbage import TopicGarbage
+from anabranch.storage.topic.ledger_garbage import LedgerGarbage
 from anabranch.storage.topic.ownership import TopicOwnership
 from anabranch.storage.topic.topic_record import TopicRecord
 
@@ -30,7 +30,7 @@ class CompactedViewSwap:
         owner: TopicOwnership,
         ledgers: LedgerStore,
         ids: LedgerIds,
-        garbage: TopicGarbage,
+        garbage: LedgerGarbage,
         *,
         save: SaveRecord,
         check_usable: Callable[[], None],

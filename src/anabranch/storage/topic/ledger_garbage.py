@@ -10,7 +10,7 @@ from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.interface import LedgerStore
 
 
-class TopicGarbage:
+class LedgerGarbage:
     __slots__ = ("_found", "_ledgers", "_tasks")
 
     def __init__(self, found: Iterable[int], ledgers: LedgerStore, tasks: TaskOwner) -> None:

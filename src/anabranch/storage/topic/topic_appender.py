@@ -137,14 +137,14 @@ class TopicAppender:
         while at < len(contexts):
             run = self._runs[0]
             count = min(run.count, len(contexts) - at)
-            self._told(run, count)
+            self._take_from(run, count)
             part = contexts if count == len(contexts) else contexts[at : at + count]
             run.sink.persisted(info.id, entries[at].position.entry, part)
             at += count
         if not self._inflight and self._writer is None:
             self._went_idle()
 
-    def _told(self, run: _Run, count: int) -> None:
+    def _take_from(self, run: _Run, count: int) -> None:
         run.count -= count
         if not run.count:
             self._runs.popleft()
@@ -153,7 +153,7 @@ class TopicAppender:
         self._failure, self._writer = error, None
         self._inflight -= 1
         run = self._runs[0]
-        self._told(run, 1)
+        self._take_from(run, 1)
         run.sink.persist_failed(error, context)
         if not self._inflight:
             self._went_idle()

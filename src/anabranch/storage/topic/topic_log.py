@@ -20,13 +20,14 @@ from anabranch.model.errors import Error
 from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
+from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.cursor.state_log import StateLog
 from anabranch.storage.interface import Fenced, LedgerStore, Payload, StorageError, StoredEntry
 from anabranch.storage.ledger.ledger_ids import LedgerIds
 from anabranch.storage.record_store import RecordStore
 from anabranch.storage.topic.compacted_view import CompactedView
 from anabranch.storage.topic.compacted_view_swap import CompactedViewSwap
-from anabranch.storage.topic.ledger_garbage import TopicGarbage
+from anabranch.storage.topic.ledger_garbage import LedgerGarbage
 from anabranch.storage.topic.ownership import TopicOwnership
 from anabranch.storage.topic.retention import ledgers_to_drop, next_drop_ms
 from anabranch.storage.topic.topic_appender import TopicAppender, TopicSink
@@ -57,7 +58,7 @@ class TopicLogSettings:
     state_bytes_max: int = 256 * 1024  # changes of cursors are written as a whole again past this
 
 
-class TopicLog(TopicState):
+class TopicLog:
     def __init__(
         self,
         opened: OpenedTopic,
@@ -70,20 +71,25 @@ class TopicLog(TopicState):
     ) -> None:
         """Not for callers: use `open`."""
         owner = TopicOwnership(opened.key, opened.record, opened.version, metadata, self._lost)
-        super().__init__(opened.name, opened.chain, owner)
+        self.name = opened.name
+        self.chain = opened.chain
+        self._owner = owner
+        self._is_closed = False
         self._key = opened.key
         self._ledgers, self._metadata, self._ids, self._clock = ledgers, metadata, ids, clock
         self._settings = settings
         self._tasks = TaskOwner(f"topic {opened.name}")
         self._trim_lock = asyncio.Lock()
-        self._garbage = TopicGarbage(opened.record.garbage, ledgers, self._tasks)
+        self._garbage = LedgerGarbage(opened.record.garbage, ledgers, self._tasks)
         self.compacting = CompactedViewSwap(
             owner, ledgers, ids, self._garbage, save=self._save, check_usable=self._check_usable
         )
-        self._reader = TopicReader(self.chain, ledgers, self._give_up)
+        self._reader = TopicReader(self.chain, ledgers, self._skip_damaged)
         self.held_behind: Position | None = None  # kept for others than cursors: what comes behind this
         self._next_state_ledger: int | None = None
-        self._state = StateLog(
+        self._cursors: dict[str, Cursor] = {}
+        blobs: dict[str, bytes] = {}
+        self._state_log = StateLog(
             ledgers=ledgers,
             clock=clock,
             tasks=self._tasks,
@@ -92,11 +98,25 @@ class TopicLog(TopicState):
             ledger_id=opened.state_ledger,
             confirmed=opened.old_state_ledgers,
             cursors=self._cursors,
-            blobs=self._blobs,
+            blobs=blobs,
             replace=self._replace_state_ledger,
             retire=self._garbage.discard,
         )
-        self._tail = TopicAppender(
+        state = self._state = TopicState(
+            self.name,
+            self.chain,
+            self._state_log,
+            self._cursors,
+            blobs,
+            reader=self._reader,
+            check_owner=owner.check,
+            check_usable=self._check_usable,
+        )
+        self.create_cursor, self.create_cursors = state.create_cursor, state.create_cursors
+        self.delete_cursor = state.delete_cursor
+        self.state, self.save_state = state.state, state.save_state
+        self.save_state_nowait, self.flush_state = state.save_state_nowait, state.flush_state
+        self._appender = TopicAppender(
             self.chain,
             ledgers=ledgers,
             clock=clock,
@@ -140,24 +160,34 @@ class TopicLog(TopicState):
         topic = TopicLog(
             opened, ledgers=ledgers, metadata=metadata, ids=ids, clock=clock, settings=settings or TopicLogSettings()
         )
-        replayed = await opened.replay(ledgers, topic._cursor_of)
-        topic._cursors.update(replayed.cursors)
-        topic._blobs.update(replayed.blobs)
+        topic._state.restore(await opened.replay(ledgers, topic._state.cursor_of))
         if opened.data_ledger is None:
-            await topic._tail.stop(TopicTerminated(f"{name} is terminated"))
+            await topic._appender.stop(TopicTerminated(f"{name} is terminated"))
         else:
-            topic._start_tail(opened.data_ledger)
+            topic._start_appender(opened.data_ledger)
         if topic._garbage:
             topic._garbage.discard([])
         return topic
 
-    def _start_tail(self, ledger: int) -> None:
+    def _start_appender(self, ledger: int) -> None:
         try:
-            self._tail.start(ledger)
+            self._appender.start(ledger)
         except StorageError as error:
             log.warning("topic opened for reading only", extra={"topic": self.name, "reason": str(error)})
 
+    def _check_usable(self) -> None:
+        self._owner.check()
+        if self._is_closed:
+            raise StorageError(f"{self.name} is closed")
+
+    def _skip_damaged(self, p: Position) -> None:
+        self._state.skip_damaged(p)
+
     # facts
+
+    @property
+    def cursors(self) -> Mapping[str, Cursor]:
+        return self._state.cursors
 
     @property
     def settings(self) -> TopicLogSettings:
@@ -167,8 +197,8 @@ class TopicLog(TopicState):
     def settings(self, settings: TopicLogSettings) -> None:
         """Retention counts from the next `trim` on, sizes from the next append."""
         self._settings = settings
-        self._tail.set_ledger_bytes_max(settings.ledger_bytes_max)
-        self._state.flush_ms = settings.cursor_flush_ms
+        self._appender.set_ledger_bytes_max(settings.ledger_bytes_max)
+        self._state_log.flush_ms = settings.cursor_flush_ms
 
     @property
     def is_terminated(self) -> bool:
@@ -213,13 +243,13 @@ class TopicLog(TopicState):
 
     def append(self, payload: Payload, messages: int, sink: TopicSink, context: Any) -> None:
         """Queue one entry; the sink is told in append order once it is durable or has failed."""
-        self._tail.append(payload, messages, sink, context)
+        self._appender.append(payload, messages, sink, context)
 
     def append_run(
         self, payloads: Sequence[Payload], messages: Sequence[int], sink: TopicSink, contexts: Sequence[Any]
     ) -> None:
         """`append` of several at once: one behind the other, told in that order."""
-        self._tail.append_run(payloads, messages, sink, contexts)
+        self._appender.append_run(payloads, messages, sink, contexts)
 
     def read_cached(
         self, start: Position, entries_max: int, bytes_max: int, upto: Position
@@ -260,7 +290,7 @@ class TopicLog(TopicState):
         """
         self._check_usable()
         if not self.is_terminated:
-            await self._tail.stop(TopicTerminated(f"{self.name} is terminated"))
+            await self._appender.stop(TopicTerminated(f"{self.name} is terminated"))
             added = {} if properties is None else dict(properties())
             try:
                 await self._save(
@@ -269,20 +299,20 @@ class TopicLog(TopicState):
                     )
                 )
             except Error:
-                self._tail.resume()
+                self._appender.resume()
                 raise
         return self.last_position
 
     async def roll(self) -> None:
         """Go on in a new ledger, unless the open one is empty."""
-        await self._tail.roll()
+        await self._appender.roll()
 
     async def trim(self) -> int:
         """Drop the ledgers that every durable cursor has passed and retention allows to go; how many went."""
         self._check_usable()
         tail = self.chain.tail
         if tail is not None and tail.entries and not self.is_terminated:
-            if self._clock.now_ms() - self._tail.opened_at_ms >= self._settings.ledger_age_max_ms:
+            if self._clock.now_ms() - self._appender.opened_at_ms >= self._settings.ledger_age_max_ms:
                 await self.roll()
         async with self._trim_lock:
             return await self._drop_ledgers()
@@ -294,7 +324,7 @@ class TopicLog(TopicState):
         due = next_drop_ms(list(self.chain), slowest=self._slowest(), retention_ms=self._settings.retention_ms)
         tail = self.chain.tail
         if tail is not None and tail.entries and not self.is_terminated:
-            due = min(due, self._tail.opened_at_ms + self._settings.ledger_age_max_ms)
+            due = min(due, self._appender.opened_at_ms + self._settings.ledger_age_max_ms)
         return max(due - self._clock.now_ms(), 0.0) / 1000
 
     def _slowest(self) -> Position | None:
@@ -330,14 +360,14 @@ class TopicLog(TopicState):
             return
         self._is_closed = True
         try:
-            await self._tail.stop(StorageError("the topic is closed"))
+            await self._appender.stop(StorageError("the topic is closed"))
             if self._owner.fenced is None:
-                await self._state.close()
+                await self._state_log.close()
                 rows = self._owner.record.ledgers
                 if rows and rows[-1].entries is None and self.chain.entries:
                     await self._save()
         finally:
-            await self._state.close(flush=False)
+            await self._state_log.close(flush=False)
             await self._tasks.close()
 
     async def delete(self, tombstone: Mapping[str, str] | None = None) -> None:
@@ -347,8 +377,8 @@ class TopicLog(TopicState):
         """
         self._check_usable()
         self._is_closed = True
-        await self._tail.stop(StorageError(f"{self.name} is deleted"))
-        await self._state.close(flush=False)
+        await self._appender.stop(StorageError(f"{self.name} is deleted"))
+        await self._state_log.close(flush=False)
         await self._tasks.close()
 
         def deleted(record: TopicRecord) -> TopicRecord:
@@ -368,7 +398,7 @@ class TopicLog(TopicState):
                 CursorStats(cursor.name, cursor.durable, cursor.mark_delete, cursor.backlog_entries, cursor.state.holes)
                 for cursor in self._cursors.values()
             ),
-            state_ledgers=self._state.ledger_ids,
+            state_ledgers=self._state_log.ledger_ids,
             entries=self.chain.entries,
             messages=self.chain.messages,
             bytes=self.chain.bytes,
@@ -414,10 +444,10 @@ class TopicLog(TopicState):
         """Write the record as memory has it, with `change` on top."""
 
         def current(record: TopicRecord) -> TopicRecord:
-            state_ledgers = self._state.ledger_ids
+            state_ledgers = self._state_log.ledger_ids
             if self._next_state_ledger is not None:
                 state_ledgers = (*state_ledgers, self._next_state_ledger)
-            record = with_chain(record, self.chain, next_ledger=next_ledger or self._tail.announced)
+            record = with_chain(record, self.chain, next_ledger=next_ledger or self._appender.announced)
             record = replace(record, state_ledgers=state_ledgers, garbage=self._garbage.listed)
             return record if change is None else change(record)
 
@@ -425,4 +455,4 @@ class TopicLog(TopicState):
 
     def _lost(self, fenced: Fenced) -> None:
         """Somebody else owns the topic: confirm nothing any more."""
-        self._tail.abandon(fenced)
+        self._appender.abandon(fenced)

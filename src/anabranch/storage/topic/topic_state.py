@@ -1,12 +1,8 @@
-"""What a topic keeps beside its entries: cursors, and small named blobs. All of it is in the topic's state log.
-
-Knows nothing of appending and reading, only the chain that positions are found in.
-"""
+"""State of a topic besides its entries: cursors and small named blobs, all stored in the topic's state log."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from anabranch.model.errors import AlreadyExists, Error
@@ -15,33 +11,49 @@ from anabranch.storage.cursor.ack_state import AckState
 from anabranch.storage.cursor.cursor import Cursor
 from anabranch.storage.cursor.state_codec import BlobSaved, CursorDeleted, CursorSaved
 from anabranch.storage.cursor.state_log import StateLog
-from anabranch.storage.interface import StorageError
+from anabranch.storage.cursor.state_replay import Replay
 from anabranch.storage.ledger.ledger_chain import LedgerChain
-from anabranch.storage.topic.ownership import TopicOwnership
+from anabranch.storage.topic.topic_reader import TopicReader
 
 
-class TopicState(ABC):
-    """One half of `TopicLog`; its cursors live with the whole."""
+class TopicState:
+    """Implements `CursorHost` for the cursors of one topic."""
 
-    _state: StateLog
-    """Where it is written; made by who opens the topic."""
+    def __init__(
+        self,
+        name: str,
+        chain: LedgerChain,
+        state_log: StateLog,
+        cursors: dict[str, Cursor],
+        blobs: dict[str, bytes],
+        *,
+        reader: TopicReader,
+        check_owner: Callable[[], None],
+        check_usable: Callable[[], None],
+    ) -> None:
+        """`cursors` and `blobs` are shared with `state_log`, which writes them as a whole at times.
 
-    def __init__(self, name: str, chain: LedgerChain, owner: TopicOwnership) -> None:
-        self.name = name
+        `check_owner` raises Fenced when the topic has another owner; `check_usable` also when the topic is closed.
+        """
+        self._name = name
         self.chain = chain
-        self._owner = owner
-        self._cursors: dict[str, Cursor] = {}
-        self._blobs: dict[str, bytes] = {}
-        self._is_closed = False
-
-    @abstractmethod
-    async def messages_upto(self, p: Position) -> int: ...
+        self._state_log = state_log
+        self._cursors = cursors
+        self._blobs = blobs
+        self.messages_upto = reader.messages_upto
+        self._check_owner = check_owner
+        self._check_usable = check_usable
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
         return MappingProxyType(self._cursors)
 
-    def _cursor_of(self, saved: CursorSaved) -> Cursor:
+    def restore(self, replayed: Replay) -> None:
+        """Set the state that was read from the state ledgers when the topic was opened."""
+        self._cursors.update(replayed.cursors)
+        self._blobs.update(replayed.blobs)
+
+    def cursor_of(self, saved: CursorSaved) -> Cursor:
         state = AckState(self.chain)
         state.restore(saved.acks)
         return Cursor(self, saved.name, state, saved.properties, consumed_messages=saved.consumed_messages)
@@ -52,73 +64,68 @@ class TopicState(ABC):
         """A cursor whose first entry is `next_to_read` (EARLIEST and LATEST too); durable when this returns."""
         self._check_usable()
         if name in self._cursors:
-            raise AlreadyExists(f"cursor {name} exists on {self.name}")
+            raise AlreadyExists(f"cursor {name} exists on {self._name}")
         cursor = Cursor(self, name, AckState(self.chain), properties, durable=durable)
         cursor.seek(next_to_read)
         self._cursors[name] = cursor
         if durable:
             cursor.forget_changes()
-            self._state.add(cursor.saved())
+            self._state_log.add(cursor.saved())
             try:
-                await self._state.flush()
+                await self._state_log.flush()
             except Error:
                 self._cursors.pop(name, None)
-                self._state.add(CursorDeleted(name))
+                self._state_log.add(CursorDeleted(name))
                 raise
         return cursor
 
     async def create_cursors(self, starts: Mapping[str, Position]) -> None:
-        """Durable cursors, all with one write; those that exist stay where they are. Durable when this returns."""
+        """Create durable cursors with one write; existing ones keep their position. Durable when this returns."""
         self._check_usable()
         made = [name for name in starts if name not in self._cursors]
         for name in made:
             cursor = self._cursors[name] = Cursor(self, name, AckState(self.chain), {})
             cursor.seek(starts[name])
             cursor.forget_changes()
-            self._state.add(cursor.saved())
+            self._state_log.add(cursor.saved())
         try:
-            await self._state.flush()
+            await self._state_log.flush()
         except Error:
             for name in made:
                 self._cursors.pop(name, None)
-                self._state.add(CursorDeleted(name))
+                self._state_log.add(CursorDeleted(name))
             raise
 
     async def delete_cursor(self, name: str) -> None:
-        """Gone for good when this returns; absent is fine."""
+        """The deletion is durable when this returns. An unknown name is no error."""
         cursor = self._cursors.pop(name, None)
         if cursor is not None and cursor.durable:
-            self._state.add(CursorDeleted(name))
-            await self._state.flush()
+            self._state_log.add(CursorDeleted(name))
+            await self._state_log.flush()
 
     def cursor_changed(self, cursor: Cursor) -> None:
-        self._state.cursor_changed(cursor)
+        self._state_log.cursor_changed(cursor)
 
     async def flush_state(self) -> None:
-        self._owner.check()
-        await self._state.flush()
+        self._check_owner()
+        await self._state_log.flush()
 
     def state(self, key: str) -> bytes | None:
         return self._blobs.get(key)
 
     def save_state_nowait(self, key: str, value: bytes) -> None:
-        """Written with the next flush of the topic's state."""
+        """Set a blob; it is written with the next flush of the topic's state."""
         self._blobs[key] = value
-        self._state.add(BlobSaved(key, value))
+        self._state_log.add(BlobSaved(key, value))
 
     async def save_state(self, key: str, value: bytes) -> None:
-        """Durable when it returns."""
+        """Set a blob; durable when this returns."""
         self._check_usable()
         self.save_state_nowait(key, value)
-        await self._state.flush()
+        await self._state_log.flush()
 
-    def _give_up(self, p: Position) -> None:
-        """A damaged entry reaches nobody: it must not hold a cursor, and so its ledger, back for ever."""
+    def skip_damaged(self, p: Position) -> None:
+        """Acknowledge a damaged entry on all cursors; otherwise it would hold back their mark-delete for ever."""
         for cursor in self._cursors.values():
             if not cursor.is_acked(p):
                 cursor.ack(p, 0)
-
-    def _check_usable(self) -> None:
-        self._owner.check()
-        if self._is_closed:
-            raise StorageError(f"{self.name} is closed")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from anabranch.runtime.tasks import TaskOwner
-from anabranch.storage.topic.ledger_garbage import TopicGarbage
+from anabranch.storage.topic.ledger_garbage import LedgerGarbage
 from tests.support.in_memory.topic_log import publish_time_of
 from tests.support.models.memory_ledger_store import MemoryLedgerStore
 
@@ -26,7 +26,7 @@ class SlowToDelete(MemoryLedgerStore):
 
 async def test_listed_until_the_file_is_gone() -> None:
     ledgers, tasks = SlowToDelete(), TaskOwner("garbage")
-    garbage = TopicGarbage([3], ledgers, tasks)
+    garbage = LedgerGarbage([3], ledgers, tasks)
     garbage.discard([4])
     await asyncio.sleep(0)
     assert ledgers.asked == [3] and list(garbage.listed) == [3, 4]
@@ -40,7 +40,7 @@ async def test_listed_until_the_file_is_gone() -> None:
 
 async def test_deleted_by_two_at_once_or_needed_after_all() -> None:
     ledgers, tasks = SlowToDelete(), TaskOwner("garbage")
-    garbage = TopicGarbage([3, 4], ledgers, tasks)
+    garbage = LedgerGarbage([3, 4], ledgers, tasks)
     ledgers.may_go.set()
     await asyncio.gather(garbage.delete(), garbage.delete())
     assert list(garbage.listed) == []
