@@ -22,7 +22,6 @@ from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.name_generator import NameGenerator
 from anabranch.broker.placement import EverythingHere, Placement
 from anabranch.broker.schemas.registry import SchemaRegistry
-from anabranch.broker.segment_host.host import GROUP
 from anabranch.broker.services import Services
 from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.broker.wire.server import BrokerServer
@@ -145,7 +144,7 @@ class Node:
         if settings.scalable_topics.enabled:
             scalable_records = StoredScalableRecords(metadata, record_memo)
             segments = await open_segments(stores, topics, segment_logs, scalable_records, here, peers, stack)
-            admin.more_errands[GROUP] = segments
+            admin.peer_calls.add(segments)
         controllers = self._controllers(metadata, scalable_admin, here, segments, record_memo)
         # A name that no earlier start of any broker has used.
         names = NameGenerator(f"anabranch-{settings.storage.broker_id}-{clock.now_ms():x}")

@@ -8,11 +8,10 @@ import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from anabranch.broker.admin.service import BrokerAdmin
 from anabranch.broker.wire.connection import CommandSet
 from anabranch.node.node import Node
 from anabranch.node.settings.node import NetworkSettings, NodeSettings
@@ -25,7 +24,7 @@ from anabranch.rest.settings import HttpSettings
 from anabranch.security.authorization import Action
 from anabranch.security.permissions import COMMAND_NEEDS, Covered, Scope
 from anabranch.storage.settings import StorageSettings
-from tests.integration.rest.test_server import TopicsInMemory
+from tests.integration.rest.test_server import InMemoryAdmin
 from tests.support.in_memory.credentials import token_of, write_secret
 from tests.support.traffic.raw_client import RawClient, command
 
@@ -148,7 +147,7 @@ async def test_covered_commands_do_nothing_without_their_producer_or_consumer(tm
 
 
 def routes() -> list[Route]:
-    return list(make_router(cast(BrokerAdmin, TopicsInMemory()), "1").routes)
+    return list(make_router(InMemoryAdmin(), "1").routes)
 
 
 def test_every_route_has_a_need() -> None:

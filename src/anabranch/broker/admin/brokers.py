@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.catalog import bundles
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
 from anabranch.broker.peers import BrokerFacts
@@ -17,6 +16,7 @@ from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.broker.stats.topic_stats import topic_stats
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import AnyTopic
+from anabranch.interbroker.peer_calls import Method, peer_call, peer_call_of
 from anabranch.model.errors import Error, NotAllowed, NotFound, NotReady
 
 ALL_SLOTS = 256  # what a broker alone serves
@@ -25,8 +25,6 @@ _OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": Tr
 
 class BrokersAdmin:
     """Implements `rest.brokers_face.BrokersFace`."""
-
-    ERRANDS = frozenset({"owned_here", "drain_me", "resume_me"})
 
     def __init__(
         self,
@@ -40,7 +38,6 @@ class BrokersAdmin:
         """`metadata_url` must not hold credentials."""
         self._services = services
         self._version, self._started_ms = version, started_ms
-        self.reach = OwnerRouting(services, "brokers", self, self.ERRANDS)
         self._configuration = dict(configuration or {})
         self._metadata_url = metadata_url
 
@@ -67,7 +64,7 @@ class BrokersAdmin:
             )
         ]
 
-    async def _one(self, cluster: str, broker: str) -> BrokerFacts:
+    async def _find(self, cluster: str, broker: str) -> BrokerFacts:
         """By host and HTTP port, or by its id."""
         for one in await self._facts(cluster):
             if broker in (one.id, one.address.broker_id):
@@ -85,18 +82,19 @@ class BrokersAdmin:
 
     async def drain(self, cluster: str, broker: str) -> None:
         """Everything it serves goes to the others, and it gets nothing any more; done when this returns."""
-        await self._at(await self._one(cluster, broker), "drain_me")
+        await self._call(await self._find(cluster, broker), self.drain_here)
 
     async def resume(self, cluster: str, broker: str) -> None:
-        await self._at(await self._one(cluster, broker), "resume_me")
+        await self._call(await self._find(cluster, broker), self.resume_here)
 
-    async def _at(self, broker: BrokerFacts, call: str) -> Any:
+    async def _call(self, broker: BrokerFacts, method: Method) -> Any:
         peers = self._services().peers
         if peers is None or broker.id == peers.me:
-            return await self.reach.do(call, {})
-        return await peers.call(broker.id, f"brokers.{call}", {})
+            return await method()
+        return await peers.call(broker.id, peer_call_of(method).name, {})
 
-    async def drain_me(self) -> None:
+    @peer_call("brokers.drain_me")
+    async def drain_here(self) -> None:
         peers = self._services().peers
         others = [] if peers is None else [one for one in await peers.facts() if one.id != peers.me]
         if peers is None or all(one.is_draining for one in others):
@@ -104,16 +102,18 @@ class BrokersAdmin:
         if not await peers.drain():
             raise NotReady("not everything is given away yet; the broker goes on with it")
 
-    async def resume_me(self) -> None:
+    @peer_call("brokers.resume_me")
+    async def resume_here(self) -> None:
         peers = self._services().peers
         if peers is not None:
             await peers.resume()
 
     async def owned(self, cluster: str, broker: str) -> dict[str, Any]:
         """Bundles with loaded topics, as `tenant/namespace/range`."""
-        found: dict[str, Any] = await self._at(await self._one(cluster, broker), "owned_here")
+        found: dict[str, Any] = await self._call(await self._find(cluster, broker), self.owned_here)
         return found
 
+    @peer_call("brokers.owned_here")
     async def owned_here(self) -> dict[str, Any]:
         loaded = await self._bundles()
         return {name: dict(_OWNED) for name in sorted({bundle for bundle, _ in loaded})}

@@ -17,6 +17,7 @@ from anabranch.broker.catalog.policy_fields import shown_record
 from anabranch.broker.errors import ConsumerBusy, TopicNotFound
 from anabranch.broker.services import Services
 from anabranch.broker.topic.topic import Topic
+from anabranch.interbroker.peer_calls import peer_call
 from anabranch.model.errors import BadRequest, Error, NotAllowed, NotFound
 from anabranch.model.names import TopicName
 from anabranch.model.position import LATEST
@@ -33,11 +34,9 @@ class ForeignCluster(Error):
 class NamespaceAdmin:
     """Implements `rest.namespace_face.NamespaceFace`. All topics of a namespace: each broker does its own."""
 
-    ERRANDS = frozenset({"unload_mine", "clear_topic", "is_subscription_used", "unsubscribe_topic"})
-
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
-        self.reach = OwnerRouting(services, "policies", self, self.ERRANDS)
+        self._routing = OwnerRouting(services)
 
     # -- clusters
 
@@ -121,7 +120,7 @@ class NamespaceAdmin:
         await self._inside(namespace, bundle)
         if destination:
             await self._move(namespace, bundle, destination)
-        await self.reach.everywhere("unload_mine", {"namespace": namespace, "bundle": bundle}, absent_ok=True)
+        await self._routing.call_all(self.unload_here, absent_ok=True, namespace=namespace, bundle=bundle)
 
     async def _move(self, namespace: str, bundle: str | None, destination: str) -> None:
         services = self._services()
@@ -140,7 +139,8 @@ class NamespaceAdmin:
         span = bundles.parse_range(bundle, bundles.boundaries_of(await self.record(namespace)))
         await services.peers.move(span, wanted.id)
 
-    async def unload_mine(self, namespace: str, bundle: str | None) -> None:
+    @peer_call("policies.unload_mine")
+    async def unload_here(self, namespace: str, bundle: str | None) -> None:
         """What this broker serves."""
         inside, topics, here = await self._inside(namespace, bundle), self._services().topics, self._services().address
         await asyncio.gather(*(topics.close(topic.name, here) for topic in topics if inside(topic.name)))
@@ -163,9 +163,12 @@ class NamespaceAdmin:
 
     async def clear_backlog(self, namespace: str, bundle: str | None, subscription: str | None) -> None:
         """Subscriptions (or the one named, where it exists) go to the end."""
-        await self.reach.each(await self._persistent(namespace, bundle), "clear_topic", subscription=subscription)
+        await self._routing.call_each(
+            await self._persistent(namespace, bundle), self.clear_topic_backlog, subscription=subscription
+        )
 
-    async def clear_topic(self, topic: str, subscription: str | None) -> None:
+    @peer_call("policies.clear_topic")
+    async def clear_topic_backlog(self, topic: str, subscription: str | None) -> None:
         found = await self._topic(topic)
         if found is None:
             return
@@ -176,15 +179,17 @@ class NamespaceAdmin:
     async def unsubscribe(self, namespace: str, bundle: str | None, subscription: str) -> None:
         """No topic loses it while another one has consumers on it."""
         names = await self._persistent(namespace, bundle)
-        if any(await self.reach.each(names, "is_subscription_used", subscription=subscription)):
+        if any(await self._routing.call_each(names, self.has_consumers, subscription=subscription)):
             raise ConsumerBusy("Subscription has active connected consumers")
-        await self.reach.each(names, "unsubscribe_topic", subscription=subscription)
+        await self._routing.call_each(names, self.unsubscribe_topic, subscription=subscription)
 
-    async def is_subscription_used(self, topic: str, subscription: str) -> bool:
+    @peer_call("policies.is_subscription_used")
+    async def has_consumers(self, topic: str, subscription: str) -> bool:
         found = await self._topic(topic)
         known = None if found is None else found.subscriptions.get(subscription)
         return known is not None and bool(known.consumers)
 
+    @peer_call("policies.unsubscribe_topic")
     async def unsubscribe_topic(self, topic: str, subscription: str) -> None:
         """Where it exists."""
         found = await self._topic(topic)

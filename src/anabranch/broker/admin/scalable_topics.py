@@ -1,16 +1,16 @@
-"""Scalable topics for administrators: implements `rest.scalable_face.ScalableFace`. From any broker, by the leader.
+"""Scalable topics for administrators. Any broker can be called; the broker that leads the topic does the work.
 
-Names come in full. What needs the leader is an errand to the broker that has the topic's name; the `…_here` calls are
-what the leader does. Everything may be asked again: operations have ids, and what is so stays so.
+Topics are named in full (`topic://tenant/namespace/topic`). Methods marked with `@peer_call` run where the topic is
+led: `TopicControllers.lead` decides that, and OwnerRouting finds the broker. Every call is safe to repeat, because
+operations have ids and the other calls set a state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from anabranch.broker.admin.owner_routing import OwnerRouting
-from anabranch.broker.admin.scalable_positions import positions_of
 from anabranch.broker.errors import SubscriptionNotFound, TopicNotFound
 from anabranch.broker.peers import PeerCallRefused
 from anabranch.broker.placement import Address, ServedElsewhere
@@ -23,68 +23,60 @@ from anabranch.controller.interface import (
     record_json,
     topic_exists,
 )
-from anabranch.controller.segment_host import SegmentStats
+from anabranch.controller.segment_host import CursorStats, SegmentStats
+from anabranch.interbroker.peer_calls import peer_call
 from anabranch.model.errors import BadRequest, Busy, NotAllowed
 from anabranch.model.names import Domain, TopicName, check_subscription_name
-from anabranch.model.segment import backing_topic
+from anabranch.model.position import EARLIEST, Position
+from anabranch.model.segment import Segment, backing_topic
 
 T = TypeVar("T")
 
 
 class ScalableAdmin:
-    ERRANDS = frozenset(
-        {
-            "create_here",
-            "delete_here",
-            "wake_here",
-            "split_here",
-            "merge_here",
-            "subscribe_here",
-            "unsubscribe_here",
-            "move_here",
-            "state_here",
-        }
-    )
-
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
-        self.reach = OwnerRouting(services, "scalable", self, self.ERRANDS)
+        self._routing = OwnerRouting(services)
 
     def _topics(self) -> ScalableTopics:
         found = self._services().scalable
         if found is None:
-            raise NotAllowed("there are no scalable topics on this broker")
+            raise NotAllowed("scalable topics are switched off on this broker")
         return found
 
-    # -- from any broker
+    # -- on any broker
 
     async def names(self, namespace: str, properties: Mapping[str, str]) -> list[str]:
+        """Full names, sorted, of the topics that have all these properties; NotFound for an unknown namespace."""
         await self._services().catalog.policies(namespace)
         return await self._topics().names(namespace, properties)
 
     async def create(self, topic: str, segments: int, properties: Mapping[str, str]) -> None:
         name = scalable_name(topic)
         try:
-            await self.reach.call_owner(name, "create_here", segments=segments, properties=dict(properties))
+            await self._routing.call_owner(name, self.create_at_leader, segments=segments, properties=dict(properties))
         except PeerCallRefused as error:
             raise topic_exists(error) or error from error
 
     async def delete(self, topic: str, force: bool) -> None:
-        await self.reach.call_owner(scalable_name(topic), "delete_here", force=force)
+        """Busy while producers or consumers are attached, unless `force`."""
+        await self._routing.call_owner(scalable_name(topic), self.delete_at_leader, force=force)
 
     async def wake(self, topic: str) -> None:
-        await self.reach.call_owner(scalable_name(topic), "wake_here")
+        await self._routing.call_owner(scalable_name(topic), self.wake_at_leader)
 
     async def metadata(self, topic: str) -> dict[str, Any]:
+        """The stored record (names of PIP-468) with Java's derived flags: sealed, active, root, leaf, legacy."""
         found = record_json(await self._topics().record(scalable_name(topic)))
         return {**found, "segments": {key: {**one, **_derived(one)} for key, one in found["segments"].items()}}
 
     async def split(
         self, topic: str, segment_id: int, ways: int, points: Sequence[int] | None, operation_id: str | None
     ) -> dict[str, Any]:
-        found: dict[str, Any] = await self.reach.call_owner(
+        """`{"operation": id, "epoch": n}` once it is done. `points`: where the 2nd, 3rd … child begin."""
+        found: dict[str, Any] = await self._routing.call_owner(
             scalable_name(topic),
-            "split_here",
+            self.split_at_leader,
             segment_id=segment_id,
             ways=ways,
             points=None if points is None else list(points),
@@ -93,30 +85,40 @@ class ScalableAdmin:
         return found
 
     async def merge(self, topic: str, segment_ids: Sequence[int], operation_id: str | None) -> dict[str, Any]:
-        found: dict[str, Any] = await self.reach.call_owner(
+        """As `split`. The segments are neighbours, in any order."""
+        found: dict[str, Any] = await self._routing.call_owner(
             scalable_name(topic),
-            "merge_here",
+            self.merge_at_leader,
             segment_ids=list(segment_ids),
             operation_id=operation_id or self._topics().new_id(),
         )
         return found
 
     async def create_subscription(self, topic: str, name: str, kind: str, start: str) -> None:
+        """`kind` is STREAM, QUEUE or CHECKPOINT, `start` earliest or latest; AlreadyExists if it has another kind."""
         check_subscription_name(name)
-        await self.reach.call_owner(scalable_name(topic), "subscribe_here", name=name, kind=kind, start=start)
+        await self._routing.call_owner(
+            scalable_name(topic), self.create_subscription_at_leader, name=name, kind=kind, start=start
+        )
 
     async def delete_subscription(self, topic: str, name: str, force: bool) -> None:
-        await self.reach.call_owner(scalable_name(topic), "unsubscribe_here", name=name, force=force)
+        await self._routing.call_owner(scalable_name(topic), self.delete_subscription_at_leader, name=name, force=force)
 
     async def seek(self, topic: str, name: str, publish_ms: int) -> None:
-        await self.reach.call_owner(scalable_name(topic), "move_here", name=name, publish_ms=publish_ms)
+        await self._routing.call_owner(scalable_name(topic), self.seek_at_leader, name=name, publish_ms=publish_ms)
 
     async def clear_backlog(self, topic: str, name: str) -> None:
-        await self.reach.call_owner(scalable_name(topic), "move_here", name=name, publish_ms=None)
+        await self._routing.call_owner(scalable_name(topic), self.seek_at_leader, name=name, publish_ms=None)
 
     async def stats(self, topic: str) -> dict[str, Any]:
+        """Pulsar's `epoch, totalSegments, activeSegments, sealedSegments, segments{id: {name, state}},
+        subscriptions{name: {consumerCount}}`, and in addition: per segment `hashRange, broker, parentIds, childIds,
+        createdAtMs, sealedAtMs, rates{in|out: {msg|bytes: {10|60: per second}}}, messages, bytes, backlog{subscription:
+        messages}, consumers, producers`; per subscription `type, msgBacklog, segments{id: …}` (as in `subscription`);
+        `controller`, `leaderTerm`, `incarnation`, `operation` (None, or `id, kind, phase, parents, children,
+        startedAtMs, reason`), `lastOperation`, `properties`."""
         name = scalable_name(topic)
-        state: dict[str, Any] = await self.reach.call_owner(name, "state_here")
+        state: dict[str, Any] = await self._routing.call_owner(name, self.state_at_leader)
         record = await self._topics().record(name)
         placement = self._services().placement
         figures = await self._topics().figures(name, record)
@@ -169,8 +171,10 @@ class ScalableAdmin:
         }
 
     async def subscription(self, topic: str, name: str) -> dict[str, Any]:
+        """`type, start, state, generation, sessions[{name, connected, graceEndsAtMs, segments}], drained[ids],
+        backlog{segment id: messages}, msgBacklog, segments{id: {position, backlog, drained, consumer, consumers}}`."""
         scalable = scalable_name(topic)
-        state: dict[str, Any] = await self.reach.call_owner(scalable, "state_here")
+        state: dict[str, Any] = await self._routing.call_owner(scalable, self.state_at_leader)
         found = state["subscriptions"].get(name)
         if found is None:
             raise SubscriptionNotFound(f"no subscription {name} on {topic}")
@@ -189,18 +193,20 @@ class ScalableAdmin:
             "segments": positions_of(record.segments, figures, name, found),
         }
 
-    # -- at the leader
+    # -- on the broker that leads the topic
 
-    async def create_here(self, topic: str, segments: int, properties: Mapping[str, str]) -> None:
-        await self._here(topic, lambda name: self._topics().create(name, segments, properties))
+    @peer_call("scalable.create_here")
+    async def create_at_leader(self, topic: str, segments: int, properties: Mapping[str, str]) -> None:
+        await self._led(topic, lambda name: self._topics().create(name, segments, properties))
 
-    async def delete_here(self, topic: str, force: bool) -> None:
+    @peer_call("scalable.delete_here")
+    async def delete_at_leader(self, topic: str, force: bool) -> None:
         if not force:
             await self._check_unused(scalable_name(topic), None)
-        await self._here(topic, lambda name: self._topics().delete(name))
+        await self._led(topic, lambda name: self._topics().delete(name))
 
     async def _check_unused(self, topic: TopicName, subscription: str | None) -> None:
-        """Raises Busy while somebody is attached: to the subscription, or (None) to the topic at all."""
+        """Raises Busy while clients are attached to the subscription, or (None) to the topic."""
         figures = (await self._topics().figures(topic, await self._topics().record(topic))).values()
         if subscription is None:
             producers = sum(one.producers for one in figures)
@@ -212,43 +218,51 @@ class ScalableAdmin:
             what = topic if subscription is None else f"subscription {subscription} of {topic}"
             raise Busy(f"{what} is used by {producers} producers and {consumers} consumers (force deletes it anyway)")
 
-    async def wake_here(self, topic: str) -> None:
-        await self._here(topic, lambda name: self._topics().wake(name))
+    @peer_call("scalable.wake_here")
+    async def wake_at_leader(self, topic: str) -> None:
+        await self._led(topic, lambda name: self._topics().wake(name))
 
-    async def split_here(
+    @peer_call("scalable.split_here")
+    async def split_at_leader(
         self, topic: str, segment_id: int, ways: int, points: Sequence[int] | None, operation_id: str
     ) -> dict[str, Any]:
         cuts = None if points is None else tuple(points)
-        epoch = await self._here(
+        epoch = await self._led(
             topic,
             lambda name: self._topics().split(name, segment_id, ways=ways, points=cuts, operation_id=operation_id),
         )
         return {"operation": operation_id, "epoch": epoch}
 
-    async def merge_here(self, topic: str, segment_ids: Sequence[int], operation_id: str) -> dict[str, Any]:
+    @peer_call("scalable.merge_here")
+    async def merge_at_leader(self, topic: str, segment_ids: Sequence[int], operation_id: str) -> dict[str, Any]:
         ids = tuple(segment_ids)
-        epoch = await self._here(topic, lambda name: self._topics().merge(name, ids, operation_id=operation_id))
+        epoch = await self._led(topic, lambda name: self._topics().merge(name, ids, operation_id=operation_id))
         return {"operation": operation_id, "epoch": epoch}
 
-    async def subscribe_here(self, topic: str, name: str, kind: str, start: str) -> None:
+    @peer_call("scalable.subscribe_here")
+    async def create_subscription_at_leader(self, topic: str, name: str, kind: str, start: str) -> None:
         try:
             wanted, begin = SubscriptionKind(kind.upper()), Start(start.lower())
         except ValueError as error:
             raise BadRequest(f"a subscription is STREAM, QUEUE or CHECKPOINT, earliest or latest: {error}") from error
-        await self._here(topic, lambda found: self._topics().subscribe(found, name, wanted, begin))
+        await self._led(topic, lambda found: self._topics().subscribe(found, name, wanted, begin))
 
-    async def unsubscribe_here(self, topic: str, name: str, force: bool) -> None:
+    @peer_call("scalable.unsubscribe_here")
+    async def delete_subscription_at_leader(self, topic: str, name: str, force: bool) -> None:
         if not force:
             await self._check_unused(scalable_name(topic), name)
-        await self._here(topic, lambda found: self._topics().unsubscribe(found, name))
+        await self._led(topic, lambda found: self._topics().unsubscribe(found, name))
 
-    async def move_here(self, topic: str, name: str, publish_ms: int | None) -> None:
-        await self._here(topic, lambda found: self._topics().move(found, name, publish_ms))
+    @peer_call("scalable.move_here")
+    async def seek_at_leader(self, topic: str, name: str, publish_ms: int | None) -> None:
+        await self._led(topic, lambda found: self._topics().move(found, name, publish_ms))
 
-    async def state_here(self, topic: str) -> dict[str, Any]:
-        return await self._here(topic, lambda name: self._topics().state(name))
+    @peer_call("scalable.state_here")
+    async def state_at_leader(self, topic: str) -> dict[str, Any]:
+        return await self._led(topic, lambda name: self._topics().state(name))
 
-    async def _here(self, topic: str, work: Callable[[TopicName], Awaitable[T]]) -> T:
+    async def _led(self, topic: str, work: Callable[[TopicName], Awaitable[T]]) -> T:
+        """LedElsewhere, as the controller says it, becomes ServedElsewhere, which OwnerRouting follows."""
         name = scalable_name(topic)
         try:
             return await work(name)
@@ -258,7 +272,7 @@ class ScalableAdmin:
 
 
 def _derived(segment: Mapping[str, Any]) -> dict[str, bool]:
-    """What Pulsar's answers say beside the stored fields."""
+    """Fields that Pulsar's answers have in addition to the stored ones."""
     is_active = segment["state"] == "ACTIVE"
     return {
         "active": is_active,
@@ -270,7 +284,7 @@ def _derived(segment: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def scalable_name(topic: str) -> TopicName:
-    """`topic://…`, also for the `persistent://` spelling of it."""
+    """The `topic://` name; also for a name that is given as `persistent://`."""
     name = TopicName.parse(topic)
     if name.domain is Domain.NON_PERSISTENT:
         raise TopicNotFound(f"{name} is not a scalable topic")
@@ -278,13 +292,13 @@ def scalable_name(topic: str) -> TopicName:
 
 
 def backlog_of(figures: Mapping[int, SegmentStats], subscription: str) -> dict[str, int]:
-    """Messages by segment id."""
+    """Unacknowledged messages of a subscription, by segment id."""
     found = {one: stats.subscriptions.get(subscription) for one, stats in figures.items()}
     return {str(one): facts.backlog for one, facts in found.items() if facts is not None}
 
 
 def segment_figures(stats: SegmentStats | None) -> dict[str, Any]:
-    """How a segment is used, under the names that the face promises; empty when its owner did not say."""
+    """Rates and counts of a segment as in `ScalableAdmin.stats`; empty when its owner did not answer."""
     if stats is None:
         return {}
     windows = {"10": stats.rates_10s, "60": stats.rates_60s}
@@ -305,3 +319,43 @@ def segment_figures(stats: SegmentStats | None) -> dict[str, Any]:
         "consumers": sum(one.consumers for one in stats.subscriptions.values()),
         "producers": stats.producers,
     }
+
+
+def positions_of(
+    segments: Mapping[int, Segment], figures: Mapping[int, SegmentStats], name: str, facts: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Progress of a subscription by segment id: `position` (last consumed entry, or None), `backlog` in messages (None
+    if the owner did not answer), `drained`, `consumer` (the assigned one, of an ordered subscription) and `consumers`
+    (how many are attached). Cursor positions come from the segments' owners, `facts` from the topic's leader."""
+    holders = _holders(facts.get("consumers", {}))
+    drained, reached = set(facts.get("drained", ())), facts.get("positions", {})
+    found: dict[str, dict[str, Any]] = {}
+    for one, segment in sorted(segments.items()):
+        stats = figures.get(one)
+        cursor = None if stats is None else stats.subscriptions.get(name)
+        is_through = one in drained or (not segment.is_active and cursor is not None and cursor.backlog == 0)
+        found[str(one)] = {
+            "position": reached.get(str(one)) or _text(cursor),
+            "backlog": 0 if is_through else None if cursor is None else cursor.backlog,
+            "drained": is_through,
+            "consumer": holders.get(one),
+            "consumers": 0 if cursor is None else cursor.consumers,
+        }
+    return found
+
+
+def _holders(consumers: Mapping[str, Mapping[str, Any]]) -> dict[int, str]:
+    return {one: name for name, facts in consumers.items() for one in _ids(facts.get("segments", ()))}
+
+
+def _ids(ids: Iterable[Any]) -> list[int]:
+    return [int(one) for one in ids]
+
+
+def _text(cursor: CursorStats | None) -> str | None:
+    return None if cursor is None or cursor.position in (None, EARLIEST) else position_text(cursor.position)
+
+
+def position_text(position: Position) -> str:
+    """The format of Pulsar's stats."""
+    return f"{position.ledger}:{position.entry}"

@@ -10,6 +10,7 @@ from anabranch.broker.admin.owner_routing import OwnerRouting
 from anabranch.broker.admin.topic_maintenance import TopicShelf, subscription_of
 from anabranch.broker.errors import NothingToDo, NotOfThisKind, TopicNotFound
 from anabranch.broker.services import Services
+from anabranch.interbroker.peer_calls import peer_call
 from anabranch.model.errors import AlreadyExists, BadRequest, NotAllowed
 from anabranch.model.names import TopicName, check_subscription_name
 from anabranch.model.position import EARLIEST, LATEST, Position
@@ -21,31 +22,28 @@ SCAN_STEP = 1_000
 class SubscriptionAdmin:
     """Implements `rest.topic_face.CursorFace`. A parent's calls are made for each partition by the broker it is at."""
 
-    ERRANDS = frozenset(
-        {"names", "check", "make", "durable", "delete", "properties", "set_properties", "skip_all", "reset_to_time"}
-        | {"expire"}
-    )
-
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
         self._shelf = TopicShelf(services)
-        self.reach = OwnerRouting(services, "cursors", self, self.ERRANDS, once=frozenset({"make", "delete"}))
+        self._routing = OwnerRouting(services)
 
     async def _parts(self, topic: str, name: str) -> list[TopicName]:
         """The partitions of a parent, each of which must have the subscription: nothing is done by halves."""
         parts = await self._shelf.parts(topic)
-        await self.reach.each(parts, "check", name=name)
+        await self._routing.call_each(parts, self.check, name=name)
         return parts
 
+    @peer_call("cursors.check")
     async def check(self, topic: str, name: str) -> None:
         """Raises SubscriptionNotFound."""
         await self._shelf.subscription(topic, name)
 
     # -- there or not
 
+    @peer_call("cursors.names")
     async def names(self, topic: str) -> list[str]:
         if parts := await self._shelf.parts(topic):
-            return sorted({known for some in await self.reach.each(parts, "names") for known in some})
+            return sorted({known for some in await self._routing.call_each(parts, self.names) for known in some})
         name = TopicName.parse(topic)
         if not name.is_persistent:
             return sorted((await self._services().topics.get(name, create=False)).subscriptions)
@@ -57,13 +55,18 @@ class SubscriptionAdmin:
         await self._ready(topic)
         place, said = [position.ledger, position.entry], dict(properties)
         if parts := await self._shelf.parts(topic):
-            made = await self.reach.each(parts, "make", name=name, position=place, properties=said)
+            made = await self._routing.call_each(
+                parts, self.create_on_topic, name=name, position=place, properties=said
+            )
         else:
-            made = [await self.make(topic, name, place, said)]
+            made = [await self.create_on_topic(topic, name, place, said)]
         if not any(made):
             raise AlreadyExists("Subscription already exists for topic")
 
-    async def make(self, topic: str, name: str, position: Sequence[int], properties: Mapping[str, str]) -> bool:
+    @peer_call("cursors.make", idempotent=False)
+    async def create_on_topic(
+        self, topic: str, name: str, position: Sequence[int], properties: Mapping[str, str]
+    ) -> bool:
         """False: it is there."""
         one = await self._shelf.one(topic)
         if name in one.subscriptions:
@@ -71,7 +74,8 @@ class SubscriptionAdmin:
         await one.create_subscription(name, one.resolve(Position(*position)), properties)
         return True
 
-    async def durable(self, topic: str) -> dict[str, dict[str, str]]:
+    @peer_call("cursors.durable")
+    async def durable_subscriptions(self, topic: str) -> dict[str, dict[str, str]]:
         """Durable subscriptions of one topic, with their properties."""
         one = await self._shelf.one(topic)
         return {sub.name: dict(sub.cursor.properties) for sub in one.subscriptions.values() if sub.is_durable}
@@ -88,9 +92,10 @@ class SubscriptionAdmin:
         except TopicNotFound as error:
             raise NotAllowed(f"Topic {parsed} not found, and it may not be created") from error
 
+    @peer_call("cursors.delete", idempotent=False)
     async def delete(self, topic: str, name: str, force: bool) -> None:
         if await self._shelf.parts(topic) and TopicName.parse(topic).is_persistent:
-            await self.reach.each(await self._parts(topic, name), "delete", name=name, force=force)
+            await self._routing.call_each(await self._parts(topic, name), self.delete, name=name, force=force)
             return
         parsed = TopicName.parse(topic)
         if not parsed.is_persistent:
@@ -101,16 +106,18 @@ class SubscriptionAdmin:
 
     # -- properties
 
+    @peer_call("cursors.properties")
     async def properties(self, topic: str, name: str) -> dict[str, str]:
         if parts := await self._parts(topic, name):
-            found: dict[str, str] = (await self.reach.each(parts[:1], "properties", name=name))[0]
+            found: dict[str, str] = (await self._routing.call_each(parts[:1], self.properties, name=name))[0]
             return found
         _, one = await self._shelf.subscription(topic, name)
         return dict(one.cursor.properties)
 
+    @peer_call("cursors.set_properties")
     async def set_properties(self, topic: str, name: str, properties: Mapping[str, str]) -> None:
         if parts := await self._parts(topic, name):
-            await self.reach.each(parts, "set_properties", name=name, properties=dict(properties))
+            await self._routing.call_each(parts, self.set_properties, name=name, properties=dict(properties))
             return
         _, one = await self._shelf.subscription(topic, name)
         one.cursor.properties = properties
@@ -133,20 +140,22 @@ class SubscriptionAdmin:
             one.skip_to(position)
         await one.flush()
 
+    @peer_call("cursors.skip_all")
     async def skip_all(self, topic: str, name: str) -> None:
         if not TopicName.parse(topic).is_persistent:
             raise NotOfThisKind("a non-persistent topic keeps nothing that could be skipped")
         if parts := await self._parts(topic, name):
-            await self.reach.each(parts, "skip_all", name=name)
+            await self._routing.call_each(parts, self.skip_all, name=name)
             return
         found, one = await self._shelf.subscription(topic, name)
         one.skip_to(found.log.last_position)
         await one.flush()
 
+    @peer_call("cursors.reset_to_time")
     async def reset_to_time(self, topic: str, name: str, publish_ms: int) -> None:
         """The first message published at or after comes next. Consumers are cut and come back."""
         if parts := await self._parts(topic, name):
-            await self.reach.each(parts, "reset_to_time", name=name, publish_ms=publish_ms)
+            await self._routing.call_each(parts, self.reset_to_time, name=name, publish_ms=publish_ms)
             return
         found, one = await self._shelf.subscription(topic, name)
         await one.seek(await found.log.position_at_time(max(publish_ms, 0)))
@@ -162,13 +171,14 @@ class SubscriptionAdmin:
         """None: every subscription. NothingToDo when nothing was old enough."""
         before_ms = self._services().clock.now_ms() - seconds * 1000
         if parts := await self._shelf.parts(topic):
-            expired = sum(await self.reach.each(parts, "expire", name=name, before_ms=before_ms))
+            expired = sum(await self._routing.call_each(parts, self.expire_on_topic, name=name, before_ms=before_ms))
         else:
-            expired = await self.expire(topic, name, before_ms)
+            expired = await self.expire_on_topic(topic, name, before_ms)
         if not expired and name is not None:
             raise NothingToDo(f"Expire message by timestamp not issued on topic {topic} for subscription {name}")
 
-    async def expire(self, topic: str, name: str | None, before_ms: int) -> int:
+    @peer_call("cursors.expire")
+    async def expire_on_topic(self, topic: str, name: str | None, before_ms: int) -> int:
         """How many entries of one topic."""
         found, expired = await self._shelf.one(topic), 0
         first_kept = await found.log.position_at_time(before_ms)

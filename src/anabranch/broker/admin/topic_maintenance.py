@@ -13,6 +13,7 @@ from anabranch.broker.stats.topic_stats import internal_stats
 from anabranch.broker.subscription.subscription import Subscription
 from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.topic import Topic
+from anabranch.interbroker.peer_calls import peer_call
 from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName
 from anabranch.model.position import EARLIEST, LATEST, Position
@@ -65,12 +66,10 @@ def subscription_of(topic: Topic, name: str) -> Subscription:
 class TopicMaintenance:
     """Implements `rest.topic_face.TopicFace`. A parent's calls are made for each partition by the broker it is at."""
 
-    ERRANDS = frozenset({"unload", "trim", "truncate", "compact", "terminated", "inner_stats", "internal_info"})
-
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
         self._shelf = TopicShelf(services)
-        self.reach = OwnerRouting(services, "care", self, self.ERRANDS)
+        self._routing = OwnerRouting(services)
 
     # -- properties
 
@@ -95,10 +94,11 @@ class TopicMaintenance:
 
     # -- upkeep
 
+    @peer_call("care.unload")
     async def unload(self, topic: str) -> None:
         """Closed where it is; its clients come back and open it again."""
         if parts := await self._shelf.parts(topic):
-            await self.reach.each(parts, "unload")
+            await self._routing.call_each(parts, self.unload)
             return
         topics, name = self._services().topics, TopicName.parse(topic)
         if name.is_persistent:
@@ -109,30 +109,33 @@ class TopicMaintenance:
             raise TopicNotFound(f"Topic {name} not found")
         await topics.close(name, self._services().address)
 
+    @peer_call("care.trim")
     async def trim(self, topic: str) -> None:
         """Drop what is consumed and not retained now, the open ledger included."""
         if parts := await self._shelf.parts(topic):
-            await self.reach.each(parts, "trim")
+            await self._routing.call_each(parts, self.trim)
             return
         one = await self._shelf.one(topic)
         if not one.log.is_terminated:
             await one.log.roll()
         await one.log.trim()
 
+    @peer_call("care.truncate")
     async def truncate(self, topic: str) -> None:
         """All subscriptions go to the end; what nobody needs any more is dropped."""
         if parts := await self._shelf.parts(topic):
-            await self.reach.each(parts, "truncate")
+            await self._routing.call_each(parts, self.truncate)
             return
         one = await self._shelf.one(topic)
         for subscription in list(one.subscriptions.values()):
             subscription.skip_to(one.log.last_position)
         await self.trim(topic)
 
+    @peer_call("care.compact")
     async def compact(self, topic: str) -> None:
         """Begin, on every partition."""
         if parts := await self._shelf.parts(topic):
-            await self.reach.each(parts, "compact")
+            await self._routing.call_each(parts, self.compact)
         else:
             (await self._shelf.one(topic)).compact()
 
@@ -143,9 +146,10 @@ class TopicMaintenance:
     async def terminate_partitions(self, topic: str) -> list[Position]:
         if not (parts := await self._shelf.parts(topic)):
             raise NotOfThisKind(f"{topic} is not partitioned")
-        return [Position(*last) for last in await self.reach.each(parts, "terminated")]
+        return [Position(*last) for last in await self._routing.call_each(parts, self.terminate_one)]
 
-    async def terminated(self, topic: str) -> tuple[int, int]:
+    @peer_call("care.terminated")
+    async def terminate_one(self, topic: str) -> tuple[int, int]:
         """Ends one topic; its last position."""
         last = await (await self._shelf.one(topic)).terminate()
         return last.ledger, last.entry
@@ -210,19 +214,21 @@ class TopicMaintenance:
         parts = await self._shelf.parts(topic)
         if not parts:
             raise TopicNotFound(f"Partitioned Topic {TopicName.parse(topic)} not found")
-        figures = await self.reach.each(parts, "inner_stats")
+        figures = await self._routing.call_each(parts, self.topic_internal_stats)
         return {
             "metadata": {"partitions": len(parts), "deleted": False},
             "partitions": dict(zip(map(str, parts), figures, strict=True)),
         }
 
-    async def inner_stats(self, topic: str) -> dict[str, Any]:
+    @peer_call("care.inner_stats")
+    async def topic_internal_stats(self, topic: str) -> dict[str, Any]:
         """Of one topic."""
         return internal_stats(await self._shelf.one(topic))
 
+    @peer_call("care.internal_info")
     async def internal_info(self, topic: str) -> dict[str, Any]:
         if parts := await self._shelf.parts(topic):
-            infos = await self.reach.each(parts, "internal_info")
+            infos = await self._routing.call_each(parts, self.internal_info)
             return {"version": 0, "partitions": dict(zip(map(str, parts), infos, strict=True))}
         return _info(await self._shelf.one(topic))
 

@@ -48,7 +48,8 @@ from anabranch.controller.segment_host import (
     SegmentRef,
     SegmentStats,
 )
-from anabranch.model.errors import Error, NotFound, NotReady
+from anabranch.interbroker.peer_calls import peer_call
+from anabranch.model.errors import Error, NotReady
 from anabranch.model.names import TopicName
 from anabranch.runtime.clock import Clock
 from anabranch.storage.interface import Fenced, Superseded
@@ -58,7 +59,7 @@ log = logging.getLogger(__name__)
 ASK_SECONDS = 10.0  # the host's own deadline
 MEASURE_SECONDS = 2.0
 AGAIN_SECONDS = 0.02
-GROUP = "segments"  # of errands
+GROUP = "segments"  # of peer calls
 
 CAPABILITIES = HostCapabilities(
     "embedded", has_drain_events=True, has_fencing=True, has_dedup_handover=True, tells_children=True
@@ -249,27 +250,29 @@ class ClusterSegmentHost:
         for tell in tuple(self._listeners):
             tell(event)
 
-    # -- errands of other brokers
+    # -- peer calls of the other brokers' hosts
 
-    async def do(self, call: str, arguments: Mapping[str, Any]) -> Any:
-        match call:
-            case "ask":
-                return answer_json(await self._owner.apply(*read_request(arguments)))
-            case "news":
-                for one in arguments["events"]:
-                    self._hear(read_event(one))
-                return None
-            case "measure":
-                some = await self._measure_here([read_ref(one) for one in arguments["segments"]])
-                return [None if one is None else stats_json(one) for one in some]
-            case "sequence":
-                found = await self._owner.last_sequence(TopicName.parse(arguments["segment"]), arguments["producer"])
-                if found is None:
-                    return None
-                sequence, note = found.last
-                return {"last": sequence, "note": b64encode(note).decode(), "final": found.is_final}
-            case _:
-                raise NotFound(f"no errand {GROUP}.{call}")
+    @peer_call(f"{GROUP}.ask")
+    async def serve_request(self, **arguments: Any) -> Any:
+        return answer_json(await self._owner.apply(*read_request(arguments)))
+
+    @peer_call(f"{GROUP}.news")
+    async def serve_events(self, events: Sequence[Any]) -> None:
+        for one in events:
+            self._hear(read_event(one))
+
+    @peer_call(f"{GROUP}.measure")
+    async def serve_stats(self, segments: Sequence[Any]) -> list[Any]:
+        some = await self._measure_here([read_ref(one) for one in segments])
+        return [None if one is None else stats_json(one) for one in some]
+
+    @peer_call(f"{GROUP}.sequence")
+    async def serve_last_sequence(self, segment: str, producer: str) -> dict[str, Any] | None:
+        found = await self._owner.last_sequence(TopicName.parse(segment), producer)
+        if found is None:
+            return None
+        sequence, note = found.last
+        return {"last": sequence, "note": b64encode(note).decode(), "final": found.is_final}
 
 
 def _translated(error: Error) -> Error:

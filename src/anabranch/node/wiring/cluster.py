@@ -61,7 +61,7 @@ class ClusterWiring:
         client = PeerClient(secret, me, self._clock)
         self._stack.callback(client.close)
         peers = ClusterPeers(self.place, stores.metadata, client, me.broker, settings.cluster.drain_seconds)
-        return peers, PeerEndpoint(secret, me, self._clock, admin.errand)
+        return peers, PeerEndpoint(secret, me, self._clock, admin.peer_calls.serve)
 
     async def join(self, topics: TopicRegistry, server: BrokerServer, address: Address) -> None:
         """Become a member; from now on this broker may be given topics to serve."""

@@ -47,31 +47,32 @@ def parse_policies(value: Any) -> dict[str, Any]:
 
 class NamespaceCalls:
     def __init__(self, admin: BrokerAdmin) -> None:
-        self._admin = admin
-        self._policies = admin.policies
+        self._tenants = admin.tenants
+        self._topics = admin.topics
+        self._namespaces = admin.namespaces
 
     async def list_all(self, request: Request) -> Response:
-        return json_response(await self._admin.list_namespaces(check_tenant(request.params["tenant"])))
+        return json_response(await self._tenants.list_namespaces(check_tenant(request.params["tenant"])))
 
     async def get(self, request: Request) -> Response:
-        return json_response(await self._policies.shown(namespace_of(request)))
+        return json_response(await self._namespaces.shown(namespace_of(request)))
 
     async def create(self, request: Request) -> Response:
         namespace, record = namespace_of(request), parse_policies(request.json())
         clusters = {*record.get("replication_clusters", ()), *record.get("allowed_clusters", ())}
         if clusters:
-            await self._policies.check_replication(request.params["tenant"], clusters)
-        await self._admin.create_namespace(namespace, record)
+            await self._namespaces.check_replication(request.params["tenant"], clusters)
+        await self._tenants.create_namespace(namespace, record)
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
         if request.flag("force"):
             raise ForceRefused("Broker doesn't allow forced deletion of namespaces")
         namespace = namespace_of(request)
-        await self._policies.record(namespace)
+        await self._namespaces.record(namespace)
         if await self._all_topics(namespace, _MODES["ALL"]):
             raise NotEmpty("Cannot delete non empty namespace")
-        await self._admin.delete_namespace(namespace)
+        await self._tenants.delete_namespace(namespace)
         return NO_CONTENT
 
     async def topics(self, request: Request) -> Response:
@@ -84,34 +85,34 @@ class NamespaceCalls:
     async def _all_topics(self, namespace: str, domains: tuple[Domain, ...]) -> list[str]:
         names: list[str] = []
         for domain in domains:
-            names += await self._admin.list_topics(namespace, domain.value, include_partitioned=False)
+            names += await self._topics.list_all(namespace, domain.value, include_partitioned=False)
         return names
 
     # -- bundles
 
     async def bundles(self, request: Request) -> Response:
-        return json_response((await self._policies.shown(namespace_of(request)))["bundles"])
+        return json_response((await self._namespaces.shown(namespace_of(request)))["bundles"])
 
     async def unload(self, request: Request) -> Response:
         destination = request.query.get("destinationBroker") or None
-        await self._policies.unload(namespace_of(request), request.params.get("bundle"), destination)
+        await self._namespaces.unload(namespace_of(request), request.params.get("bundle"), destination)
         return NO_CONTENT
 
     async def split(self, request: Request) -> Response:
         algorithm = request.query.get("splitAlgorithmName") or _ALGORITHMS[0]
         if algorithm not in _ALGORITHMS:
             raise NotAllowed(f"Unsupported namespace bundle split algorithm: {algorithm}")
-        await self._policies.split_bundle(namespace_of(request), request.params["bundle"])
+        await self._namespaces.split_bundle(namespace_of(request), request.params["bundle"])
         return NO_CONTENT
 
     async def clear_backlog(self, request: Request) -> Response:
         params = request.params
-        await self._policies.clear_backlog(namespace_of(request), params.get("bundle"), params.get("subscription"))
+        await self._namespaces.clear_backlog(namespace_of(request), params.get("bundle"), params.get("subscription"))
         return NO_CONTENT
 
     async def unsubscribe(self, request: Request) -> Response:
         name = check_subscription_name(request.params["subscription"])
-        await self._policies.unsubscribe(namespace_of(request), request.params.get("bundle"), name)
+        await self._namespaces.unsubscribe(namespace_of(request), request.params.get("bundle"), name)
         return NO_CONTENT
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from anabranch.broker.admin.service import BrokerAdmin
+from anabranch.broker.admin.tenants import TenantAdmin
+from anabranch.broker.admin.topics import TopicAdmin
 from anabranch.model.errors import NotFound
 from anabranch.model.names import TopicName, check_subscription_name
 from anabranch.rest.access import body_topics
@@ -22,17 +23,18 @@ NOTHING: frozenset[str] = frozenset()
 
 
 class PermissionCalls:
-    def __init__(self, admin: BrokerAdmin) -> None:
-        self._admin = admin
+    def __init__(self, tenants: TenantAdmin, topics: TopicAdmin) -> None:
+        self._tenants = tenants
+        self._topics = topics
 
     async def _change(self, request: Request, change: Callable[[Grants], Grants]) -> Response:
-        await self._admin.change_grants(namespace_of(request), change)
+        await self._tenants.change_grants(namespace_of(request), change)
         return NO_CONTENT
 
     # -- namespaces
 
     async def of_namespace(self, request: Request) -> Response:
-        return json_response(shown((await self._admin.grants(namespace_of(request))).namespace))
+        return json_response(shown((await self._tenants.grants(namespace_of(request))).namespace))
 
     async def grant_namespace(self, request: Request) -> Response:
         role, actions = parse_role(request.params["role"]), parse_actions(request.json())
@@ -45,7 +47,7 @@ class PermissionCalls:
     # -- subscriptions
 
     async def of_subscriptions(self, request: Request) -> Response:
-        return json_response(shown((await self._admin.grants(namespace_of(request))).subscriptions))
+        return json_response(shown((await self._tenants.grants(namespace_of(request))).subscriptions))
 
     async def grant_subscription(self, request: Request) -> Response:
         """An empty list takes the restriction away: everybody with `consume` may use the subscription again."""
@@ -63,7 +65,7 @@ class PermissionCalls:
         return await self._change(request, change)
 
     async def mode(self, request: Request) -> Response:
-        return json_response((await self._admin.grants(namespace_of(request))).mode.value)
+        return json_response((await self._tenants.grants(namespace_of(request))).mode.value)
 
     async def set_mode(self, request: Request) -> Response:
         mode = parse_mode(request.json())
@@ -73,14 +75,14 @@ class PermissionCalls:
 
     async def _existing(self, request: Request) -> TopicName:
         topic = topic_of(request)
-        if not await self._admin.topic_exists(str(topic)):
+        if not await self._topics.exists(str(topic)):
             raise NotFound(f"Topic {topic} not found")
         return topic
 
     async def of_topic(self, request: Request) -> Response:
         """As Pulsar shows it: what the namespace grants and what the topic grants, together."""
         topic = await self._existing(request)
-        grants = await self._admin.grants(topic.namespace_path)
+        grants = await self._tenants.grants(topic.namespace_path)
         own = grants.topics.get(str(topic), {})
         roles = {*grants.namespace, *own}
         return json_response(shown({role: {*grants.namespace.get(role, ()), *own.get(role, ())} for role in roles}))
@@ -117,12 +119,12 @@ class PermissionCalls:
                     grants = grants.with_topic_role(topic, role, actions)
                 return grants
 
-            await self._admin.change_grants(namespace, change)
+            await self._tenants.change_grants(namespace, change)
         return NO_CONTENT
 
 
-def permission_routes(admin: BrokerAdmin) -> list[Route]:
-    calls = PermissionCalls(admin)
+def permission_routes(tenants: TenantAdmin, topics: TopicAdmin) -> list[Route]:
+    calls = PermissionCalls(tenants, topics)
     namespace, topic = "/admin/v2/namespaces/{tenant}/{namespace}", f"/admin/v2/{TOPIC_PARAMS}"
     return [
         Route("GET", f"{namespace}/permissions", calls.of_namespace, "Who may do what in a namespace", NAMESPACE_ADMIN),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from anabranch.broker.admin.service import BrokerAdmin
+from anabranch.broker.admin.topics import TopicAdmin
 from anabranch.rest.http_message import Request, Response
 from anabranch.rest.openapi.document import openapi_routes
 from anabranch.rest.router import Handler, Router
@@ -19,36 +20,38 @@ from anabranch.rest.routes.scalable_topics import scalable_routes
 from anabranch.rest.routes.schemas import schema_routes
 from anabranch.rest.routes.subscriptions import subscription_routes
 from anabranch.rest.routes.tenants import tenant_routes
-from anabranch.rest.routes.topic_maintenance import topic_care_routes
+from anabranch.rest.routes.topic_maintenance import topic_maintenance_routes
 from anabranch.rest.routes.topics import topic_routes
 from anabranch.rest.topic_path import topic_of
 
 
 def make_router(admin: BrokerAdmin, version: str) -> Router:
     routes = [
-        *lookup_routes(admin),
-        *topic_routes(admin),
-        *topic_care_routes(admin.care),
-        *subscription_routes(admin.cursors, admin.care),
-        *cluster_routes(admin.policies),
-        *tenant_routes(admin),
+        *lookup_routes(admin.topics, admin.namespaces),
+        *topic_routes(admin.topics, admin.maintenance),
+        *topic_maintenance_routes(admin.maintenance),
+        *subscription_routes(admin.subscriptions, admin.maintenance),
+        *cluster_routes(admin.namespaces),
+        *tenant_routes(admin.tenants, admin.namespaces),
         *namespace_routes(admin),
-        *policy_routes(admin.policies),
-        *permission_routes(admin),
+        *policy_routes(admin.namespaces),
+        *permission_routes(admin.tenants, admin.topics),
         *schema_routes(admin.schemas),
-        *scalable_routes(admin.scalable),
+        *scalable_routes(admin.scalable_topics),
         *publish_routes(admin.publishing),
         *broker_routes(admin, version),
     ]
-    routes = [replace(route, handler=_at_owner(admin, route.handler)) if route.at_owner else route for route in routes]
+    routes = [
+        replace(route, handler=_at_owner(admin.topics, route.handler)) if route.at_owner else route for route in routes
+    ]
     return Router([*routes, *openapi_routes(routes, version)])
 
 
-def _at_owner(admin: BrokerAdmin, handler: Handler) -> Handler:
+def _at_owner(topics: TopicAdmin, handler: Handler) -> Handler:
     """Only where the topic of the path is served."""
 
     async def handle(request: Request) -> Response:
-        await admin.check_served(str(topic_of(request)))
+        await topics.check_served(str(topic_of(request)))
         return await handler(request)
 
     return handle

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.admin.service import BrokerAdmin
+from anabranch.broker.admin.namespaces import NamespaceAdmin
+from anabranch.broker.admin.tenants import TenantAdmin
 from anabranch.broker.catalog.policies import LOCAL_CLUSTER
 from anabranch.model.errors import BadRequest, NotAllowed
 from anabranch.model.names import check_tenant
@@ -16,14 +17,15 @@ from anabranch.security.permissions import SUPERVISE, TENANT_ADMIN
 
 
 class TenantCalls:
-    def __init__(self, admin: BrokerAdmin) -> None:
-        self._admin = admin
+    def __init__(self, tenants: TenantAdmin, namespaces: NamespaceAdmin) -> None:
+        self._tenants = tenants
+        self._namespaces = namespaces
 
     async def tenants(self, request: Request) -> Response:
-        return json_response(await self._admin.list_tenants())
+        return json_response(await self._tenants.list_tenants())
 
     async def tenant(self, request: Request) -> Response:
-        found = await self._admin.tenant(request.params["tenant"])
+        found = await self._tenants.tenant(request.params["tenant"])
         return json_response(
             {
                 "adminRoles": found.get("adminRoles", []),
@@ -33,27 +35,27 @@ class TenantCalls:
 
     async def create_tenant(self, request: Request) -> Response:
         tenant, record = check_tenant(request.params["tenant"]), await self._record(request)
-        await self._admin.create_tenant(tenant, record)
+        await self._tenants.create_tenant(tenant, record)
         return NO_CONTENT
 
     async def update_tenant(self, request: Request) -> Response:
         tenant, record = check_tenant(request.params["tenant"]), await self._record(request)
-        await self._admin.update_tenant(tenant, record)
+        await self._tenants.update_tenant(tenant, record)
         return NO_CONTENT
 
     async def _record(self, request: Request) -> dict[str, Any]:
         record = parse_tenant(request.json())
         if record.get("allowedClusters", [LOCAL_CLUSTER]) != [LOCAL_CLUSTER]:
-            await self._admin.policies.check_clusters(record["allowedClusters"])
+            await self._namespaces.check_clusters(record["allowedClusters"])
         return record
 
     async def delete_tenant(self, request: Request) -> Response:
         tenant = check_tenant(request.params["tenant"])
         if request.flag("force"):
             raise ForceRefused("Broker doesn't allow forced deletion of tenants")
-        if await self._admin.list_namespaces(tenant):
+        if await self._tenants.list_namespaces(tenant):
             raise NotEmpty("The tenant still has active namespaces")
-        await self._admin.delete_tenant(tenant)
+        await self._tenants.delete_tenant(tenant)
         return NO_CONTENT
 
 
@@ -74,8 +76,8 @@ def parse_tenant(value: Any) -> dict[str, Any]:
     return {"adminRoles": sorted(roles), "allowedClusters": sorted(set(clusters))}
 
 
-def tenant_routes(admin: BrokerAdmin) -> list[Route]:
-    calls = TenantCalls(admin)
+def tenant_routes(tenants: TenantAdmin, namespaces: NamespaceAdmin) -> list[Route]:
+    calls = TenantCalls(tenants, namespaces)
     tenant = "/admin/v2/tenants/{tenant}"
     return [
         Route("GET", "/admin/v2/tenants", calls.tenants, "Tenants", SUPERVISE),

@@ -26,7 +26,7 @@ TOPIC_POLICIES = (
 )
 
 
-class TopicCareCalls:
+class TopicMaintenanceCalls:
     def __init__(self, admin: TopicMaintenance) -> None:
         self._admin = admin
 
@@ -114,8 +114,8 @@ class TopicCareCalls:
         return json_response(await self._admin.internal_stats(str(topic_of(request))))
 
 
-def topic_care_routes(admin: TopicMaintenance) -> list[Route]:
-    calls = TopicCareCalls(admin)
+def topic_maintenance_routes(admin: TopicMaintenance) -> list[Route]:
+    calls = TopicMaintenanceCalls(admin)
     topic = f"/admin/v2/{TOPIC_PARAMS}"
     table = [
         ("GET", "properties", calls.properties, "Properties of a topic", TOPIC_LOOKUP),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from anabranch.broker.admin.service import BrokerAdmin
+from anabranch.broker.admin.topic_maintenance import TopicMaintenance
+from anabranch.broker.admin.topics import TopicAdmin
 from anabranch.broker.stats.subscription_stats import StatsOptions
 from anabranch.model.errors import BadRequest
 from anabranch.model.names import parse_namespace
@@ -54,75 +55,76 @@ def stats_options(request: Request) -> StatsOptions:
 
 
 class TopicCalls:
-    def __init__(self, admin: BrokerAdmin) -> None:
-        self._admin = admin
+    def __init__(self, topics: TopicAdmin, maintenance: TopicMaintenance) -> None:
+        self._topics = topics
+        self._maintenance = maintenance
 
     async def list_topics(self, request: Request) -> Response:
         return json_response(
-            await self._admin.list_topics(namespace_of(request), request.params["domain"], include_partitioned=False)
+            await self._topics.list_all(namespace_of(request), request.params["domain"], include_partitioned=False)
         )
 
     async def list_partitioned(self, request: Request) -> Response:
-        return json_response(await self._admin.list_partitioned(namespace_of(request), request.params["domain"]))
+        return json_response(await self._topics.list_partitioned(namespace_of(request), request.params["domain"]))
 
     async def create(self, request: Request) -> Response:
-        await self._admin.create_topic(str(topic_of(request)), parse_properties(request.json()))
+        await self._topics.create(str(topic_of(request)), parse_properties(request.json()))
         return NO_CONTENT
 
     async def delete(self, request: Request) -> Response:
-        await self._admin.delete_topic(str(topic_of(request)), request.flag("force"))
+        await self._topics.delete(str(topic_of(request)), request.flag("force"))
         return NO_CONTENT
 
     async def terminate(self, request: Request) -> Response:
-        last = await self._admin.terminate_topic(str(topic_of(request)))
+        last = await self._topics.terminate(str(topic_of(request)))
         return json_response(
             {"ledgerId": last.ledger, "entryId": last.entry, "partitionIndex": -1, "batchIndex": -1, "batchSize": 0}
         )
 
     async def partitions(self, request: Request) -> Response:
-        count = await self._admin.partitions(str(topic_of(request)), request.flag("checkAllowAutoCreation"))
+        count = await self._topics.partitions(str(topic_of(request)), request.flag("checkAllowAutoCreation"))
         answer: dict[str, Any] = {"partitions": count, "deleted": False}
-        if count and (properties := await self._admin.care.properties(str(topic_of(request)))):
+        if count and (properties := await self._maintenance.properties(str(topic_of(request)))):
             answer["properties"] = properties
         return json_response(answer)
 
     async def create_partitions(self, request: Request) -> Response:
         body = request.json()
         properties = parse_properties(body.get("properties") if isinstance(body, dict) else None)
-        await self._admin.create_partitions(str(topic_of(request)), parse_partitions(body), properties)
+        await self._topics.create_partitions(str(topic_of(request)), parse_partitions(body), properties)
         return NO_CONTENT
 
     async def update_partitions(self, request: Request) -> Response:
         topic, wanted = str(topic_of(request)), parse_partitions(request.json())
-        current = await self._admin.partitions(topic, False)
+        current = await self._topics.partitions(topic, False)
         if current == 0:
             raise NotPartitioned(f"Topic {topic} is not the partitioned topic.")
         if wanted < current:
             raise FewerPartitions(f"Desired partitions {wanted} can't be less than the current partitions {current}.")
-        await self._admin.update_partitions(topic, wanted)
+        await self._topics.update_partitions(topic, wanted)
         return NO_CONTENT
 
     async def create_missed_partitions(self, request: Request) -> Response:
-        await self._admin.create_missed_partitions(str(topic_of(request)))
+        await self._topics.create_missed_partitions(str(topic_of(request)))
         return NO_CONTENT
 
     async def delete_partitions(self, request: Request) -> Response:
-        await self._admin.delete_partitions(str(topic_of(request)), request.flag("force"))
+        await self._topics.delete_partitions(str(topic_of(request)), request.flag("force"))
         return NO_CONTENT
 
     async def stats(self, request: Request) -> Response:
-        return json_response(await self._admin.topic_stats(str(topic_of(request)), stats_options(request)))
+        return json_response(await self._topics.stats(str(topic_of(request)), stats_options(request)))
 
     async def partitioned_stats(self, request: Request) -> Response:
-        stats = await self._admin.partitioned_stats(str(topic_of(request)), stats_options(request))
+        stats = await self._topics.partitioned_stats(str(topic_of(request)), stats_options(request))
         return json_response(stats if request.flag("perPartition", True) else {**stats, "partitions": {}})
 
     async def internal_stats(self, request: Request) -> Response:
-        return json_response(await self._admin.internal_stats(str(topic_of(request))))
+        return json_response(await self._topics.internal_stats(str(topic_of(request))))
 
 
-def topic_routes(admin: BrokerAdmin) -> list[Route]:
-    calls = TopicCalls(admin)
+def topic_routes(topics: TopicAdmin, maintenance: TopicMaintenance) -> list[Route]:
+    calls = TopicCalls(topics, maintenance)
     topic = f"/admin/v2/{TOPIC_PARAMS}"
     namespace = topic.removesuffix("/{topic}")
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anabranch.broker.admin.scalable_positions import positions_of
+from anabranch.broker.admin.scalable_topics import positions_of
 from anabranch.controller.segment_host import CursorStats, Rates, SegmentStats
 from anabranch.model.layout import Layout, LayoutLimits
 from anabranch.model.position import EARLIEST, Position
