@@ -12,7 +12,7 @@ from typing import Any, Self
 from anabranch.admin.brokers import Brokers
 from anabranch.admin.client import DEFAULT_URL, REDIRECTS_MAX, TIMEOUT_SECONDS, Answer, Origin, refusal, request_of
 from anabranch.admin.errors import Unreachable
-from anabranch.admin.http import Lines
+from anabranch.admin.http import HttpConnections
 from anabranch.admin.namespaces import Namespaces
 from anabranch.admin.redirect import redirected
 from anabranch.admin.scalable import ScalableTopics, Segments
@@ -33,7 +33,7 @@ class Admin:
         self._origin = Origin.parse(url)
         self._credentials = credentials
         self._timeout_s = timeout_s
-        self._lines = Lines(tls)
+        self._connections = HttpConnections(tls)
         self.tenants = Tenants(self)
         self.clusters = Clusters(self)
         self.namespaces = Namespaces(self)
@@ -58,7 +58,7 @@ class Admin:
 
     async def close(self) -> None:
         """Safe to repeat."""
-        await self._lines.close()
+        await self._connections.close()
 
     async def call(self, method: str, path: str, body: Any = None, *, query: Mapping[str, Any] | None = None) -> Answer:
         """Any request, for what has no method of its own. `path` is encoded already; bytes go as they are, anything
@@ -68,7 +68,7 @@ class Admin:
         try:
             async with asyncio.timeout(self._timeout_s):
                 for _ in range(REDIRECTS_MAX):
-                    answer = await self._lines.exchange(at, method, target, data, headers)
+                    answer = await self._connections.exchange(at, method, target, data, headers)
                     if answer.status not in (307, 308):
                         break
                     location = answer.headers.get("location", "")

@@ -1,7 +1,7 @@
-"""The brokers of the cluster, as far as this one knows: the port that the node fills. Alone there is no fleet.
+"""The other brokers of the cluster: the port through which this broker calls them. The node implements it.
 
-An *errand* is a call that one broker makes at another one in an administrator's name: a group and a method
-(`care.trim`) with plain JSON values. Which ones there are is said by the classes that do them (`ERRANDS`).
+A *peer call* has a name (`care.trim`) and plain JSON values as arguments and result. `peer_calls` has the calls that a
+broker serves.
 """
 
 from __future__ import annotations
@@ -12,28 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from anabranch.broker.placement import Address
-from anabranch.model.errors import Error, NotReady
+from anabranch.interbroker.errors import PeerCallRefused, PeerCallUnanswered, PeerNotConnected
 from anabranch.model.names import TopicName
 
-
-class PeerCallRefused(Error):
-    """Another broker said no; code, reason and HTTP status are its own."""
-
-    def __init__(self, code: str, reason: str, status: int) -> None:
-        super().__init__(reason)
-        self.code = code
-        self.status = status
-        self.retryable = code in ("not-ready", "served-elsewhere", "metadata-unavailable")
-
-
-class PeerCallUnanswered(NotReady):
-    """Another broker did not answer: what it was asked for may or may not have happened."""
-
-    code = "broker-unreachable"
-
-
-class PeerNotConnected(PeerCallUnanswered):
-    """It could not be reached at all: nothing has happened there."""
+__all__ = [
+    "BrokerFacts",
+    "BrokerPeers",
+    "PeerCallRefused",
+    "PeerCallUnanswered",
+    "PeerNotConnected",
+    "call_others",
+]
 
 
 @dataclass(frozen=True, slots=True)

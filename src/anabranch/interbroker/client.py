@@ -1,4 +1,4 @@
-"""How a broker asks another one: a signed POST with a deadline, on a connection that is kept for the next one."""
+"""Calls other brokers: a signed POST with a deadline, on a kept connection."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import h11
-
-from anabranch.broker.peers import PeerCallRefused, PeerCallUnanswered
-from anabranch.interbroker.connections import Answer, Lines, PeerConnection, WasClosed
-from anabranch.interbroker.endpoint import ERRANDS
+from anabranch.interbroker.connections import PeerConnections
+from anabranch.interbroker.endpoint import CALLS
+from anabranch.interbroker.errors import PeerCallRefused, PeerCallUnanswered
 from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, Secret, is_answer, sign
 from anabranch.model.broker_incarnation import BrokerIncarnation
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.http_client import ClosedBeforeAnswer, HttpAnswer, HttpConnection
 
-ANSWER_SECONDS = 50.0  # less than a request of an administrator may take
+ANSWER_SECONDS = 50.0  # shorter than the deadline of an administrator's request
 
 
 class PeerClient:
@@ -29,15 +28,15 @@ class PeerClient:
         self._clock = clock
         self._answer_seconds = answer_seconds
         self._count = 0
-        self._lines = Lines(clock)
+        self._connections = PeerConnections(clock)
 
     def close(self) -> None:
-        self._lines.close()
+        self._connections.close()
 
-    async def ask(self, url: str, receiver: BrokerIncarnation, errand: str, arguments: Mapping[str, Any]) -> Any:
-        """Raises ErrandRefused, NotConnected or NoAnswer."""
+    async def call(self, url: str, receiver: BrokerIncarnation, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Raises PeerCallRefused, PeerNotConnected or PeerCallUnanswered."""
         self._count += 1
-        path, body = f"{ERRANDS}{errand}", json.dumps(dict(arguments)).encode()
+        path, body = f"{CALLS}{name}", json.dumps(dict(arguments)).encode()
         signature = sign(
             self._secret,
             "POST",
@@ -48,46 +47,48 @@ class PeerClient:
             sent_ms=self._clock.now_ms(),
             nonce=f"{self._me.number:x}-{self._count:x}",
         )
-        status, headers, answer = await self._exchange(url, path, body, signature.dump())
-        if not is_answer(self._secret, signature, status, answer, headers.get(ANSWER_HEADER, "")):
-            raise PeerCallUnanswered(f"{url} did not answer as {receiver}: HTTP {status} without its signature")
-        value = json.loads(answer) if answer else None
-        if status >= 300:
-            said = value if isinstance(value, dict) else {}
-            raise PeerCallRefused(str(said.get("code", "error")), str(said.get("reason", f"HTTP {status}")), status)
+        answer = await self._exchange(url, path, body, signature.dump())
+        signed = answer.headers.get(ANSWER_HEADER, "")
+        if not is_answer(self._secret, signature, answer.status, answer.body, signed):
+            raise PeerCallUnanswered(f"{url} did not answer as {receiver}: HTTP {answer.status} without its signature")
+        value = json.loads(answer.body) if answer.body else None
+        if answer.status >= 300:
+            refusal = value if isinstance(value, dict) else {}
+            reason = str(refusal.get("reason", f"HTTP {answer.status}"))
+            raise PeerCallRefused(str(refusal.get("code", "error")), reason, answer.status)
         return value
 
-    async def _exchange(self, url: str, path: str, body: bytes, signature: str) -> Answer:
+    async def _exchange(self, url: str, path: str, body: bytes, signature: str) -> HttpAnswer:
         where = urlsplit(url)
         host, port = where.hostname or "", where.port or 80
         headers = [("Host", where.netloc), ("Content-Type", "application/json"), (HEADER, signature)]
-        line = self._lines.kept(host, port)
-        if line is not None:
+        connection = self._connections.idle(host, port)
+        if connection is not None:
             try:
-                return await self._talk(line, host, port, path, headers, body)
-            except WasClosed:
-                pass  # while it was idle; it is asked again under the same number, which is accepted once
-        line = await self._lines.fresh(host, port)
+                return await self._use(connection, host, port, path, headers, body)
+            except ClosedBeforeAnswer:
+                pass  # closed while idle; repeated with the same nonce, which the receiver accepts once
+        connection = await self._connections.fresh(host, port)
         try:
-            return await self._talk(line, host, port, path, headers, body)
-        except WasClosed as error:
+            return await self._use(connection, host, port, path, headers, body)
+        except ClosedBeforeAnswer as error:
             raise PeerCallUnanswered(f"broker at {url} did not answer: {error}") from error
 
-    async def _talk(
-        self, line: PeerConnection, host: str, port: int, path: str, headers: list[tuple[str, str]], body: bytes
-    ) -> Answer:
-        """The line is kept when it is sound afterwards. Raises WasClosed or NoAnswer."""
+    async def _use(
+        self, connection: HttpConnection, host: str, port: int, path: str, headers: list[tuple[str, str]], body: bytes
+    ) -> HttpAnswer:
+        """Raises ClosedBeforeAnswer or PeerCallUnanswered."""
         try:
             async with asyncio.timeout(self._answer_seconds):
-                answer = await line.exchange(path, headers, body)
-        except WasClosed:
-            line.drop()
+                answer = await connection.exchange("POST", path, headers, body)
+        except ClosedBeforeAnswer:
+            connection.abort()
             raise
-        except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
-            line.drop()
+        except (OSError, TimeoutError) as error:
+            connection.abort()
             raise PeerCallUnanswered(f"broker at {host}:{port} did not answer: {error or 'timed out'}") from error
         except BaseException:
-            line.drop()
+            connection.abort()
             raise
-        self._lines.keep(host, port, line)
+        self._connections.release(host, port, connection)
         return answer

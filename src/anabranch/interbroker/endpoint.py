@@ -1,17 +1,17 @@
-"""The door that only brokers of the cluster come through: signed errands under `/internal/v1/errands/`.
+"""Serves the calls of other brokers: signed requests under `/internal/v1/errands/`.
 
-Whatever other sign-in is on or off, a request without a valid signature is answered 403 and reaches nothing. Answers to
-signed requests are signed as well, so that the asking broker knows who has spoken.
+A request without a valid signature is answered 403 and reaches nothing, whatever other authentication is configured.
+Answers to signed requests are signed too, so that the calling broker knows which broker answered. HTTP is the
+caller's: this module takes the parts of a request and returns plain values.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from anabranch.broker.placement import ServedElsewhere
 from anabranch.interbroker.signature import (
     ANSWER_HEADER,
     HEADER,
@@ -23,58 +23,59 @@ from anabranch.interbroker.signature import (
     verify,
 )
 from anabranch.model.broker_incarnation import BrokerIncarnation
-from anabranch.model.errors import BadRequest
-from anabranch.rest.errors import error_response
-from anabranch.rest.http_message import Request, Response, json_response
-from anabranch.rest.router import UnknownPath
+from anabranch.model.errors import BadRequest, Error
 from anabranch.runtime.clock import Clock
 
 log = logging.getLogger(__name__)
 
 PREFIX = "/internal/"
-ERRANDS = f"{PREFIX}v1/errands/"
+CALLS = f"{PREFIX}v1/errands/"
 
-Work = Callable[[], Awaitable[Response]]
-Errand = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+Serve = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+"""Carries out a call: its name, and its arguments as plain values."""
+
+
+class UnknownCall(Error):
+    code = "unknown-path"
 
 
 class PeerEndpoint:
-    def __init__(self, secret: Secret, me: BrokerIncarnation, clock: Clock, errand: Errand) -> None:
-        """`errand` does what a broker asks for: a name, and arguments as plain values."""
+    def __init__(self, secret: Secret, me: BrokerIncarnation, clock: Clock, serve: Serve) -> None:
         self._secret = secret
         self._me = me
         self._clock = clock
-        self._errand = errand
+        self._serve = serve
         self._seen = SeenOnce()
         self.refused = 0
 
-    async def answer(self, request: Request, translated: Callable[[Work], Awaitable[Response]]) -> Response:
-        """`translated` turns whatever the work raises into an answer."""
+    def admit(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> Signature:
+        """Raises NotABroker; the reason is logged and not sent."""
         try:
-            signature = self._admit(request)
+            if query:
+                raise NotABroker("a peer call has no query")
+            signature, now_ms = Signature.load(headers.get(HEADER, "")), self._clock.now_ms()
+            verify(self._secret, method, path, body, signature, me=self._me, now_ms=now_ms)
+            self._seen.take(signature, now_ms)
         except NotABroker as error:
             self.refused += 1
-            log.warning("refused at the brokers' door", extra={"path": request.path, "reason": error.reason})
-            return error_response(NotABroker("only brokers of this cluster may"))
-        response = await translated(lambda: self._do(request))
-        signed = sign_answer(self._secret, signature, response.status, response.body)
-        return replace(response, headers=(*response.headers, (ANSWER_HEADER, signed)))
-
-    def _admit(self, request: Request) -> Signature:
-        if request.query:
-            raise NotABroker("brokers ask without a query")
-        signature, now_ms = Signature.load(request.headers.get(HEADER, "")), self._clock.now_ms()
-        verify(self._secret, request.method, request.path, request.body, signature, me=self._me, now_ms=now_ms)
-        self._seen.take(signature, now_ms)
+            log.warning("peer call refused: not signed by a broker", extra={"path": path, "reason": error.reason})
+            raise NotABroker("only brokers of this cluster may call this") from error
         return signature
 
-    async def _do(self, request: Request) -> Response:
-        if request.method != "POST" or not request.path.startswith(ERRANDS):
-            raise UnknownPath(request.path)
-        arguments = request.json()
-        if not isinstance(arguments, dict):
-            raise BadRequest("the arguments of an errand are an object")
+    async def call(self, method: str, path: str, body: bytes) -> Any:
+        """Carries out an admitted call."""
+        if method != "POST" or not path.startswith(CALLS):
+            raise UnknownCall(f"nothing is served under {path}")
         try:
-            return json_response(await self._errand(request.path.removeprefix(ERRANDS), arguments))
-        except ServedElsewhere as error:  # who asks looks for itself
-            return error_response(error)
+            arguments = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the body is not JSON: {error}") from error
+        if not isinstance(arguments, dict):
+            raise BadRequest("the arguments of a peer call are an object")
+        return await self._serve(path.removeprefix(CALLS), arguments)
+
+    def signed(self, request: Signature, status: int, body: bytes) -> tuple[str, str]:
+        """The header that an answer to the request carries."""
+        return ANSWER_HEADER, sign_answer(self._secret, request, status, body)

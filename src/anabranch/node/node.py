@@ -130,12 +130,12 @@ class Node:
         )
         scalable_admin = ScalableAdmin(lambda: self.services)
         admin = BrokerAdmin(lambda: self.services, server, ledgers.check_writable, self._brokers(), scalable_admin)
-        peers, brokers_door = (None, None) if joining is None else await joining.meet_others(admin)
+        peers, peer_endpoint = (None, None) if joining is None else await joining.meet_others(admin)
         http = HttpServer(
             make_router(admin, __version__),
             settings.http,
             AccessFilter(guard, clock, metrics_open=settings.security.open_metrics) if guard.authenticates else None,
-            brokers_door,
+            peer_endpoint,
         )
         doors = Listeners(settings, make_tls(settings.tls), stack)
         address = await doors.open(server, http)

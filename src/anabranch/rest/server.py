@@ -20,7 +20,6 @@ from urllib.parse import parse_qsl
 import h11
 
 from anabranch.broker.placement import ServedElsewhere
-from anabranch.interbroker.endpoint import PREFIX, PeerEndpoint, Work
 from anabranch.model.errors import BadRequest, Error
 from anabranch.rest.access import AccessFilter
 from anabranch.rest.errors import (
@@ -46,6 +45,17 @@ _WHOLE_BYTES_MAX = 256 * 1024
 _PIPELINE_GRACE_S = 2.0
 
 Serve = Callable[[Request], Awaitable[Response]]
+Work = Callable[[], Awaitable[Response]]
+Answered = Callable[[Work], Awaitable[Response]]
+"""Does the work and turns what it raises into an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class InternalHandler:
+    """Serves every path under `prefix`, past the routes and the access filter: it authenticates its callers itself."""
+
+    prefix: str
+    serve: Callable[[Request, Answered], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +69,13 @@ async def answer(
     router: Router,
     request: Request,
     seconds_max: float,
-    door: AccessFilter | None = None,
-    brokers_door: PeerEndpoint | None = None,
+    access: AccessFilter | None = None,
+    internal: InternalHandler | None = None,
 ) -> Response:
-    """Route, let in, handle, translate errors. Whatever a handler does, there is an answer."""
-    if brokers_door is not None and request.path.startswith(PREFIX):
-        return await brokers_door.answer(request, lambda work: _answered(work, request, seconds_max))
-    return await _answered(lambda: _handled(router, request, door), request, seconds_max)
+    """Routes, checks access, handles, translates errors. There is an answer whatever the handler raises."""
+    if internal is not None and request.path.startswith(internal.prefix):
+        return await internal.serve(request, lambda work: _answered(work, request, seconds_max))
+    return await _answered(lambda: _handled(router, request, access), request, seconds_max)
 
 
 async def _answered(work: Work, request: Request, seconds_max: float) -> Response:
@@ -83,12 +93,12 @@ async def _answered(work: Work, request: Request, seconds_max: float) -> Respons
         return internal_error()
 
 
-async def _handled(router: Router, request: Request, door: AccessFilter | None) -> Response:
+async def _handled(router: Router, request: Request, access: AccessFilter | None) -> Response:
     found = _found(router, request)
     if isinstance(found, Match):
         request = replace(request, params=found.params)
-    if door is not None:  # before anything else: who may not come in learns nothing, not even which paths exist
-        await door.admit(request, found.route if isinstance(found, Match) else None)
+    if access is not None:  # first, so that a caller without access does not even learn which paths exist
+        await access.admit(request, found.route if isinstance(found, Match) else None)
     if request.method == "OPTIONS":
         return _options(router, request)
     _check_origin(request)
@@ -302,14 +312,14 @@ class HttpServer:
         self,
         router: Router,
         settings: HttpSettings,
-        door: AccessFilter | None = None,
-        brokers_door: PeerEndpoint | None = None,
+        access: AccessFilter | None = None,
+        internal: InternalHandler | None = None,
     ) -> None:
-        """`brokers_door`: where other brokers of the cluster come in; None for a broker alone."""
+        """`internal` serves the calls of other brokers; None for a broker without a cluster."""
         self._router = router
         self._settings = settings
-        self._door = door
-        self._brokers_door = brokers_door
+        self._access = access
+        self._internal = internal
         self._tls: TlsStreamServer | None = None
         self._tasks = TaskOwner("http")
         self._exchanges: set[Exchange] = set()
@@ -399,7 +409,7 @@ class HttpServer:
 
     async def _serve(self, request: Request) -> Response:
         self._requests += 1
-        response = await answer(self._router, request, self._settings.handle_seconds, self._door, self._brokers_door)
+        response = await answer(self._router, request, self._settings.handle_seconds, self._access, self._internal)
         if response.status >= 500:
             self._failures += 1
         return response

@@ -97,7 +97,7 @@ async def test_many_calls_at_once_share_their_connections(broker: BrokerProcess)
         for _ in range(3):
             answers = await asyncio.gather(*(admin.brokers.health() for _ in range(30)))
             assert set(answers) == {"ok"}
-        idle = sum(map(len, admin._lines._idle.values()))
+        idle = sum(map(len, admin._connections._idle.values()))
         assert 1 <= idle <= 8
 
 

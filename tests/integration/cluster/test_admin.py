@@ -191,7 +191,7 @@ async def test_brokers_are_listed_drained_and_resumed(tmp_path: Path) -> None:
         await until(lambda: is_settled([one, two]))
 
 
-async def test_only_brokers_come_through_the_brokers_door(tmp_path: Path) -> None:
+async def test_peer_endpoint_admits_only_brokers(tmp_path: Path) -> None:
     async with nodes(tmp_path, "b1", "b2") as (one, two):
         errand, clock = "/internal/v1/errands/brokers.owned_here", SystemClock()
         incarnations = [place_of(node).cluster.info.broker_incarnation for node in (one, two)]
@@ -200,22 +200,22 @@ async def test_only_brokers_come_through_the_brokers_door(tmp_path: Path) -> Non
         assert await peers.call("b2", "brokers.owned_here", {}) == {}
         for forged in ("", "v1;b1", "v1;b1;b2#1;0;1-1;" + "0" * 64):
             status, value, _ = await call(two, "POST", errand, {}, signature=forged)
-            assert (status, value["reason"]) == (403, "only brokers of this cluster may")
+            assert (status, value["reason"]) == (403, "only brokers of this cluster may call this")
         assert (await call(two, "GET", "/internal/"))[0] == 403
         stranger = PeerClient(Secret(b"s" * 32), incarnations[0], clock)
         with pytest.raises(PeerCallUnanswered, match="403"):
-            await stranger.ask(two.http_url, incarnations[1], "brokers.owned_here", {})
+            await stranger.call(two.http_url, incarnations[1], "brokers.owned_here", {})
         secret = await _secret(one)
         friend = PeerClient(secret, BrokerIncarnation("b1", 99), clock)
         with pytest.raises(PeerCallUnanswered, match="403"):  # meant for an earlier life of it
-            await friend.ask(
+            await friend.call(
                 two.http_url, BrokerIncarnation("b2", incarnations[1].number - 1), "brokers.owned_here", {}
             )
         with pytest.raises(PeerCallRefused) as refused:
-            await friend.ask(two.http_url, incarnations[1], "brokers.configuration", {})
+            await friend.call(two.http_url, incarnations[1], "brokers.configuration", {})
         assert refused.value.status == 404, "only what is offered as an errand can be asked for"
         with pytest.raises(PeerNotConnected):
-            await friend.ask("http://127.0.0.1:1", incarnations[1], "brokers.owned_here", {})
+            await friend.call("http://127.0.0.1:1", incarnations[1], "brokers.owned_here", {})
         assert secret.key.hex() not in json.dumps(await expect(one, "GET", f"{ADMIN}/brokers/configuration/runtime"))
 
 

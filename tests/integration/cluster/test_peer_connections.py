@@ -1,4 +1,4 @@
-"""Lines between brokers are kept, and a line that the other side has closed costs nobody an answer."""
+"""Connections between brokers are reused; one that the other broker closed while idle is replaced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from anabranch.broker.peers import PeerCallUnanswered, PeerNotConnected
-from anabranch.interbroker import connections as brokers_lines
+from anabranch.interbroker import connections
 from anabranch.interbroker.client import PeerClient
 from anabranch.interbroker.signature import ANSWER_HEADER, HEADER, SECRET_BYTES, Secret, Signature, sign_answer
 from anabranch.model.broker_incarnation import BrokerIncarnation
@@ -19,18 +19,18 @@ SECRET, ME, OTHER = Secret(b"k" * SECRET_BYTES), BrokerIncarnation("me", 1), Bro
 
 
 class Other:
-    """The other broker: answers every errand, and can hang up."""
+    """The other broker: answers every call, and can close its connections."""
 
     def __init__(self) -> None:
         self.url = ""
         self.connections = 0
-        self.hangs_up_before_answering = False
+        self.closes_before_answering = False
         self.writers: list[asyncio.StreamWriter] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         self.writers.append(writer)
-        while (head := await reader.readuntil(b"\r\n\r\n")) and not self.hangs_up_before_answering:
+        while (head := await reader.readuntil(b"\r\n\r\n")) and not self.closes_before_answering:
             headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if line)
             found = {name.lower(): value for name, value in headers.items()}
             await reader.readexactly(int(found["content-length"]))
@@ -38,7 +38,7 @@ class Other:
             writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n{ANSWER_HEADER}: {signed}\r\n\r\n7".encode())
         writer.close()
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         for writer in self.writers:
             writer.close()
 
@@ -59,48 +59,48 @@ async def other() -> AsyncIterator[Other]:
         yield made
     finally:
         server.close()
-        made.hang_up()
+        made.close()
 
 
-async def ask(client: PeerClient, broker: Other) -> int:
-    return int(await client.ask(broker.url, OTHER, "a.b", {"x": 1}))
+async def call(client: PeerClient, broker: Other) -> int:
+    return int(await client.call(broker.url, OTHER, "a.b", {"x": 1}))
 
 
-async def test_a_line_is_used_again() -> None:
+async def test_connection_is_reused() -> None:
     async with other() as broker:
         client = PeerClient(SECRET, ME, SystemClock())
-        assert [await ask(client, broker) for _ in range(5)] == [7] * 5
+        assert [await call(client, broker) for _ in range(5)] == [7] * 5
         assert broker.connections == 1
-        assert await asyncio.gather(*(ask(client, broker) for _ in range(3))) == [7] * 3
+        assert await asyncio.gather(*(call(client, broker) for _ in range(3))) == [7] * 3
         assert broker.connections == 3
         client.close()
 
 
-async def test_a_line_that_was_closed_meanwhile_is_replaced() -> None:
+async def test_connection_closed_while_idle_is_replaced() -> None:
     async with other() as broker:
         client = PeerClient(SECRET, ME, SystemClock())
-        await ask(client, broker)
-        broker.hang_up()
-        assert await ask(client, broker) == 7
+        await call(client, broker)
+        broker.close()
+        assert await call(client, broker) == 7
         client.close()
 
 
-async def test_a_line_that_was_idle_for_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brokers_lines, "IDLE_SECONDS", 0.0)
+async def test_connection_idle_too_long_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.0)
     async with other() as broker:
         client = PeerClient(SECRET, ME, SystemClock())
-        assert [await ask(client, broker) for _ in range(2)] == [7, 7]
+        assert [await call(client, broker) for _ in range(2)] == [7, 7]
         assert broker.connections == 2
         client.close()
 
 
-async def test_who_hangs_up_on_a_fresh_line_has_not_answered() -> None:
+async def test_close_on_fresh_connection_means_unanswered() -> None:
     async with other() as broker:
         client = PeerClient(SECRET, ME, SystemClock())
-        broker.hangs_up_before_answering = True
+        broker.closes_before_answering = True
         with pytest.raises(PeerCallUnanswered) as refused:
-            await ask(client, broker)
+            await call(client, broker)
         assert not isinstance(refused.value, PeerNotConnected)  # it may have happened
         client.close()
     with pytest.raises(PeerNotConnected):
-        await ask(client, broker)
+        await call(client, broker)

@@ -53,10 +53,6 @@ PORTS = {  # broker and controller meet only through the ports that the controll
 PENDING: dict[str, frozenset[str]] = {
     "layers": frozenset(
         {
-            "interbroker/client.py",
-            "interbroker/connections.py",
-            "interbroker/endpoint.py",
-            "rest/server.py",
             "zookeeper/channel.py",
             "zookeeper/connection.py",
             "zookeeper/jute.py",

@@ -71,7 +71,7 @@ class ClusterPeers:
         if info is None:
             raise PeerNotConnected(f"broker {broker} is not registered any more")
         asking = asyncio.create_task(
-            self._client.ask(info.http_url, info.broker_incarnation, name, arguments), name="peer call"
+            self._client.call(info.http_url, info.broker_incarnation, name, arguments), name="peer call"
         )
         leaving = asyncio.create_task(self._wait_gone(info.broker_incarnation), name="peer call:gone")
         try:

@@ -22,11 +22,13 @@ from anabranch.interbroker.endpoint import PeerEndpoint
 from anabranch.interbroker.secret import load_secret
 from anabranch.interbroker.signature import SECRET_BYTES
 from anabranch.model.broker_incarnation import BrokerIncarnation
+from anabranch.node.adapters.peer_endpoint import internal_handler
 from anabranch.node.adapters.peers import ClusterPeers
 from anabranch.node.adapters.placement import ClusterPlacement
 from anabranch.node.settings.node import NodeSettings
 from anabranch.node.wiring.scalable_topics import follow_placement
 from anabranch.node.wiring.stores import Stores
+from anabranch.rest.server import InternalHandler
 from anabranch.runtime.chance import SystemChance, secret_bytes
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
@@ -53,7 +55,7 @@ class ClusterWiring:
         self._clock = clock
         self._stack = stack
 
-    async def meet_others(self, admin: BrokerAdmin) -> tuple[ClusterPeers, PeerEndpoint]:
+    async def meet_others(self, admin: BrokerAdmin) -> tuple[ClusterPeers, InternalHandler]:
         """How this broker asks the others, and how they ask it."""
         stores, settings = self._stores, self._settings
         me = BrokerIncarnation(settings.storage.broker_id, stores.ledgers.generation)
@@ -61,7 +63,7 @@ class ClusterWiring:
         client = PeerClient(secret, me, self._clock)
         self._stack.callback(client.close)
         peers = ClusterPeers(self.place, stores.metadata, client, me.broker, settings.cluster.drain_seconds)
-        return peers, PeerEndpoint(secret, me, self._clock, admin.peer_calls.serve)
+        return peers, internal_handler(PeerEndpoint(secret, me, self._clock, admin.peer_calls.serve))
 
     async def join(self, topics: TopicRegistry, server: BrokerServer, address: Address) -> None:
         """Become a member; from now on this broker may be given topics to serve."""
