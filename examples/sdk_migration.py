@@ -1,7 +1,7 @@
 """Moving from pulsar-client to the SDK, side by side: the same job with both, on the same topic and subscription.
 
 The two can be mixed while you move: names, keys, properties, schemas, compression and subscriptions are the same on the
-wire. docs/coming-from-pulsar-client.md has the table of names.
+wire. docs/guides/coming-from-pulsar-client.md has the table of names.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Prints docs/errors.md: every error that the SDK and the admin client raise, from the classes themselves.
+"""Prints docs/reference/errors.md: every error that the SDK and the admin client raise, from the classes themselves.
 
-python -m scripts.errors_reference > docs/errors.md       # a test holds the page to this
+python -m scripts.errors_reference > docs/reference/errors.md       # a test holds the page to this
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prints docs/reference-metrics.md from the families that the broker writes: `python -m scripts.metrics_reference`."""
+"""Prints docs/reference/metrics.md from the families that the broker writes: `python -m scripts.metrics_reference`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAD = """\
 * Only loaded topics count. An unused one is unloaded after `broker.idle_topic_seconds`.
 * A segment of a scalable topic is a topic with the name `segment://…`; what its controller knows is at the end.
 
-[grafana-dashboard.json](grafana-dashboard.json) is a dashboard to import.
+[grafana-dashboard.json](../operations/grafana-dashboard.json) is a dashboard to import.
 """
 PARTS: tuple[tuple[str, str, tuple[Family, ...]], ...] = (
     ("The broker", "`cluster`", (VERSION, *BROKER)),

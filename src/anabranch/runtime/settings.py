@@ -152,7 +152,7 @@ def reference(root: type[Any]) -> str:
     lines = [
         "# Settings",
         "",
-        "Generated: `anabranch config sample --markdown > docs/reference-settings.md`; a test keeps it in step.",
+        "Generated: `anabranch config sample --markdown > docs/reference/settings.md`; a test keeps it in step.",
         "",
         "A setting `storage.sync` is `sync` in the section `[storage]` of the TOML file given with `--config`,",
         f"`{ENV_PREFIX}STORAGE_SYNC` in the environment, or `--set storage.sync=…` on the command line; the later of",

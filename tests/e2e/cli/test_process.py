@@ -158,8 +158,8 @@ def test_sample_is_complete_and_loads(tmp_path: Path) -> None:
 
 
 def test_reference_page_is_in_step() -> None:
-    page = Path(__file__).parents[3] / "docs" / "reference-settings.md"
-    fix = "run: anabranch config sample --markdown > docs/reference-settings.md"
+    page = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
+    fix = "run: anabranch config sample --markdown > docs/reference/settings.md"
     assert page.read_text() == reference(NodeSettings), fix
 
 

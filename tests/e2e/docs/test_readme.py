@@ -19,7 +19,7 @@ from tests.support.processes.broker_process import BrokerProcess
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
 PYTHON_IS_RUN = ("README.md", "sdk.md", "testing.md")  # by test_sdk.py, by test_testing_fixture.py
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
@@ -72,7 +72,7 @@ def test_the_command_line_is_as_written(line: str) -> None:
     assert [flag for flag in flags if flag not in done.stdout] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_page_holds_only_what_is_checked(page: Path) -> None:
     text = page.read_text()
     kinds = {kind for kind, _ in _BLOCK.findall(text)}
@@ -85,7 +85,7 @@ def test_the_page_holds_only_what_is_checked(page: Path) -> None:
     assert [link for link in _LINK.findall(text) if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     for file, function in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text()):
         assert (ROOT / file).is_file(), file
@@ -93,7 +93,7 @@ def test_every_test_that_a_page_names_exists(page: Path) -> None:
 
 
 def test_every_promise_names_a_test() -> None:
-    text = (ROOT / "docs" / "guarantees.md").read_text()
+    text = (ROOT / "docs" / "reference" / "guarantees.md").read_text()
     assert len(re.findall(r"`tests/[\w/]+\.py", text)) >= 10
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
     assert [row for row in rows if "`tests/" not in row] == [], "a promise without a test"

@@ -305,7 +305,7 @@ def test_the_blocking_face(broker: BrokerProcess, topic: str) -> None:
 
 
 def test_the_page_runs(private_broker: BrokerProcess) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "sdk.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "sdk.md").read_text()
     shown = []
     for program in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         program = program.replace("pulsar://localhost:6650", private_broker.service_url)

@@ -38,7 +38,7 @@ def test_fixture_serves_the_stock_client(anabranch_broker: Broker) -> None:
 
 def test_the_documented_examples_run_without_a_conftest(tmp_path: Path) -> None:
     """Installing the package is all a user does."""
-    page = (Path(__file__).parents[3] / "docs" / "testing.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "guides" / "testing.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 3
     for number, block in enumerate(blocks):

@@ -76,8 +76,8 @@ def test_mistakes_are_told_and_not_traced(capsys: pytest.CaptureFixture[str], ar
 
 
 def test_the_page_of_documentation_works(tmp_path: Path) -> None:
-    """Every `anabranch token` line of docs/security.md, in order, as a shell would run it."""
-    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    """Every `anabranch token` line of docs/operations/security.md, in order, as a shell would run it."""
+    page = (Path(__file__).parents[3] / "docs" / "operations" / "security.md").read_text()
     blocks = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     lines = [line for line in "".join(blocks).splitlines() if line.startswith("anabranch token")]
     assert len(lines) >= 5

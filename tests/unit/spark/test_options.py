@@ -126,7 +126,7 @@ def test_one_way_to_say_who_we_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("chapter", "known"), [("Reading", SOURCE_OPTIONS), ("Writing", SINK_OPTIONS)])
 def test_the_guide_has_every_option_and_no_other(chapter: str, known: tuple[str, ...]) -> None:
-    text = (ROOT / "docs/spark.md").read_text().split(f"## {chapter}\n")[1].split("\n## ")[0]
+    text = (ROOT / "docs/guides/spark.md").read_text().split(f"## {chapter}\n")[1].split("\n## ")[0]
     table = text.split("| option | default | meaning |\n")[1].split("\n\n")[0]
     told = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
     assert sorted(told) == sorted(known)

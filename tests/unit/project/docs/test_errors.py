@@ -1,4 +1,4 @@
-"""docs/errors.md is made from the classes; every error has a code of its own and says when it comes."""
+"""docs/reference/errors.md is made from the classes; every error has a code of its own and says when it comes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ DOCS = Path(__file__).parents[4] / "docs"
 
 
 def test_the_page_is_what_the_classes_say() -> None:
-    text = (DOCS / "errors.md").read_text()
-    assert text == page(), "make it again: python -m scripts.errors_reference > docs/errors.md"
+    text = (DOCS / "reference" / "errors.md").read_text()
+    assert text == page(), "make it again: python -m scripts.errors_reference > docs/reference/errors.md"
 
 
 def test_codes_name_one_error_each_and_every_error_says_when() -> None:

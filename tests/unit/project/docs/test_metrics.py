@@ -13,8 +13,8 @@ DOCS = Path(__file__).parents[4] / "docs"
 
 
 def test_the_reference_is_in_step() -> None:
-    text = (DOCS / "reference-metrics.md").read_text()
-    assert text == page(), "make it again: python -m scripts.metrics_reference > docs/reference-metrics.md"
+    text = (DOCS / "reference" / "metrics.md").read_text()
+    assert text == page(), "make it again: python -m scripts.metrics_reference > docs/reference/metrics.md"
 
 
 def test_the_reference_names_every_family() -> None:
@@ -22,7 +22,7 @@ def test_the_reference_names_every_family() -> None:
 
 
 def test_the_dashboard_asks_only_for_what_there_is() -> None:
-    board = json.loads((DOCS / "grafana-dashboard.json").read_text())
+    board = json.loads((DOCS / "operations" / "grafana-dashboard.json").read_text())
     expressions = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     asked = {name for text in expressions for name in re.findall(r"\b(?:pulsar|anabranch)_\w+", text)}
     assert len(asked) > 15
