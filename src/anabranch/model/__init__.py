@@ -1,14 +1,21 @@
-"""Frozen values and pure functions; nothing here imports more than the stdlib.
+"""Frozen values and pure functions. Imports only the standard library, and does not know stores, wire formats or HTTP.
 
-| module     | knows                                                                       |
-|------------|-----------------------------------------------------------------------------|
-| `errors`   | the error root and the kinds of failure all floors share                    |
-| `names`    | names of topics, namespaces, subscriptions, segments                        |
-| `position` | where an entry is in its topic                                              |
-| `keyhash`  | the hash of a key and its views                                             |
-| `hashrange` `routing` | the 16-bit ring; how a key or sequence id gets its place on it       |
-| `segment` `layout` | one segment of a scalable topic; all of them as a DAG                   |
-| `replacement` | split, merge, migration: N parents become M children                     |
+| module | what it is |
+|---|---|
+| `errors` | the error root, and kinds of failure that all layers share |
+| `names` | names of topics, namespaces, subscriptions and segments |
+| `position` | position of an entry in a topic |
+| `keyhash` | hash of a key, and the values derived from it |
+| `hashrange` | the 16-bit hash ring and its ranges |
+| `routing` | maps a key or sequence id to a position on the ring |
+| `segment` | one segment of a scalable topic |
+| `layout` | all segments of a scalable topic, as a DAG |
+| `replacement` | split, merge and migration: N parents become M children |
+| `reached` | progress of a checkpoint group's member in one segment |
+| `schema` | schema types, compatibility strategies and definitions |
+| `subscription_type` | subscription types, numbered as on the wire |
+| `metadata_keys` | metadata keys of scalable topics |
+| `broker_incarnation` | one run of a broker process |
 
-Re-exports nothing: importing the package loads the error root only, and `anabranch --version` stays quick.
+Nothing is re-exported, so that importing the package loads only the error root and `anabranch --version` stays fast.
 """

@@ -1,14 +1,14 @@
-"""The one error root. Knows nothing of wires, files or HTTP: those floors map `code` to their own numbers.
+"""The error root. Other layers map `code` to their own numbers.
 
-Every expected failure of the system is a subclass with a stable `code` (the same word on the wire, in REST and in the
-CLI) and a `retryable` flag: "will the same request, sent again later, have a chance?"
+Every expected failure is a subclass with a stable `code`, the same on the wire, in REST and in the CLI, and a
+`retryable` flag: whether the same request may succeed later.
 """
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """Root of everything Anabranch raises on purpose."""
+    """Root of all errors that Anabranch raises deliberately."""
 
     code: str = "error"
     retryable: bool = False
@@ -19,44 +19,44 @@ class Error(Exception):
 
 
 class BadName(Error):
-    """A topic, namespace, tenant or subscription name that cannot be."""
+    """An invalid name of a topic, namespace, tenant or subscription."""
 
     code = "bad-name"
 
 
 class BadRequest(Error):
-    """The request makes no sense whatever the state of the system."""
+    """The request is invalid in any state of the system."""
 
     code = "bad-request"
 
 
 class NotAllowed(Error):
-    """Well formed, but refused by rule or policy."""
+    """Well formed, but refused by a rule or policy."""
 
     code = "not-allowed"
 
 
 class NotFound(Error):
-    """Tenant, namespace, topic, subscription … is not there."""
+    """The tenant, namespace, topic, subscription … does not exist."""
 
     code = "not-found"
 
 
 class AlreadyExists(Error):
-    """Somebody created it first."""
+    """It exists already."""
 
     code = "already-exists"
 
 
 class Busy(Error):
-    """Somebody else holds what was asked for."""
+    """Another client or broker holds the resource."""
 
     code = "busy"
     retryable = True
 
 
 class NotReady(Error):
-    """Starting, stopping or moving; look again in a moment."""
+    """Starting, stopping or moving; try again in a moment."""
 
     code = "not-ready"
     retryable = True

@@ -1,4 +1,4 @@
-"""The 16-bit hash ring and inclusive ranges of it, as PIP-468 writes them. Knows no segments and no hash function.
+"""The 16-bit hash ring and its inclusive ranges, as PIP-468 writes them.
 
     0000 ────────── 7fff │ 8000 ────────── ffff        a range never wraps: ffff and 0000 are not neighbours
 
@@ -18,7 +18,7 @@ RING_MAX = RING_SIZE - 1
 
 
 class BadRange(BadRequest):
-    """Not a range of the ring, or not a way to divide one."""
+    """An invalid range, or an invalid division of one."""
 
     code = "bad-range"
 
@@ -57,7 +57,7 @@ class HashRange:
         return tuple(self.start - (-i * self.size // parts) for i in range(1, parts))
 
     def split(self, points: Sequence[int]) -> tuple[HashRange, ...]:
-        """The parts between ascending split points, lowest first; no points leave it whole."""
+        """The parts between ascending split points, lowest first; without points, the whole range."""
         previous = self.start
         for point in points:
             if not previous < point <= self.end:
@@ -82,7 +82,7 @@ def initial_ranges(count: int) -> tuple[HashRange, ...]:
 
 
 def joined(ranges: Iterable[HashRange]) -> HashRange | None:
-    """The one range that adjacent `ranges` (any order) make up exactly; None when there is a gap or an overlap."""
+    """The range that adjacent `ranges` (in any order) cover exactly; None if there is a gap or an overlap."""
     ordered = sorted(ranges)
     if not ordered or any(low.end + 1 != high.start for low, high in pairwise(ordered)):
         return None

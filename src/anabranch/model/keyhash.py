@@ -1,8 +1,8 @@
-"""The key hash and what is read out of it. Knows only bytes; this is the readable twin of `anabranch.protocol.keyhash`.
+"""The key hash and the values derived from it. Readable reference of the fast `anabranch.protocol.keyhash`.
 
 MurmurHash3 x86 32-bit, seed 0, of the key's raw bytes (text: UTF-8). One 32-bit result, several views:
 
-| view             | value                         | who uses it                                              |
+| view             | value                         | used by                                                  |
 |------------------|-------------------------------|----------------------------------------------------------|
 | `masked`         | raw & 0x7fffffff              | partition routing with the Murmur scheme                 |
 | `low16`          | raw & 0xffff                  | segment routing (Pulsar 5.0.0-M1, our default); buckets  |
@@ -21,7 +21,7 @@ _C2 = 0x1B873593
 
 
 def murmur3_32(data: bytes) -> int:
-    """The raw hash, unsigned. Slow and plain; serving code uses `anabranch.protocol.keyhash`."""
+    """The raw hash, unsigned. Slow; serving code uses `anabranch.protocol.keyhash`."""
     value = 0
     whole = len(data) & ~3
     for offset in range(0, whole, 4):
@@ -55,7 +55,7 @@ def high16(raw: int) -> int:
 
 
 def key_shared_slot(raw: int) -> int:
-    """1 … 65535: slot 0 means "no hash" elsewhere and is never given to a key."""
+    """1 … 65535. Slot 0 means "no hash" elsewhere and is never assigned to a key."""
     return (raw & 0xFFFF) or 1
 
 

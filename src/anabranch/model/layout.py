@@ -1,18 +1,18 @@
-"""The layout of a scalable topic: a DAG of hash-range segments. Never edited: every change is a new value.
+"""The layout of a scalable topic: a DAG of hash-range segments. Immutable: every change is a new value.
 
     epoch 0            epoch 1: split of 0     epoch 2: merge of 1 and 2       ── sealed   ══ active
     ═══ 0 ═══          ─── 0 ──┬══ 1 ══        ─── 0 ──┬── 1 ──┬══ 3 ══
                                └══ 2 ══                └── 2 ──┘
 
-Invariants, checked when a layout is built (the first) or read from outside (`check`, all of them):
+Invariants. The first is checked when a layout is built; `check` verifies all of them for layouts read from outside:
 
 * the active segments tile the ring exactly;
 * ids are below `next_segment_id` and never used twice;
 * edges are mutual and lead from a sealed segment to a newer one, so there is no cycle;
-* siblings have the same parents, do not overlap, and together cover each parent - and nothing else, which `replaced`
-  sees to: a parent that was garbage collected can no longer be compared.
+* siblings have the same parents, do not overlap, and together cover each parent. That they cover nothing else is
+  ensured by `replaced`, because a parent that was garbage collected can no longer be compared.
 
-What may be done to a layout is in `anabranch.model.replacement`.
+Changes of a layout are in `anabranch.model.replacement`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from anabranch.model.segment import BadLayout, Segment, TooManySegments, Unknown
 
 @dataclass(frozen=True, slots=True)
 class LayoutLimits:
-    """How far a topic may grow. The defaults are Pulsar's."""
+    """Limits of a topic's growth. The defaults are Pulsar's."""
 
     segments_max: int = 64  # active at the same time
-    dag_depth_max: int = 10  # merges upon merges
+    dag_depth_max: int = 10  # merges among the ancestors of a segment
 
     def check_active(self, count: int) -> None:
         if count > min(self.segments_max, RING_SIZE):
-            raise TooManySegments(f"{count} active segments would be more than the {self.segments_max} allowed")
+            raise TooManySegments(f"{count} active segments exceed the limit of {self.segments_max}")
 
 
 NO_LIMITS = LayoutLimits(RING_SIZE, 1 << 31)
@@ -82,7 +82,7 @@ class Layout:
 
     @classmethod
     def synthetic(cls, topics: Sequence[str], *, now_ms: int) -> Layout:
-        """A regular topic's partitions (or itself) seen as segments. Their ranges are decoration: routing is mod-n."""
+        """The partitions of a regular topic (or the topic itself) as segments, routed mod-n; ranges are unused."""
         made = {
             i: Segment(i, one, created_at_ms=now_ms, legacy_topic_name=topic)
             for i, (one, topic) in enumerate(zip(initial_ranges(len(topics)), topics, strict=True))
@@ -104,7 +104,7 @@ class Layout:
 
     # routing ----------------------------------------------------------------------------------------------------------
     def at(self, position: int) -> Segment:
-        """The active segment that has this ring position."""
+        """The active segment that contains this ring position."""
         assert 0 <= position <= RING_MAX
         return self.active[bisect_right(self._starts, position) - 1]
 
@@ -120,11 +120,11 @@ class Layout:
             return self.active[sequence_id % len(self.active)]
         return self.at(keyless_position(sequence_id))
 
-    # lineage ----------------------------------------------------------------------------------------------------------
+    # ancestors --------------------------------------------------------------------------------------------------------
     def ancestors(self, segment_id: int) -> set[int]:
-        """All ancestors that may have had a key of this segment: those that overlap it, at any distance.
+        """All ancestors, at any distance, that may have had a key of this segment: those that overlap it.
 
-        A merge in between makes ancestors that do not overlap (their keys went to the other side): they do not count.
+        After a merge there are ancestors that do not overlap, because their keys went elsewhere; they do not count.
         """
         return self._walk(segment_id, lambda segment: segment.parent_ids)
 
@@ -148,13 +148,13 @@ class Layout:
         return found
 
     def pruned(self, segment_ids: Iterable[int]) -> Layout:
-        """Without these sealed segments and the edges to them. Oldest first: a segment whose parent stays must stay."""
+        """The layout without these sealed segments and their edges. A segment must stay while a parent stays."""
         gone = set(segment_ids)
         for one in gone:
             if self[one].is_active:
-                raise BadLayout(f"segment {one} is active and cannot go")
+                raise BadLayout(f"segment {one} is active and cannot be removed")
             if not gone.issuperset(self[one].parent_ids):
-                raise BadLayout(f"segment {one} cannot go before its parents {list(self[one].parent_ids)}")
+                raise BadLayout(f"segment {one} cannot be removed before its parents {list(self[one].parent_ids)}")
         if not gone:
             return self
         touched = {child for one in gone for child in self[one].child_ids} - gone
@@ -165,10 +165,10 @@ class Layout:
 
     # invariants -------------------------------------------------------------------------------------------------------
     def check(self) -> None:
-        """Raises BadLayout unless every invariant of the module's head holds."""
+        """Raises BadLayout unless all invariants of the module docstring hold."""
         for segment_id, segment in self.segments.items():
             if segment.segment_id != segment_id or not 0 <= segment_id < self.next_segment_id:
-                raise BadLayout(f"segment {segment_id} has no proper id (next is {self.next_segment_id})")
+                raise BadLayout(f"segment {segment_id} has an invalid id (next is {self.next_segment_id})")
             if segment.created_at_epoch > self.epoch or segment.sealed_at_epoch > self.epoch:
                 raise BadLayout(f"segment {segment_id} is of a later epoch than {self.epoch}")
             if segment.is_active and segment.child_ids:

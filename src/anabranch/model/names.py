@@ -1,4 +1,4 @@
-"""Names of topics, namespaces, subscriptions and segments: parsing, checking, spelling. Knows no store and no wire.
+"""Names of topics, namespaces, subscriptions and segments: parsing, validation, spelling.
 
     x                                   -> persistent://public/default/x
     t/n/x                               -> persistent://t/n/x
@@ -68,7 +68,7 @@ class SegmentDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """One topic's full name. Build it with `parse`, `from_parts` or `from_rest`: they check."""
+    """The full name of one topic. Build it with `parse`, `from_parts` or `from_rest`, which validate it."""
 
     domain: Domain
     tenant: str
@@ -88,7 +88,7 @@ class TopicName:
 
     @staticmethod
     def parse(text: str) -> TopicName:
-        """The topic that `text` means; raises BadName with a text for people."""
+        """The topic that `text` names; raises BadName with a readable message."""
         return _parse(text)
 
     @staticmethod
@@ -98,7 +98,7 @@ class TopicName:
 
     @staticmethod
     def from_rest(domain: str, tenant: str, namespace: str, encoded: str) -> TopicName:
-        """`encoded` is the URL path's spelling of the local name (%XX, and + for a space)."""
+        """`encoded` is the local name as spelled in a URL path (%XX, and + for a space)."""
         try:
             local = unquote_plus(encoded, errors="strict")
         except UnicodeDecodeError as cause:
@@ -118,7 +118,7 @@ class TopicName:
 
     @property
     def base(self) -> TopicName:
-        """The partitioned topic this is a partition of; the topic itself otherwise."""
+        """The partitioned topic of a partition; the topic itself otherwise."""
         if self.partition_index < 0:
             return self
         local = self.local[: self.local.rindex("-partition-")]
@@ -132,7 +132,7 @@ class TopicName:
 
     @property
     def encoded_local(self) -> str:
-        """Form-URL-encoded local name, as Java spells it; a segment's descriptor stays a path component of its own."""
+        """Form-URL-encoded local name, as Java spells it; a segment's descriptor stays a separate path component."""
         if self.domain is Domain.SEGMENT:
             topic, _, descriptor = self.local.rpartition("/")
             return f"{encode_component(topic)}/{descriptor}"
@@ -140,14 +140,16 @@ class TopicName:
 
     @property
     def segment(self) -> SegmentDescriptor | None:
-        """Range and id when this is a `segment://` name."""
+        """Range and id of a `segment://` name; None otherwise."""
         if self.domain is not Domain.SEGMENT:
             return None
         return SegmentDescriptor.parse(self.local.rpartition("/")[2])
 
     @property
     def scalable(self) -> TopicName:
-        """The `topic://` name with the same path: the parent of a segment, the twin of a regular topic."""
+        """The `topic://` name with the same path: parent of a segment, or scalable topic of the same name as a regular
+        one.
+        """
         if self.domain is Domain.TOPIC:
             return self
         local = self.local.rpartition("/")[0] if self.domain is Domain.SEGMENT else self.base.local
@@ -183,7 +185,7 @@ def check_namespace(text: str) -> str:
 
 
 def check_subscription_name(text: str) -> str:
-    """Returns the name unchanged; any text that is not blank, has no control characters and is not too long."""
+    """Returns the name unchanged. It must not be blank, contain control characters or be too long."""
     return _check_text("subscription", text)
 
 
@@ -200,7 +202,7 @@ def _parse(text: str) -> TopicName:
         raise BadName(f"{_shown(text)} is neither a short topic name like x nor a path like tenant/namespace/x")
     parts = path.split("/", 2)
     if len(parts) != 3:
-        raise BadName(f"{_shown(text)} lacks a component: {domain}://tenant/namespace/topic")
+        raise BadName(f"{_shown(text)} is incomplete: expected {domain}://tenant/namespace/topic")
     return _from_parts(domain, *parts)
 
 
@@ -219,7 +221,9 @@ def _from_parts(domain: str, tenant: str, namespace: str, local: str) -> TopicNa
     if known is Domain.SEGMENT:
         topic, slash, descriptor = local.rpartition("/")
         if not slash:
-            raise BadName(f"segment {_shown(local)} lacks its topic: segment://tenant/namespace/topic/0000-ffff-0")
+            raise BadName(
+                f"segment {_shown(local)} has no topic: expected segment://tenant/namespace/topic/0000-ffff-0"
+            )
         local = f"{topic}/{SegmentDescriptor.parse(descriptor)}"
     name = TopicName(known, tenant, namespace, local)
     if len(str(name).encode()) > NAME_BYTES_MAX:
@@ -250,6 +254,6 @@ def _check_text(what: str, text: str) -> str:
 
 
 def _shown(text: str) -> str:
-    """The text as it may appear in an error: quoted, printable, short."""
+    """The text for an error message: quoted, printable, short."""
     short = text if len(text) <= 80 else text[:77] + "..."
     return repr(short) if short.isprintable() else ascii(short)

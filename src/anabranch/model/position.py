@@ -1,6 +1,6 @@
-"""Positions in a topic: (ledger, entry) pairs that only grow. Knows nothing of how entries are stored.
+"""Positions in a topic: (ledger, entry) pairs that only grow.
 
-A position names one entry. Order is lexicographic, which is append order because ledger ids only grow within a topic.
+A position names one entry. Order is lexicographic, which is append order, because ledger ids only grow within a topic.
 """
 
 from __future__ import annotations
@@ -22,4 +22,4 @@ EARLIEST = Position(-1, -1)
 """Before everything; also "no position" (empty topic, duplicate receipt)."""
 
 LATEST = Position(LONG_MAX, LONG_MAX)
-"""After everything that exists at the moment of asking."""
+"""After everything that exists at the time of the request."""

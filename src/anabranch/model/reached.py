@@ -1,4 +1,4 @@
-"""How far a member of a checkpoint group is with one segment: a value that travels and is stored."""
+"""Progress of a member of a checkpoint group in one segment: a value that is sent and stored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from anabranch.model.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Everything up to this message of a segment is safe.
+    """Everything up to this message of a segment has been processed safely.
 
-    `since`: a message in chunks begins behind that entry and is not safe yet; who goes on must read from there.
+    `since`: a chunked message begins after that entry and is not complete; the next reader must start from there.
     """
 
     position: Position
@@ -22,7 +22,7 @@ class Reached:
 
     @property
     def passed(self) -> Position:
-        """The last entry that nobody needs any more."""
+        """The last entry that is no longer needed."""
         is_whole = self.batch_index < 0 or self.batch_index >= self.batch_size - 1
         ledger, entry = self.position
         passed = self.position if is_whole else Position(ledger, entry - 1)

@@ -1,4 +1,4 @@
-"""Every structural change is one kind of step: N active parents become M children. Plans it, and applies the plan.
+"""Structural changes of a layout. Each one replaces N active parents by M children: it is planned, then applied.
 
 | kind      | parents                       | children                                            | routing after |
 |-----------|-------------------------------|-----------------------------------------------------|---------------|
@@ -6,7 +6,8 @@
 | MERGE     | a run of ≥ 2 neighbours       | one                                                 | the same      |
 | MIGRATION | all of a synthetic layout (N) | N of a fresh ring; the parents then span all of it  | by range      |
 
-A plan fixes the ids of its children, so whoever resumes it makes the same segments. Applying it raises the epoch.
+A plan fixes the ids of its children, so a controller that resumes it creates the same segments. Applying it raises the
+epoch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """The plan of one structural change. `children` are the segments as they will be once it is applied."""
+    """The plan of one structural change. `children` are the segments as they will be after it."""
 
     kind: OperationKind
     parent_ids: tuple[int, ...]  # in ring order
@@ -65,7 +66,7 @@ def plan_split(
         raise BadSplit(f"segment {segment_id} is a partition of a regular topic: migrate the topic first")
     count = ways if points is None else len(points) + 1
     if count < 2:
-        raise BadSplit(f"a split has at least two parts, not {count}")
+        raise BadSplit(f"a split needs at least two parts, not {count}")
     try:
         ranges = parent.hash_range.split(parent.hash_range.even_points(ways) if points is None else points)
     except BadRange as error:
@@ -82,13 +83,15 @@ def plan_merge(layout: Layout, segment_ids: Iterable[int], *, now_ms: int, limit
     if layout.routing.kind is not RoutingKind.RANGE:
         raise BadMerge("the segments are partitions of a regular topic: migrate the topic first")
     if len(parents) < 2:
-        raise BadMerge("a merge takes at least two segments")
+        raise BadMerge("a merge needs at least two segments")
     whole = joined(parent.hash_range for parent in parents)
     if whole is None:
         raise BadMerge(f"segments {named} are not neighbours on the ring")
     depth = max(parent.merge_depth for parent in parents) + 1
     if depth > limits.dag_depth_max:
-        raise DagTooDeep(f"merging {named} would be merge {depth} upon each other, the limit is {limits.dag_depth_max}")
+        raise DagTooDeep(
+            f"merging {named} needs {depth} merges upon each other, more than the limit of {limits.dag_depth_max}"
+        )
     buckets = sum(len(parent.entry_bucket_splits) + 1 for parent in parents)
     return _plan(
         layout, OperationKind.MERGE, parents, [whole], now_ms, 1 if buckets == len(parents) else buckets, depth
@@ -98,7 +101,7 @@ def plan_merge(layout: Layout, segment_ids: Iterable[int], *, now_ms: int, limit
 def plan_migration(
     layout: Layout, *, now_ms: int, limits: LayoutLimits, routing: Routing = RANGE_LOW16, bucket_budget: int = 1
 ) -> Replacement:
-    """Turn a synthetic layout of N partitions into N segments of their own."""
+    """Turn a synthetic layout of N partitions into N real segments."""
     if layout.routing.kind is not RoutingKind.MOD_N:
         raise BadSplit("the topic is scalable already")
     count = len(layout.active)
@@ -109,14 +112,14 @@ def plan_migration(
 
 
 def reserved(layout: Layout, plan: Replacement) -> Layout:
-    """The layout with the plan's ids taken: nobody else will get them, whatever becomes of the plan."""
+    """The layout with the plan's ids reserved: they are never used again, even if the plan is aborted."""
     if plan.children[0].segment_id < layout.next_segment_id:
         raise BadLayout(f"segment id {plan.children[0].segment_id} is taken: next is {layout.next_segment_id}")
     return replace(layout, next_segment_id=plan.children[-1].segment_id + 1)
 
 
 def replaced(layout: Layout, plan: Replacement, seals: Mapping[int, Seal]) -> Layout:
-    """The plan applied: parents SEALED, children ACTIVE, epoch + 1. Needs a seal for every parent."""
+    """Apply the plan: parents SEALED, children ACTIVE, epoch + 1. Needs a seal for every parent."""
     segments = dict(layout.segments)
     parents = [_active(layout, one) for one in plan.parent_ids]
     if any(child.segment_id in segments for child in plan.children):
@@ -129,7 +132,7 @@ def replaced(layout: Layout, plan: Replacement, seals: Mapping[int, Seal]) -> La
     epoch = layout.epoch + 1
     for parent in parents:
         done = parent.sealed(epoch, seals[parent.segment_id], plan.child_ids)
-        # mod-n puts any key into any partition: for everything that asks "may it have had this key?" the range is full
+        # Mod-n routing puts any key into any partition, so for questions about keys the range is the full ring.
         segments[parent.segment_id] = (
             done if layout.routing.kind is RoutingKind.RANGE else replace(done, hash_range=FULL)
         )
@@ -160,7 +163,7 @@ def _plan(
             hash_range,
             parent_ids=tuple(sorted(parent.segment_id for parent in parents)),
             created_at_epoch=layout.epoch + 1,
-            created_at_ms=now_ms,  # children are written to before the change is committed: their birth is the plan
+            created_at_ms=now_ms,  # children are written to before the change is committed, so they begin with the plan
             entry_bucket_splits=bucket_splits(buckets),
             merge_depth=merge_depth,
         )

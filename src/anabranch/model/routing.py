@@ -1,4 +1,4 @@
-"""The routing function of a topic, as data: which ring position, and so which segment, a message has. Knows no layout.
+"""The routing function of a topic as data: maps a message to a ring position, and so to a segment.
 
 | routing | message with a key                                  | message without one                                |
 |---------|-----------------------------------------------------|----------------------------------------------------|
@@ -6,7 +6,7 @@
 | `mod-n` | segment number (hash & 0x7fffffff) mod n            | segment number sequence id mod n                   |
 
 The ring position is one half of the key's 32-bit murmur3 (seed 0, UTF-8); entry buckets use the other half. Pulsar
-5.0.0-M1 takes the low half, later ones the high half, and the wire does not say which: so each topic stores it.
+5.0.0-M1 takes the low half, later versions the high half. The wire does not say which, so each topic stores it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from enum import StrEnum
 from anabranch.model.keyhash import high16, low16, masked, murmur3_32
 
 _SPREAD = (
-    40_503  # odd and near 65536 / golden ratio: consecutive ids lie far apart, and 65536 of them hit each position
+    40_503  # odd and near 65536 / golden ratio: consecutive ids are far apart, and 65536 of them hit each position
 )
 
 
@@ -52,13 +52,16 @@ MOD_N = Routing(RoutingKind.MOD_N)
 
 
 def key_hash(key: str) -> int:
-    """The raw hash of a key. Plain and slow: hot paths take `anabranch.protocol.keyhash.murmur3_32(key.encode())`."""
+    """The raw hash of a key. Slow; hot paths use `anabranch.protocol.keyhash.murmur3_32(key.encode())`."""
     return murmur3_32(key.encode())
 
 
 def keyless_position(sequence_id: int) -> int:
-    """Ring position of a message without key: a function of its sequence id, so that a re-send after a split, a merge
-    or a reconnect goes where the first attempt went. Even: any 65536 consecutive ids hit every position once."""
+    """Ring position of a message without key: a function of its sequence id.
+
+    A re-send after a split, merge or reconnect therefore goes where the first attempt went. The distribution is even:
+    any 65536 consecutive ids hit every position once.
+    """
     return sequence_id * _SPREAD & 0xFFFF
 
 

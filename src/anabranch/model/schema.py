@@ -1,8 +1,8 @@
-"""Schemas as values: Pulsar's types and strategies by name, a definition with its identity. Knows no store, no wire, no
-Avro.
+"""Schemas as values: Pulsar's types, compatibility strategies, and definitions with their identity.
 
-Two schemas are the same when their digests are: the type counts, then what the definition *says* (JSON is compared as
-JSON, so white space and the order of keys do not matter; a primitive type says it all, whatever bytes come with it).
+Two schemas are equal if their digests are. The digest covers the type and the meaning of the definition: JSON is
+compared as JSON, so white space and the order of keys do not matter. For a primitive type the definition bytes are
+ignored.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _LENGTH_BYTES = 4
 
 
 class BadSchema(BadRequest):
-    """A definition that is none."""
+    """An invalid schema definition."""
 
     code = "bad-schema"
 
 
 class SchemaType(IntEnum):
-    """The numbers are the wire's, the names are Pulsar's. Bytes without a schema are NONE."""
+    """Numbers as on the wire, names as in Pulsar. Bytes without a schema are NONE."""
 
     NONE = 0
     STRING = 1
@@ -55,19 +55,21 @@ class SchemaType(IntEnum):
 
     @classmethod
     def named(cls, text: str) -> SchemaType:
-        """BYTES is another word for NONE."""
+        """The type of this name; BYTES is a synonym of NONE."""
         found = cls.__members__.get("NONE" if text == "BYTES" else text)
         if found is None:
-            raise BadSchema(f"{text!r} is no schema type; there are {', '.join([*cls.__members__, 'BYTES'])}")
+            raise BadSchema(f"{text!r} is not a schema type: one of {', '.join([*cls.__members__, 'BYTES'])}")
         return found
 
 
 DEFINED_IN_JSON = frozenset({SchemaType.JSON, SchemaType.PROTOBUF, SchemaType.AVRO, SchemaType.PROTOBUF_NATIVE})
-DEFINED_ELSEWHERE = frozenset({SchemaType.KEY_VALUE, SchemaType.EXTERNAL})  # neither JSON nor said by the type alone
+DEFINED_ELSEWHERE = frozenset(
+    {SchemaType.KEY_VALUE, SchemaType.EXTERNAL}
+)  # neither JSON nor fully described by the type
 
 
 class Strategy(StrEnum):
-    """What a new version must be to the older ones. UNDEFINED = whatever the level above says."""
+    """Required relation of a new version to older ones. UNDEFINED: inherited from the level above."""
 
     UNDEFINED = "UNDEFINED"
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
@@ -81,7 +83,7 @@ class Strategy(StrEnum):
 
     @property
     def is_transitive(self) -> bool:
-        """Looks at all older versions, not only at the latest."""
+        """Whether all older versions are checked, not only the latest."""
         return self in (Strategy.BACKWARD_TRANSITIVE, Strategy.FORWARD_TRANSITIVE, Strategy.FULL_TRANSITIVE)
 
     @property
@@ -108,7 +110,7 @@ AUTO_UPDATE_STRATEGIES = {
     "ForwardTransitive": Strategy.FORWARD_TRANSITIVE,
     "FullTransitive": Strategy.FULL_TRANSITIVE,
 }
-"""Pulsar's older setting, by its own names; it counts where no strategy is set."""
+"""Pulsar's older setting with its own names; used where no strategy is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +121,17 @@ class Schema:
 
     @property
     def digest(self) -> str:
-        """Equal for schemas that say the same."""
+        """Equal for schemas with the same meaning."""
         return hashlib.sha256(self.type.name.encode() + b"\0" + _meaning(self)).hexdigest()
 
 
 def key_value_parts(schema: Schema) -> tuple[Schema, Schema]:
-    """The key's and the value's own schema: two length-prefixed definitions, their types in the properties."""
+    """Schemas of key and value: two length-prefixed definitions, with their types in the properties."""
     assert schema.type is SchemaType.KEY_VALUE
     key, rest = _take(schema.data)
     value, rest = _take(rest)
     if rest:
-        raise BadSchema("a KEY_VALUE definition is two definitions and nothing after them")
+        raise BadSchema("a KEY_VALUE definition must be exactly two definitions")
     types = [SchemaType.named(schema.properties.get(name, "BYTES")) for name in (KEY_TYPE, VALUE_TYPE)]
     return Schema(types[0], key), Schema(types[1], value)
 
@@ -140,9 +142,9 @@ def key_value_data(key: bytes, value: bytes) -> bytes:
 
 def _take(data: bytes) -> tuple[bytes, bytes]:
     length = int.from_bytes(data[:_LENGTH_BYTES], "big", signed=True)
-    end = _LENGTH_BYTES + max(length, 0)  # -1 is how Java says "nothing"
+    end = _LENGTH_BYTES + max(length, 0)  # Java writes -1 for "no definition"
     if len(data) < end:
-        raise BadSchema("a KEY_VALUE definition is two length-prefixed definitions")
+        raise BadSchema("a KEY_VALUE definition must be two length-prefixed definitions")
     return data[_LENGTH_BYTES:end], data[end:]
 
 

@@ -1,7 +1,7 @@
-"""One segment of a scalable topic as the record knows it, and what can be wrong with a layout. Knows no other segment.
+"""One segment of a scalable topic, and the errors of layouts.
 
-A segment is ACTIVE (producers write to it) or SEALED (final; it is read until retention lets it go). There is no state
-in between: what is half done stands in the record's `operation`, never in a segment.
+A segment is ACTIVE (producers write to it) or SEALED (final; it is read until retention removes it). There is no state
+in between: an unfinished change is in the record's `operation`, never in a segment.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ NOT_SEALED = -1
 
 
 class BadLayout(Error):
-    """A set of segments that cannot be a topic: gaps, overlaps, cycles, children that do not cover their parents."""
+    """Segments that do not form a valid topic: gaps, overlaps, cycles, or children that do not cover their parents."""
 
     code = "bad-layout"
 
 
 class UnknownSegment(NotFound):
-    """The topic has no segment of that id (any more)."""
+    """The topic has no segment with that id, or no longer."""
 
     code = "unknown-segment"
 
 
 class SegmentNotActive(Error):
-    """Only active segments split, merge and migrate; this one is sealed."""
+    """Only active segments can be split, merged or migrated; this one is sealed."""
 
     code = "segment-not-active"
 
 
 class BadSplit(BadRequest):
-    """The segment cannot be split like that."""
+    """The segment cannot be split at these points."""
 
     code = "bad-split"
 
 
 class BadMerge(BadRequest):
-    """These segments are no run of neighbours."""
+    """The segments are not neighbours on the ring."""
 
     code = "bad-merge"
 
@@ -57,7 +57,7 @@ class TooManySegments(Error):
 
 
 class DagTooDeep(Error):
-    """The merge would stack more merges upon each other than the limit."""
+    """The merge would exceed the limit of merges upon each other."""
 
     code = "dag-too-deep"
 
@@ -69,7 +69,7 @@ class SegmentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What the owner of a sealed segment answered: when it was final, and its last entry (None: not known)."""
+    """Answer of a sealed segment's owner: when it became final, and its last entry (None: not known)."""
 
     at_ms: int
     last_position: Position | None = None
@@ -86,14 +86,15 @@ class Segment:
     sealed_at_epoch: int = NOT_SEALED
     created_at_ms: int = 0  # nothing in it was published before
     sealed_at_ms: int = NOT_SEALED  # nothing in it was published after
-    last_position: Position | None = None  # of a sealed one: its last entry
-    legacy_topic_name: str | None = None  # it wraps this regular topic instead of having a `segment://` one
+    last_position: Position | None = None  # last entry of a sealed segment
+    legacy_topic_name: str | None = None  # the regular topic that it wraps, instead of a `segment://` topic
     entry_bucket_splits: tuple[int, ...] = ()  # bucket count - 1 split points
-    merge_depth: int = 0  # merges among its ancestors and itself; survives their garbage collection
-    extra: Mapping[str, object] = field(default_factory=dict)  # what a newer writer added, kept as it came
+    merge_depth: int = 0  # merges among its ancestors and itself; kept when these are garbage collected
+    extra: Mapping[str, object] = field(default_factory=dict)  # unknown fields of a newer version, kept unchanged
     forms: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """What others have made of it (text, frame, name): a value that never changes is encoded once, not with each of the
-    thousand layouts that it is in."""
+    """Encoded forms of this segment (text, frame, name), cached by other modules: an immutable value is encoded once,
+    not with each of the thousand layouts that contain it.
+    """
 
     @property
     def is_active(self) -> bool:
@@ -111,7 +112,7 @@ class Segment:
 
 
 def backing_topic(topic: TopicName, segment: Segment) -> TopicName:
-    """The topic that has the segment's entries: the only way from a segment of `topic://…` to a topic name."""
+    """The topic that holds the segment's entries. All code maps a segment of `topic://…` to a topic name here."""
     if segment.legacy_topic_name is not None:
         return TopicName.parse(segment.legacy_topic_name)
     known: tuple[TopicName, TopicName] | None = segment.forms.get(backing_topic)

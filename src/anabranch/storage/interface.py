@@ -1,12 +1,12 @@
-"""What the rest of the house may know of storage: ledgers that are appended to, read, summed up and deleted.
+"""The storage port: ledgers that are appended to, read, summarized and deleted.
 
-A *ledger* is an append-only sequence of entries 0, 1, 2 … under an id that is never used twice. It is written by one
-process, once: after a crash or a clean close it is *sealed* (its length is final) and the topic goes on in a new one.
-Entries are opaque here: this floor never looks inside a payload, except through the `publish_time_of` function it is
+A *ledger* is an append-only sequence of entries 0, 1, 2 … under an id that is never used twice. One process writes it,
+once. After a crash or a clean close it is *sealed*: its length is final, and the topic continues in a new ledger.
+Entries are opaque: storage never looks inside a payload, except through the `publish_time_of` function that it is
 given.
 
-Appending is callback-shaped on purpose: a durable group holds thousands of entries and a future for each would cost
-more than the entry. A context of the owner's travels with each entry and comes back with the news.
+Appending uses callbacks, because a durable group holds thousands of entries and one future per entry would cost more
+than the entry. The caller's context travels with each entry and is returned with the outcome.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ class StorageError(Error):
 
 
 class StorageFull(StorageError):
-    """No room on the device. Reads and acknowledgements of existing data go on; appends work again once there is
-    room."""
+    """The device is full. Existing data can be read and acknowledged; appends are accepted again once there is room."""
 
     code = "storage-full"
     retryable = True
 
 
 class Fenced(StorageError):
-    """Another process has taken over this broker's log; nothing may be confirmed any more."""
+    """Another process has taken over this broker's log, so nothing may be confirmed any more."""
 
     code = "fenced"
 
 
 class Superseded(StorageError):
-    """Who opens this topic was replaced and does not know it yet: a later holder has opened it before."""
+    """A broker with a later ownership epoch has already opened this topic; the caller has lost it without noticing."""
 
     code = "superseded"
     retryable = True
@@ -51,7 +50,7 @@ class LedgerNotFound(StorageError):
 
 
 class CorruptEntry(StorageError):
-    """Checksum mismatch. The entries around it stay readable."""
+    """Checksum mismatch. The entries before and after it stay readable."""
 
     code = "corrupt-entry"
 
@@ -61,35 +60,34 @@ class CorruptEntry(StorageError):
 
 
 class StoredEntry(NamedTuple):
-    """One stored entry, from the disk or from memory up to the wire without another wrapping.
+    """One stored entry. The same object travels from disk or memory to the wire.
 
-    `payload` may be a view into a larger block: copy it to keep it for long.
+    `payload` may be a view into a larger block; copy it to keep it for long.
     """
 
     position: Position
     messages: int
     payload: Payload
-    left: tuple[int, ...] | None = None  # words of the messages that compaction left of a batch; None: all
+    left: tuple[int, ...] | None = None  # bit set of the messages of a batch that compaction kept; None: all
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerSummary:
-    """The final shape of a sealed ledger (or the current one of an open ledger)."""
+    """Final totals of a sealed ledger, or current totals of an open one."""
 
     ledger_id: int
     entries: int
     messages: int
     bytes: int  # payload bytes, headers not counted
-    file_bytes: int  # where the valid part of the file ends
-    last_publish_ms: int  # publish time of the last entry, 0 when unknown or empty
+    file_bytes: int  # end of the valid part of the file
+    last_publish_ms: int  # publish time of the last entry; 0 if unknown or empty
 
 
 class AppendSink(Protocol):
-    """Who is told about the appends of a ledger (all of them go to one sink). Called on the event loop, in append
-    order."""
+    """Receives the outcome of all appends of one ledger, on the event loop and in append order."""
 
     def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
-        """The ledger's share of a durable group, and the context of each."""
+        """Entries of this ledger in a durable group, with the context of each."""
 
     def append_failed(self, entry: StoredEntry, context: Any, error: StorageError) -> None: ...
 
@@ -98,27 +96,32 @@ class LedgerWriter(Protocol):
     """The only writer of one open ledger."""
 
     ledger_id: int
-    next_entry_id: int  # what the next append will get
-    durable_entry_id: int  # last entry confirmed durable, -1 when none
+    next_entry_id: int  # id of the next append
+    durable_entry_id: int  # last entry confirmed durable; -1 if none
     durable_bytes: int  # payload bytes and messages up to that entry
     durable_messages: int
     bytes: int  # payload bytes appended (durable or not)
     messages: int
 
     def append(self, payload: Payload, messages: int, sink: AppendSink, context: Any) -> int:
-        """Queue one entry for the next group; the entry id is fixed now, the sink is told when it is durable.
+        """Queue one entry for the next group.
 
-        Raises StorageFull, Fenced or StorageError at once when appends are refused. After a failed append every later
-        entry of the same ledger fails too (no holes): the owner seals this ledger and goes on in a new one.
+        The entry id is fixed now; the sink is notified when the entry is durable.
+
+        Raises StorageFull, Fenced or StorageError at once when appends are refused. After a failed append, all later
+        entries of the ledger fail too, so there are no holes: the owner seals this ledger and continues in a new one.
         """
 
     def append_run(
         self, payloads: Sequence[Payload], messages: Sequence[int], sink: AppendSink, contexts: Sequence[Any]
     ) -> int:
-        """`append` of several, for less: all of them are queued, or none and it raises. The first one's entry id."""
+        """`append` of several entries at lower cost.
+
+        Queues all of them, or none and raises. Returns the first entry id.
+        """
 
     async def seal(self) -> LedgerSummary:
-        """Wait for what is queued, make the length final, and give up the writer."""
+        """Wait for queued appends, make the length final, and end the use of this writer."""
 
 
 class StoreListener(Protocol):
@@ -168,35 +171,35 @@ class LedgerStore(Protocol):
         """A new, empty ledger; no I/O until its first append."""
 
     async def summarize(self, ledger_id: int) -> LedgerSummary:
-        """Length of a ledger nobody writes any more, found by reading its tail only; torn bytes at the end are not
-        part of it.
+        """Totals of a ledger that is no longer written, found by reading its tail only. A torn end does not count.
 
-        A ledger without a file is empty, not an error.
+        A ledger without a file is empty; that is no error.
         """
 
     def read_cached(self, ledger_id: int, first: int, entries_max: int, bytes_max: int) -> list[StoredEntry] | None:
-        """Entries from memory, without waiting: only durable ones; None when `first` is not in memory (or not durable
-        yet: [])."""
+        """Durable entries from memory, without waiting. None if `first` is not in memory, [] if not durable yet."""
 
     def read_resident(
         self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int
     ) -> list[StoredEntry] | None:
-        """As `read`, without waiting, where the last read ended and the file's bytes are in memory; otherwise None."""
+        """`read` without waiting: works if `first` is where the last read ended and the file is in the page cache, else
+        None.
+        """
 
     async def read(self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int) -> list[StoredEntry]:
-        """Entries `first <= id < end`, at least one if it exists and is sound, at most the two bounds (first entry
-        excepted).
+        """Entries `first <= id < end`, within both bounds, but at least one if it exists and is sound.
 
-        Sequential calls are cheap: the store remembers where the last read of this ledger ended. Raises CorruptEntry
-        only when the *first* entry asked for is the bad one; otherwise it stops before it.
+        Sequential calls are cheap, because the store remembers where the last read of this ledger ended. Raises
+        CorruptEntry only if the *first* requested entry is damaged; otherwise the result ends before the damaged one.
         """
 
     async def messages_before(self, ledger_id: int, entry_id: int) -> int:
-        """How many messages the entries 0 … entry_id-1 hold (from the sparse index, then at most one index step of
-        headers)."""
+        """Number of messages in the entries 0 … entry_id-1, from the sparse index and at most one index step of
+        headers.
+        """
 
     async def first_entry_at(self, ledger_id: int, publish_ms: int, end: int) -> int:
         """First entry whose publish time is >= publish_ms, or `end`."""
 
     async def delete(self, ledger_id: int) -> None:
-        """Forget the ledger and its files; absent is fine."""
+        """Delete the ledger and its files. An unknown ledger is no error."""

@@ -1,6 +1,6 @@
-"""What topic logs need of a metadata store: whole records, replaced only by who saw the last version.
+"""Port to a metadata store: whole records, replaced by compare-and-set.
 
-Storage declares this port and knows no metadata store; the wiring puts one behind it.
+Storage declares this port and imports no metadata store; `node` provides the implementation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from anabranch.model.errors import Error
 
 
 class RecordRaced(Error):
-    """Somebody else wrote the record first; read it again."""
+    """Another writer changed the record first; read it again."""
 
     code = "record-raced"
 
@@ -25,7 +25,7 @@ class RecordStore(Protocol):
     async def load(self, key: str) -> StoredRecord | None: ...
 
     async def save(self, key: str, value: bytes, *, version: int | None) -> int:
-        """Write durably; `version` is the one last seen, None when there must be none. Raises RecordRaced."""
+        """Write durably. `version` is the one last read; None if there must be no record. Raises RecordRaced."""
 
     async def remove(self, key: str, *, version: int | None = None) -> None:
-        """Absent is fine. With `version` only if it is still that one; RecordRaced otherwise."""
+        """Remove the record; with `version` only if unchanged, else RecordRaced. A missing one is no error."""

@@ -1,4 +1,4 @@
-"""How the embedded store is set up. Values and their bounds only; where they are loaded from is not known here."""
+"""Settings of the embedded store: values and their bounds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which recent entries stay in memory: first in, first out over all ledgers, within one budget of bytes. No I/O.
+"""Decides which recent entries stay in memory: first in, first out over all ledgers, within a budget of bytes. No I/O.
 
-Entries that are not in their ledger file yet are never evicted; they are few, because they are written behind soon.
-When their turn comes they step aside, so that they do not keep everything behind them in memory, and are the next to go
-once they are written. So the entries of one ledger always go in their order.
+Entries that are not in their ledger file yet are never evicted; they are few, because write-behind follows soon. When
+their turn comes, they are set aside, so that they do not hold back the eviction of newer entries. Once written, they
+are evicted next. Entries of one ledger are therefore always evicted in order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TailCache:
         self._on_evicted = on_evicted
         self._chunks: deque[_Chunk] = deque()
         self._aside: dict[int, deque[_Chunk]] = {}  # ledger -> chunks whose turn came before they were written
-        self._ready: deque[_Chunk] = deque()  # written since they stepped aside: older than anything in `_chunks`
+        self._ready: deque[_Chunk] = deque()  # written since they were set aside; older than anything in `_chunks`
         self.bytes = 0
 
     def add(self, ledger: OpenLedger, last: int, entries: int, size: int) -> None:
@@ -38,7 +38,7 @@ class TailCache:
         self.bytes += cost
 
     def written(self, ledger: OpenLedger) -> None:
-        """More of this ledger is in its file now (or it is deleted): what stepped aside for it may go next."""
+        """More of this ledger is in its file now, or it is deleted: chunks set aside for it may be evicted next."""
         aside = self._aside.get(ledger.ledger_id)
         if aside is None:
             return

@@ -1,9 +1,9 @@
-"""The data directory as a volume with an id, and each broker's own place on it. Knows names, not contents.
+"""The data directory as a volume with an id, and each broker's directory on it.
 
 DATA/volume.json                      {"format": 1, "volume_id": …}
 DATA/ledgers/<xx>/<id>.ledger|.index  shared by all brokers of the volume
 DATA/brokers/<broker>/lock            held while that broker's process lives
-DATA/brokers/<broker>/fence           see `fence`
+DATA/brokers/<broker>/fence           see `log/fence`
 DATA/brokers/<broker>/log/<generation>/NNNNNNNN.log
 """
 
@@ -17,7 +17,7 @@ from anabranch.storage.ledger.record_format import FORMAT, NewerFormat
 
 
 class VolumeBusy(StorageError):
-    """Another live process works in this broker's directory."""
+    """Another live process uses this broker's directory."""
 
     code = "volume-busy"
 
@@ -27,7 +27,7 @@ class BadVolume(StorageError):
 
 
 def open_volume(disk: Disk, root: str) -> str:
-    """The volume's id; a new directory becomes a volume."""
+    """The volume's id. An empty directory becomes a new volume."""
     disk.make_dir(root)
     if not disk.exists(f"{root}/volume.json"):
         for number in range(256):

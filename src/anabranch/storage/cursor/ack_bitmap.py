@@ -1,7 +1,7 @@
-"""The acknowledged entries of one ledger as bits, with the partly acknowledged batches among them. Pure.
+"""The acknowledged entries of one ledger as bits, and its partly acknowledged batches. No I/O.
 
-One bit per entry in chunks of 4096; a full chunk is replaced by a number that points to the next chunk to look at (with
-path compression), so a million holes cost the same per acknowledgement as none.
+One bit per entry, in chunks of 4096. A full chunk is replaced by the number of the next chunk to look at, with path
+compression. So an acknowledgement costs the same with a million holes as with none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class AckBits:
     __slots__ = ("chunks", "counts", "partial")
 
     def __init__(self) -> None:
-        self.chunks: dict[int, bytearray | int] = {}  # an int: the chunk is full, look at that one next
+        self.chunks: dict[int, bytearray | int] = {}  # an int: the chunk is full, continue at that one
         self.counts: dict[int, int] = {}
         self.partial: dict[int, dict[int, int]] = {}  # chunk -> entry -> mask
 
@@ -33,7 +33,7 @@ class AckBits:
         return bool(chunk[(entry & _LOW) >> 3] & (1 << (entry & 7)))
 
     def add(self, entry: int) -> bool:
-        """Set one bit; False when it was set."""
+        """Set one bit; False if it was set already."""
         index = entry >> SHIFT
         chunk = self.chunks.get(index)
         if chunk is None:
@@ -54,7 +54,7 @@ class AckBits:
         return True
 
     def add_chunk(self, index: int, bits: int) -> int:
-        """Set many bits of one chunk; how many were new."""
+        """Set many bits of one chunk; returns how many were new."""
         chunk = self.chunks.get(index)
         if isinstance(chunk, int) or not bits:
             return 0
@@ -98,7 +98,7 @@ class AckBits:
         return end
 
     def forget(self, start: int, stop: int) -> None:
-        """Drop what lies below `stop`; nothing was kept in chunks below that of `start`."""
+        """Drop everything below `stop`; there is nothing in chunks below that of `start`."""
         last = stop >> SHIFT
         for index in _between(start >> SHIFT, last, self.chunks):
             self.chunks.pop(index, None)
@@ -144,7 +144,7 @@ class AckBits:
 
 
 def _between(first: int, last: int, keys: dict[int, bytearray | int] | dict[int, dict[int, int]]) -> Sequence[int]:
-    """The keys in first … last-1, whichever of the two is shorter to look through."""
+    """The keys in first … last-1, found by iterating over the shorter of the two."""
     if last - first <= len(keys):
         return range(first, last)
     return sorted(key for key in keys if first <= key < last)

@@ -1,8 +1,9 @@
-"""What one cursor has acknowledged: a mark-delete position, holes above it, and partly acknowledged batches. Pure.
+"""Acknowledgements of one cursor: a mark-delete position, holes above it, and partly acknowledged batches. No I/O.
 
-Works over the ledgers of a chain; the bits of one ledger are `ackbits`. Knows nothing of files, names or time.
+A *hole* is an acknowledged entry above the mark-delete position. Works over the ledgers of a chain; `ack_bitmap` holds
+the bits of one ledger.
 
-Words are those of the wire: bits of the messages of a batch that are still UNacknowledged, 64 per signed integer.
+Words are those of the wire: bits of the messages of a batch that are NOT acknowledged, 64 per signed integer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _U64 = (1 << 64) - 1
 
 
 def mask_of(words: Sequence[int]) -> int:
-    """Wire words to one integer; bit i is message i, 1 = not acknowledged yet."""
+    """Wire words to one integer; bit i is message i, 1 = not acknowledged."""
     mask = 0
     for index, word in enumerate(words):
         mask |= (word & _U64) << (64 * index)
@@ -37,10 +38,10 @@ def words_of(mask: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LedgerAcks:
-    """Holes of one ledger, as they are written down."""
+    """Holes of one ledger, as they are stored."""
 
     ledger: int
-    full: tuple[tuple[int, int], ...]  # runs of full chunks: (first chunk, how many)
+    full: tuple[tuple[int, int], ...]  # runs of full chunks: (first chunk, count)
     chunks: tuple[tuple[int, bytes], ...]  # (chunk, 512 bytes), least significant bit first
     partial: tuple[tuple[int, int], ...]  # (entry, mask of unacknowledged messages)
 
@@ -69,13 +70,13 @@ class AckState:
         return bits is not None and bits.has(p[1])
 
     def is_untouched_from(self, p: Position) -> bool:
-        """Nothing at or behind `p` is acknowledged, not even partly."""
+        """Nothing at or after `p` is acknowledged, not even partly."""
         return p > self.mark_delete and not self._ledgers
 
     def ack(self, p: Position, words: Sequence[int] | None = None, batch_size: int = 0) -> bool:
-        """Acknowledge one entry, or with `words` some messages of it; True when all of the entry is acknowledged now.
+        """Acknowledge one entry, or with `words` some of its messages; True if the whole entry is acknowledged now.
 
-        A position that does not exist is ignored: it came from a client.
+        A position that does not exist is ignored, because it came from a client.
         """
         if p <= self.mark_delete or not self._chain.contains(p):
             return False
@@ -106,7 +107,7 @@ class AckState:
         return True
 
     def ack_range(self, ledger: int, first: int, count: int) -> None:
-        """Acknowledge entries first … first+count-1 of one ledger, those that exist."""
+        """Acknowledge entries first … first+count-1 of one ledger, as far as they exist."""
         info = self._chain.get(ledger)
         if info is None:
             return
@@ -130,7 +131,7 @@ class AckState:
         self._advance()
 
     def ack_up_to(self, p: Position, words: Sequence[int] | None = None) -> None:
-        """Acknowledge everything up to p; with `words` everything before p and those messages of p."""
+        """Acknowledge everything up to p; with `words`, everything before p and those messages of p."""
         clipped = self._clip(p)
         if clipped != p:
             p, words = clipped, None
@@ -143,7 +144,7 @@ class AckState:
             self.ack(p, words)
 
     def ack_set(self, p: Position) -> tuple[int, ...] | None:
-        """Unacknowledged bits of a partly acknowledged batch; None when nothing or everything of it is acknowledged."""
+        """Unacknowledged bits of a partly acknowledged batch; None if nothing or all of it is acknowledged."""
         bits = self._ledgers.get(p[0])
         mask = None if bits is None or not bits.partial else bits.mask(p[1])
         return None if mask is None else words_of(mask)
@@ -163,7 +164,7 @@ class AckState:
             p = follower
 
     def reset(self, next_to_read: Position) -> None:
-        """Forget all; the next entry to deliver is the one given."""
+        """Reset: `next_to_read` is the next entry to deliver."""
         self._ledgers.clear()
         self.holes = 0
         self.mark_delete = (
@@ -215,7 +216,7 @@ class AckState:
         return LedgerAcks(ledger, tuple(full), tuple(chunks), tuple(partial))
 
     def restore(self, snapshot: AckSnapshot) -> None:
-        """Become what was written down, less what does not exist any more."""
+        """Restore stored acknowledgements, except those of entries that no longer exist."""
         self._ledgers.clear()
         self.holes = 0
         self.mark_delete = self._clip(snapshot.mark_delete)
@@ -241,7 +242,7 @@ class AckState:
             self.holes += self._ledgers.setdefault(ledger, AckBits()).add_chunk(index, value)
 
     def set_unacked(self, p: Position, mask: int) -> None:
-        """Write down which messages of a batch are still unacknowledged (replay)."""
+        """Set which messages of a batch are unacknowledged (replay)."""
         if p > self.mark_delete and self._chain.contains(p) and not self.is_acked(p):
             bits = self._ledgers.setdefault(p.ledger, AckBits())
             self._narrow(bits, p.entry, mask, 0)
@@ -257,7 +258,7 @@ class AckState:
         return mask
 
     def _clip(self, p: Position) -> Position:
-        """No acknowledgement beyond what exists."""
+        """Limits an acknowledgement to what exists."""
         info = self._chain.get(p.ledger)
         if info is not None:
             return p if p.entry < info.entries else info.end

@@ -1,11 +1,11 @@
-"""One subscription's place in a topic: acknowledgements in memory, and what of them is not written down yet.
+"""One subscription's position in a topic: acknowledgements in memory, and those of them that are not stored yet.
 
-Acknowledging never waits. Changes are gathered here and written by the state log of the topic, all cursors together;
-after a crash the changes of the last moments are forgotten, which means redelivery, never loss.
+Acknowledging never waits. Changes are collected here; the topic's state log writes those of all cursors together. A
+crash loses the latest changes, which causes redelivery, never loss of messages.
 
-Message counts are absolute: a cursor's `consumed_messages` counts from the first message the topic ever had. They
-stay exact under individual acknowledgements; after a seek or a cumulative one they are counted again from the index
-when asked for.
+Message counts are absolute: `consumed_messages` counts from the first message that the topic ever had. The count stays
+exact under individual acknowledgements. After a seek or a cumulative acknowledgement it is recounted from the index on
+demand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anabranch.storage.ledger.ledger_chain import LedgerChain
 
 _UNKNOWN = -1
 _RECOUNTS_MAX = 3
-_RUNS_MAX = 20_000  # beyond this many runs of holes, a recount estimates their messages by the average
+_RUNS_MAX = 20_000  # with more runs of holes than this, a recount estimates their messages by the average
 
 
 class CursorHost(Protocol):
@@ -29,7 +29,7 @@ class CursorHost(Protocol):
     chain: LedgerChain
 
     def cursor_changed(self, cursor: Cursor) -> None:
-        """A durable cursor has something to write down (told once until it was written)."""
+        """A durable cursor has changes to be written; called once until they are written."""
 
     async def flush_state(self) -> None: ...
 
@@ -71,7 +71,7 @@ class Cursor:
 
     @property
     def consumed_messages(self) -> int:
-        """Messages acknowledged since the topic began, as far as known without looking it up."""
+        """Messages acknowledged since the topic exists, as far as known without a recount."""
         return max(self._consumed, 0)
 
     @property
@@ -94,7 +94,10 @@ class Cursor:
         return self.state.ack_set(p)
 
     def ack(self, p: Position, messages: int, words: Sequence[int] | None = None, batch_size: int = 0) -> bool:
-        """Acknowledge one entry of `messages` messages (negative: not known), or some of them; True when it is done."""
+        """Acknowledge one entry of `messages` messages (negative: not known), or with `words` some of them.
+
+        True if the whole entry is acknowledged now.
+        """
         if self.state.ack(p, words, batch_size):
             if messages < 0:
                 self._consumed = _UNKNOWN
@@ -111,7 +114,7 @@ class Cursor:
         return False
 
     def ack_cumulative(self, p: Position, messages_hint: int | None = None, words: Sequence[int] | None = None) -> None:
-        """Acknowledge everything up to p. `messages_hint`: how many messages that newly acknowledges, if known."""
+        """Acknowledge everything up to p. `messages_hint`: how many messages this newly acknowledges, if known."""
         before, holes = self.state.mark_delete, self.state.holes
         self.state.ack_up_to(p, words)
         if self.state.mark_delete != before:
@@ -123,14 +126,14 @@ class Cursor:
             self._changed()
 
     def next_unacked(self, p: Position) -> Position:
-        """First position >= p that is not acknowledged; one past the end when there is none."""
+        """First position >= p that is not acknowledged; one past the end if there is none."""
         return self.state.next_unacked(p)
 
     def first_unacked(self) -> Position:
         return self.state.next_unacked(self.state.mark_delete)
 
     def seek(self, next_to_read: Position) -> None:
-        """Start again at a position (LATEST: after everything); holes are forgotten."""
+        """Restart at a position (LATEST: after everything); all holes are dropped."""
         if next_to_read >= LATEST:
             next_to_read = self._host.chain.after(self._host.chain.last)
         self.state.reset(next_to_read)
@@ -141,14 +144,14 @@ class Cursor:
         self._changed()
 
     def trimmed(self, upto: Position) -> None:
-        """Entries up to here are gone; a reader that was behind goes on after them."""
+        """Entries up to here were dropped; a cursor that was before them continues after them."""
         if self.state.mark_delete < upto:
             self.state.ack_up_to(upto)
             self._consumed = _UNKNOWN
             self._changed()
 
     async def flush(self) -> None:
-        """Return when every acknowledgement made before this call is durable."""
+        """Wait until every acknowledgement made before this call is durable."""
         if self.durable:
             await self._host.flush_state()
 
@@ -162,13 +165,16 @@ class Cursor:
         return self.backlog_entries > 0
 
     async def backlog_messages(self) -> int:
-        """Messages not acknowledged yet; partly acknowledged batches count as a whole."""
+        """Unacknowledged messages; partly acknowledged batches count fully."""
         consumed = self._consumed if self._consumed >= 0 else await self._recount()
         return max(self._host.chain.messages_ever - consumed, 0)
 
     async def _recount(self) -> int:
-        """Count what was consumed from the index. Tried again when acknowledgements came in between, but not for ever:
-        under steady acknowledging the answer is as old as the count."""
+        """Count consumed messages from the index.
+
+        The count is repeated if acknowledgements arrive meanwhile, but only a few times: under steady acknowledging the
+        result is slightly old.
+        """
         total = 0
         for _ in range(_RECOUNTS_MAX):
             seen = (self.state.mark_delete, self.state.holes)
@@ -202,13 +208,13 @@ class Cursor:
         return CursorSaved(self.name, dict(self._properties), self.state.snapshot(), self._consumed)
 
     def forget_changes(self) -> None:
-        """All of this cursor is written down (or about to be)."""
+        """All changes of this cursor are written or about to be."""
         self._is_dirty = self._was_reset = self._properties_changed = False
         self._acked = []
         self._partial = {}
 
     def take_changes(self) -> list[StateRecord]:
-        """Records of what changed since the last call."""
+        """Records of the changes since the last call."""
         if not self._is_dirty:
             return []
         records: list[StateRecord] = []
@@ -226,7 +232,7 @@ class Cursor:
         return records
 
     def apply(self, record: CursorDelta) -> None:
-        """Replay: become what the record says."""
+        """Apply a record during replay."""
         if record.was_reset:
             self.state.reset(Position(record.mark_delete.ledger, record.mark_delete.entry + 1))
         self.state.ack_up_to(record.mark_delete)

@@ -1,8 +1,7 @@
-"""Bytes of the state ledger: what is written down about cursors and named blobs. Pure; knows no files and no time.
+"""Bytes of the state log: records of cursors and named blobs. Pure functions.
 
 One entry of the state ledger holds one or more records, each `kind u8, length varint, body`. Integers are varints,
-signed ones zigzag. A snapshot is the records between SNAPSHOT and COMMIT; a reader that does not find the COMMIT
-keeps what it knew before.
+signed ones zigzag. A snapshot is the records between SNAPSHOT and COMMIT; without the COMMIT a reader ignores it.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ FORMAT = 1
 
 
 class BadStateRecord(Error):
-    """Bytes of a state ledger that this version cannot read."""
+    """A state record that this version cannot read."""
 
     code = "bad-state-record"
 
 
 @dataclass(frozen=True, slots=True)
 class CursorSaved:
-    """A cursor as a whole: at its creation and in snapshots."""
+    """A complete cursor, written at its creation and in snapshots."""
 
     name: str
     properties: Mapping[str, str]
     acks: AckSnapshot
-    consumed_messages: int  # -1: to be counted again
+    consumed_messages: int  # -1: must be recounted
 
 
 @dataclass(frozen=True, slots=True)
 class CursorDelta:
-    """What changed since the last record of this cursor."""
+    """Changes since the last record of this cursor."""
 
     name: str
     mark_delete: Position
     consumed_messages: int
-    was_reset: bool = False  # a seek: forget what was acknowledged before
+    was_reset: bool = False  # a seek: earlier acknowledgements do not count
     acked: tuple[tuple[int, int, int], ...] = ()  # (ledger, first entry, count), above the mark-delete position
     partial: tuple[tuple[int, int, int], ...] = ()  # (ledger, entry, mask of unacknowledged messages)
 
@@ -65,7 +64,7 @@ class BlobSaved:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotBegins:
-    """What was written before counts no more, provided that the commit follows."""
+    """Earlier records no longer count, provided that the commit follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +198,7 @@ def _put_mask(out: bytearray, mask: int) -> None:
 
 
 def _put_triples(out: bytearray, triples: tuple[tuple[int, int, int], ...]) -> None:
-    """Ascending (ledger, first, count) as differences, so that neighbours cost two or three bytes."""
+    """Ascending (ledger, first, count) as differences, so that neighbouring runs take two or three bytes."""
     _put_number(out, len(triples))
     ledger_before = entry_before = 0
     for ledger, first, count in triples:
@@ -243,7 +242,7 @@ class _Reader:
 
     def byte(self) -> int:
         if self.at_end:
-            raise BadStateRecord("state record ends too early")
+            raise BadStateRecord("state record is truncated")
         self._at += 1
         return self._data[self._at - 1]
 
@@ -263,7 +262,7 @@ class _Reader:
     def blob(self) -> bytes:
         size = self.number()
         if self._at + size > len(self._data):
-            raise BadStateRecord("state record ends too early")
+            raise BadStateRecord("state record is truncated")
         self._at += size
         return self._data[self._at - size : self._at]
 
@@ -271,7 +270,7 @@ class _Reader:
         try:
             return self.blob().decode("utf-8", "surrogatepass")
         except UnicodeDecodeError as error:
-            raise BadStateRecord(f"state record holds no text where a name should be: {error}") from error
+            raise BadStateRecord(f"name in a state record is not valid text: {error}") from error
 
     def properties(self) -> dict[str, str]:
         return {self.text(): self.text() for _ in range(self.number())}

@@ -1,16 +1,15 @@
-"""The state ledger of one topic: cursors and named blobs, written as deltas, from time to time as a whole.
+"""The state log of one topic: cursors and named blobs, written as deltas and occasional snapshots.
 
-Nothing is written while nothing changes. A change arms a timer; when it fires (or somebody waits in `flush`) the
-deltas of all dirty cursors go to the state ledger as one entry, so their durability is paid with the group commit all
-topics share.
+Nothing is written while nothing changes. A change starts a timer. When it fires, or when a caller waits in `flush`, the
+deltas of all changed cursors are appended to the state ledger as one entry. They share the group commit of all topics.
 
-| file state | what a replay sees |
+| file state | result of a replay |
 |---|---|
-| snapshot begun, not committed | what the ledgers before it said |
+| snapshot begun, not committed | content of the ledgers before it |
 | snapshot committed | the snapshot, then the deltas after it |
 
-Memory is the truth: after a failed write the next one is a whole snapshot in a fresh ledger. A fresh ledger needs the
-metadata store; while that is away, deltas go on in the present one as long as it is sound.
+Memory is authoritative: after a failed write the next one is a snapshot in a new ledger. A new ledger needs the
+metadata store; while that is unavailable, deltas continue in the current ledger as long as it is sound.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _RETRY_MS = 1000
 
 
 class _Postponed(Exception):
-    """There is no fresh ledger for a snapshot now; the present one can take more deltas."""
+    """No new ledger can be allocated for a snapshot now; the current one can take more deltas."""
 
 
 _Waiters = list[asyncio.Future[None]]
@@ -63,26 +62,26 @@ class StateLog:
         replace: Callable[[], Awaitable[int]],
         retire: Callable[[list[int]], None],
     ) -> None:
-        """`ledger_id` is fresh and already in the topic record; `replace` puts another fresh one there.
+        """`ledger_id` is new and already in the topic record; `replace` adds another new one to the record.
 
-        `retire` is told of ledgers that a replay needs no more.
+        `retire` gets the ledgers that a replay no longer needs.
 
-        The state is written as a whole when its deltas exceed `delta_bytes_max` and four times the last snapshot.
+        A snapshot is written when the deltas exceed both `delta_bytes_max` and four times the last snapshot.
         """
         self._delta_bytes_max = delta_bytes_max
-        self._entry_bytes_max = 4 * delta_bytes_max  # a snapshot is cut into entries of about this size
+        self._entry_bytes_max = 4 * delta_bytes_max  # a snapshot is divided into entries of about this size
         self._ledgers, self._clock, self._tasks, self.flush_ms = ledgers, clock, tasks, flush_ms
         self._replace, self._retire = replace, retire
         self.cursors = cursors
         self.blobs = blobs
         self._ledger_id = ledger_id
-        self._confirmed = list(confirmed)  # ledgers whose state a replay needs
+        self._confirmed = list(confirmed)  # ledgers that a replay needs
         self._writer: LedgerWriter | None = None
-        self._is_fresh = True  # nothing was written to the present ledger
+        self._is_fresh = True  # nothing has been written to the current ledger
         self._needs_snapshot = True
-        self._has_lost_changes = False  # a write failed: only a snapshot holds what it said
+        self._has_lost_changes = False  # a write failed, so only a snapshot can hold its changes
         self._delta_bytes = self._snapshot_bytes = 0
-        self._postponed_to = 0  # so many bytes of deltas before the next try of a snapshot
+        self._postponed_to = 0  # bytes of deltas before the next attempt of a snapshot
         self._dirty: dict[str, Cursor] = {}
         self._pending: list[StateRecord] = []
         self._blob_changes: dict[str, BlobSaved] = {}
@@ -93,7 +92,7 @@ class StateLog:
 
     @property
     def ledger_ids(self) -> tuple[int, ...]:
-        """What the topic record must list, in replay order."""
+        """The ledgers that the topic record must list, in replay order."""
         if self._confirmed and self._confirmed[-1] == self._ledger_id:
             return tuple(self._confirmed)
         return (*self._confirmed, self._ledger_id)
@@ -108,7 +107,7 @@ class StateLog:
             self._arm(self.flush_ms)
 
     def add(self, record: StateRecord) -> None:
-        """Something besides acknowledgements changed; written with the next flush, before the deltas."""
+        """Add a record other than acknowledgements; it is written with the next flush, before the deltas."""
         if isinstance(record, CursorDeleted):
             self._dirty.pop(record.name, None)
         if isinstance(record, BlobSaved):
@@ -118,7 +117,7 @@ class StateLog:
         self._arm(self.flush_ms)
 
     async def flush(self) -> None:
-        """Return when every change made before this call is durable; raise when it could not be made so."""
+        """Wait until every change made before this call is durable; raises if that failed."""
         if not self._is_running and not self.is_dirty:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -142,7 +141,7 @@ class StateLog:
             self._timer = self._clock.call_later(delay_ms / 1000, self._kick)
 
     def _kick(self) -> None:
-        """Write now: deltas at once and without a task (there may be thousands of topics), a snapshot in a task."""
+        """Write now: deltas directly, because there may be thousands of topics; a snapshot in a task."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -178,7 +177,7 @@ class StateLog:
             self._finish(waiters, error)
 
     def appended(self, entries: Sequence[StoredEntry], contexts: Sequence[Any]) -> None:
-        """What travels with an append is who wants its outcome, or None."""
+        """The context of an append is the future that waits for its outcome, or None."""
         for context in contexts:
             if context is not None:
                 context(None)
@@ -193,7 +192,10 @@ class StateLog:
             await self._write_snapshot()
             error = None
         except _Postponed as postponed:
-            log.warning("state goes on in its old ledger", extra={"ledger": self._ledger_id, "reason": str(postponed)})
+            log.warning(
+                "no new state ledger; cursor changes continue in the current one",
+                extra={"ledger": self._ledger_id, "reason": str(postponed)},
+            )
             self._postponed_to = self._delta_bytes + self._delta_bytes_max
             self._write_delta(waiters)
             return
@@ -205,10 +207,13 @@ class StateLog:
         self._finish(waiters, error)
 
     def _finish(self, waiters: _Waiters, error: Error | None) -> None:
-        """One write is over; go on with what came meanwhile."""
+        """One write has ended; start the next one if there are new changes."""
         self._is_running = False
         if error is not None:
-            log.warning("state of a topic not written", extra={"ledger": self._ledger_id, "reason": str(error)})
+            log.warning(
+                "cursor state not written; acknowledgements may be lost by a crash",
+                extra={"ledger": self._ledger_id, "reason": str(error)},
+            )
             self._needs_snapshot = self._has_lost_changes = True
             waiters = [*waiters, *self._waiters]
             self._waiters = []
@@ -245,7 +250,7 @@ class StateLog:
         try:
             return await self._replace()
         except StorageError:
-            raise  # our own floor: the ledger at hand is no better
+            raise  # an error of storage itself: the current ledger is no better
         except Error as error:
             if self._needs_snapshot or self._writer is None:
                 raise
@@ -273,7 +278,10 @@ class StateLog:
         return payloads
 
     async def _append(self, payloads: list[bytes]) -> None:
-        """All payloads in order; one failed append fails the ones after it, so the last one speaks for all."""
+        """Append all payloads in order.
+
+        A failed append fails those after it, so the outcome of the last one counts for all.
+        """
         if self._writer is None:
             self._writer = self._ledgers.create(self._ledger_id)
         writer = self._writer
@@ -298,7 +306,7 @@ class StateLog:
 
 
 def _joined(encoded: list[bytes]) -> bytes:
-    """Several one-record encodings as one: the format byte stands once."""
+    """Joins encodings of single records; the format byte is written once."""
     return encoded[0] + b"".join(one[1:] for one in encoded[1:])
 
 

@@ -1,4 +1,4 @@
-"""Reading a state ledger back: records in, cursors and named blobs out. No I/O; the caller reads the entries."""
+"""Replays a state log: records in, cursors and named blobs out. No I/O; the caller reads the entries."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from anabranch.storage.cursor.state_codec import (
 
 
 class Replay:
-    """Folds state records into cursors and blobs. A snapshot counts only once its commit was seen.
+    """Folds state records into cursors and blobs. A snapshot counts only after its commit.
 
-    Every state ledger begins with a snapshot, so one that was never committed is void when the next ledger begins.
+    Each state ledger begins with a snapshot, so an uncommitted one is dropped when the next ledger begins.
     """
 
     def __init__(self, make_cursor: Callable[[CursorSaved], Cursor]) -> None:

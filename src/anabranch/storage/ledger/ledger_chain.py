@@ -1,8 +1,8 @@
-"""The ledgers of one topic in order, with running sums. Knows lengths, never contents; no I/O, no clock.
+"""The ledgers of one topic in order, with running totals. No I/O, no clock.
 
-Positions are looked at in three ways here: does it exist, which slot comes next, how many entries or messages lie up
-to it. A slot may be in a gap (a trimmed ledger, the end of a sealed one): `at_or_after` moves it forward to where
-data is or will be.
+The chain answers three questions about a position: does it exist, which slot follows, how many entries or messages lie
+up to it. A position may be in a gap (a trimmed ledger, the end of a sealed one). `at_or_after` moves it forward to the
+next slot that has or will have data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anabranch.model.position import EARLIEST, Position
 
 @dataclass(slots=True)
 class ChainLedger:
-    """One ledger of a topic. Only the last one may be unsealed; it counts durable entries only."""
+    """One ledger of a topic. Only the last one may be unsealed; only its durable entries are counted."""
 
     id: int
     entries: int = 0
@@ -27,11 +27,11 @@ class ChainLedger:
     sealed_at_ms: int = 0
     last_publish_ms: int = 0
     entries_before: int = 0  # entries of the retained ledgers before this one
-    messages_before: int = 0  # messages ever stored before this one, trimmed ones included
+    messages_before: int = 0  # messages stored before this one since the topic exists, including trimmed ones
 
     @property
     def end(self) -> Position:
-        """Last entry, or (id, -1) when empty."""
+        """Last entry; (id, -1) if the ledger is empty."""
         return Position(self.id, self.entries - 1)
 
 
@@ -46,8 +46,8 @@ class LedgerChain:
     ) -> None:
         self._order: list[ChainLedger] = list(ledgers)
         self.trimmed_messages = trimmed_messages
-        self.trimmed_to = trimmed_to  # last entry that was dropped: whoever is past it has lost nothing
-        self.last = last  # last durable entry ever; stays when its ledger is trimmed
+        self.trimmed_to = trimmed_to  # last dropped entry; a reader that is past it has lost nothing
+        self.last = last  # last durable entry; stays when its ledger is trimmed
         self._restate()
         for info in self._order:
             if info.entries:
@@ -64,7 +64,7 @@ class LedgerChain:
 
     @property
     def tail(self) -> ChainLedger | None:
-        """The open ledger, if there is one."""
+        """The open ledger, or None."""
         return self._order[-1] if self._order and not self._order[-1].sealed else None
 
     @property
@@ -73,7 +73,7 @@ class LedgerChain:
 
     @property
     def messages_ever(self) -> int:
-        """Messages ever stored: the absolute number of the last message."""
+        """Messages stored since the topic exists: the absolute number of the last message."""
         if not self._order:
             return self.trimmed_messages
         return self._order[-1].messages_before + self._order[-1].messages
@@ -91,7 +91,7 @@ class LedgerChain:
         return info is not None and 0 <= p[1] < info.entries
 
     def after(self, p: Position) -> Position:
-        """The next slot after p: an existing entry, where the next one will be, or (nothing follows) one past p."""
+        """The next slot after p: an existing entry, or the slot of the next append; one past p if nothing follows."""
         ledger, entry = p
         info = self._by_id.get(ledger)
         if info is not None and (entry + 1 < info.entries or not info.sealed):
@@ -103,14 +103,14 @@ class LedgerChain:
         return Position(ledger, entry + 1)
 
     def at_or_after(self, p: Position) -> Position:
-        """p itself when it is a slot, else the next one."""
+        """p if it is a slot, else the next slot."""
         return self.after(Position(p.ledger, max(p.entry, 0) - 1))
 
     def first(self) -> Position:
         return self.at_or_after(Position(EARLIEST.ledger, 0))
 
     def ordinal(self, p: Position) -> int:
-        """How many retained entries are at or before p."""
+        """Number of retained entries at or before p."""
         info = self._by_id.get(p[0])
         if info is not None:
             return info.entries_before + min(max(p[1] + 1, 0), info.entries)
@@ -123,7 +123,7 @@ class LedgerChain:
         return self._order[index].messages_before if index < len(self._order) else self.messages_ever
 
     def open(self, ledger: int) -> ChainLedger:
-        """Go on in a new ledger; the one before it must be sealed."""
+        """Append a new open ledger; the one before it must be sealed."""
         assert self.tail is None, "one open ledger at a time"
         assert not self._order or self._order[-1].id < ledger, "ledger ids only grow"
         info = ChainLedger(ledger)
@@ -132,7 +132,7 @@ class LedgerChain:
         return info
 
     def drop_head(self, count: int) -> list[ChainLedger]:
-        """Forget the first `count` ledgers; their messages stay counted as trimmed."""
+        """Remove the first `count` ledgers; their messages stay counted as trimmed."""
         dropped, self._order = self._order[:count], self._order[count:]
         self.trimmed_messages += sum(info.messages for info in dropped)
         self.trimmed_to = max((info.end for info in dropped if info.entries), default=self.trimmed_to)
@@ -140,7 +140,7 @@ class LedgerChain:
         return dropped
 
     def drop_empty(self) -> list[ChainLedger]:
-        """Forget sealed ledgers without entries."""
+        """Remove sealed ledgers without entries."""
         dropped = [info for info in self._order if info.sealed and not info.entries]
         if dropped:
             self._order = [info for info in self._order if info.entries or not info.sealed]

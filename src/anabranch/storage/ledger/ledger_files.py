@@ -1,7 +1,7 @@
-"""Where ledgers lie on the volume, and the open files among them. Knows paths, heads and syncing, not entries.
+"""Paths of ledger files, the open ones among them, writing and syncing. Thread-safe; entries are opaque here.
 
-`DATA/ledgers/<xx>/<id>.ledger` and `.index`, named by the ledger's number only. Files are leased: an open one is closed
-only when nobody uses it and others were used more recently. All methods may be called from any thread.
+`DATA/ledgers/<xx>/<id>.ledger` and `.index`, named by ledger id only. Open files are leased: a file is closed only when
+it has no user and other files were used more recently.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LedgerFiles:
         return f"{self.directory(ledger_id)}/{ledger_id}.index"
 
     def highest_id(self) -> int:
-        """Of all ledgers that have a file here, whoever made it; 0 when there is none."""
+        """The highest id of all ledgers that have a file here, written by any broker; 0 if there is none."""
         found = 0
         for number in range(256):
             for name in self._disk.list(self.directory(number)):
@@ -58,12 +58,12 @@ class LedgerFiles:
         return found
 
     def exists(self, ledger_id: int) -> bool:
-        """By its name: an open file may have lost its own, another broker deletes too."""
+        """Looks for the path, because another broker may have deleted a file that is still open here."""
         return self._disk.exists(self.path(ledger_id))
 
     @contextmanager
     def lease(self, path: str, *, create: bool = False) -> Iterator[File]:
-        """The open file while the block runs. FileNotFoundError unless `create`."""
+        """The open file, for the duration of the block. FileNotFoundError unless `create`."""
         with self._lock:
             lease = self._open.get(path)
             if lease is None:
@@ -82,8 +82,11 @@ class LedgerFiles:
                     lease.file.close()
 
     def read_resident(self, ledger_id: int, into: memoryview, offset: int) -> int:
-        """For the event loop: what the system has in memory of a ledger's file, if that is open and nobody is busy
-        here; how many bytes. The lock, held for that moment, keeps the file open."""
+        """Read from the page cache on the event loop, without waiting. Returns the number of bytes.
+
+        Returns 0 if the file is not open or another thread holds the lock. The lock keeps the file open during the
+        read.
+        """
         if not self._lock.acquire(blocking=False):
             return 0
         try:
@@ -104,7 +107,7 @@ class LedgerFiles:
                 raise
         try:
             file = self._disk.open(path, create=True)
-        except FileNotFoundError:  # the directory was taken away
+        except FileNotFoundError:  # the directory was removed
             self._disk.make_dir(path.rpartition("/")[0])
             self._disk.fsync_dir(f"{self._root}/ledgers")
             file = self._disk.open(path, create=True)
@@ -118,8 +121,11 @@ class LedgerFiles:
             self._open.pop(path).file.close()
 
     def write(self, ledger_id: int, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> None:
-        """Put records at their place; the head goes along with the first one. `synced`: these are durable then, under
-        their name, which `sync` may still be needed for if others were written before."""
+        """Write records at their offset, and the file head together with the first one.
+
+        With `synced` these records and the file's name are durable when this returns; earlier unsynced writes may need
+        `sync`.
+        """
         path = self.path(ledger_id)
         with self.lease(path, create=True) as file:
             if offset == LEDGER_START:
@@ -135,7 +141,7 @@ class LedgerFiles:
             file.pwritev([points], place)
 
     def sync(self, ledger_id: int) -> None:
-        """Everything written to this ledger so far is durable when this returns, its name as well."""
+        """Everything written to this ledger so far, and its file's name, is durable when this returns."""
         path = self.path(ledger_id)
         with self.lease(path) as file:
             file.fdatasync()
@@ -144,14 +150,14 @@ class LedgerFiles:
             self._unnamed.discard(path)
 
     def sync_names(self, ledger_ids: Collection[int]) -> None:
-        """The files are found again after a crash, whatever is in them."""
+        """Make the names of these files durable, without syncing their content."""
         for path, directory in [(self.path(number), self.directory(number)) for number in ledger_ids]:
             if path in self._unnamed:
                 self._disk.fsync_dir(directory)
                 self._unnamed.discard(path)
 
     def sync_many(self, ledger_ids: Collection[int]) -> None:
-        """The same for several; very many are synced with one call, because each would cost a journal commit."""
+        """`sync` of several ledgers. Many files are synced with one call, because each would cost a journal commit."""
         if len(ledger_ids) >= SYNC_ALL_FROM:
             unnamed = list(self._unnamed)
             self._disk.sync_all(self._root)
@@ -161,7 +167,7 @@ class LedgerFiles:
             try:
                 self.sync(ledger_id)
             except FileNotFoundError:
-                pass  # deleted meanwhile: nothing of it is needed
+                pass  # deleted meanwhile, so nothing of it is needed
 
     def delete(self, ledger_id: int) -> bool:
         for path in (self.index_path(ledger_id), self.path(ledger_id)):

@@ -1,8 +1,8 @@
-"""Ledger ids: numbers that are never given twice, whoever asks and however often we restart.
+"""Allocates ledger ids. An id is never used twice, by any broker, across restarts.
 
-Ids come from one counter in the metadata store, taken in blocks by compare-and-set; what is left of a block at a stop
-is lost. A store that is fresh or older than the data (another store, a restored copy) would give numbers again whose
-files are there: no id is at or below `floor`, the highest found on the volume.
+Ids come from one counter in the metadata store. A broker takes blocks of them by compare-and-set; the rest of a block
+is lost when it stops. A metadata store that is new or older than the data (another store, a restored backup) would
+allocate ids whose files exist. Therefore no id is at or below `floor`, the highest id found on the volume.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class LedgerIds:
         self._lock = asyncio.Lock()
 
     async def allocate(self, above: int = 0) -> int:
-        """A fresh id greater than `above` (the topic's last ledger: ids only grow within a topic)."""
+        """A new id greater than `above`, the topic's last ledger, because ids only grow within a topic."""
         if not above < self._next < self._end:
             async with self._lock:
                 while not above < self._next < self._end:
@@ -39,7 +39,10 @@ class LedgerIds:
         found = await self._records.load(self._key)
         start = max(1 if found is None else int(found.value), above + 1, self._floor + 1)
         if found is None and self._floor:
-            log.warning("the data directory has ledgers this metadata store never gave", extra={"highest": self._floor})
+            log.warning(
+                "data directory holds ledgers that this metadata store did not allocate; is it the right store?",
+                extra={"highest": self._floor},
+            )
         try:
             await self._records.save(
                 self._key, b"%d" % (start + self._block), version=None if found is None else found.version

@@ -116,7 +116,7 @@ class LedgerReader:
     def resident(
         self, ledger_id: int, first: int, end: int, entries_max: int, bytes_max: int
     ) -> list[StoredEntry] | None:
-        """`entries` on the event loop: where the last read ended, of what the system has in memory; otherwise None."""
+        """`entries` on the event loop: works where the last read ended, if the file is in the page cache; else None."""
         offset = self._hints.get((ledger_id, first))
         if offset is None:
             return None
@@ -131,7 +131,7 @@ class LedgerReader:
         return found
 
     def _start(self, file: File, ledger_id: int, first: int, index: SparseIndex | None) -> tuple[int, int]:
-        """A known place at or before an entry."""
+        """A known (entry id, offset) at or before an entry."""
         with self._lock:
             hint = self._hints.get((ledger_id, first))
         if hint is not None:
@@ -146,7 +146,7 @@ class LedgerReader:
                 self._hints.popitem(last=False)
 
     def count_messages(self, ledger_id: int, end: int, index: SparseIndex | None) -> int:
-        """Messages in the entries before `end`; with an index that is complete, at most one step is read."""
+        """Messages in the entries before `end`. With a complete index, at most one index step is read."""
         try:
             with self._files.lease(self._files.path(ledger_id)) as file:
                 point = (index or self._index_of(file, ledger_id)).before(end)
@@ -163,7 +163,7 @@ class LedgerReader:
         return messages
 
     def first_at(self, ledger_id: int, publish_ms: int, end: int, index: SparseIndex | None) -> int:
-        """First entry before `end` published at or after this time, or `end`. Damaged entries are passed over."""
+        """First entry before `end` published at or after this time, or `end`. Damaged entries are skipped."""
         try:
             with self._files.lease(self._files.path(ledger_id)) as file:
                 point = (index or self._index_of(file, ledger_id)).before_time(publish_ms)
@@ -178,7 +178,7 @@ class LedgerReader:
         return end
 
     def summarize(self, ledger_id: int) -> LedgerSummary:
-        """Length of a ledger that nobody writes; its index is completed on the way."""
+        """Totals of a ledger that is no longer written; also completes its index."""
         path = self._files.path(ledger_id)
         try:
             with self._files.lease(path) as file:
@@ -201,7 +201,8 @@ class LedgerReader:
             for key in [key for key in self._hints if key[0] == ledger_id]:
                 del self._hints[key]
 
-    # the index of a ledger that is in its file only ---------------------------------------------------------------
+    # index of a ledger that is not in memory
+    # -----------------------------------------------------------------------------
 
     def _index_of(self, file: File, ledger_id: int) -> SparseIndex:
         with self._lock:
@@ -223,20 +224,20 @@ class LedgerReader:
                 self._indexes.popitem(last=False)
 
     def _load_index(self, file: File, ledger_id: int) -> SparseIndex:
-        """Points from the index file, as far as they are sound and the last one names a record that is there."""
+        """Points from the index file, as far as they are sound and the last one matches a record in the ledger file."""
         points: list[IndexPoint] = []
         path = self._files.index_path(ledger_id)
         try:
             with self._files.lease(path) as index_file:
                 points = decode_index(index_file.pread(index_file.size(), 0), ledger_id, path)
         except FileNotFoundError:
-            pass  # built again by the scan that follows
+            pass  # rebuilt by the scan that follows
         while points and not _stands(file, ledger_id, points[-1]):
             points.pop()
         return SparseIndex(self._step_bytes, self._step_entries, points)
 
     def _complete(self, file: File, ledger_id: int, index: SparseIndex) -> LedgerSummary:
-        """Walk from the last point to the end, adding the points that are missing there and in the index file."""
+        """Scan from the last point to the end; add the missing points to the index and to the index file."""
         last = index.points[-1] if index.points else IndexPoint(0, LEDGER_START, 0, 0, 0)
         known = len(index.points)
         entries, messages, size = last.entry_id, last.messages, last.bytes

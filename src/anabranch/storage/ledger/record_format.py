@@ -1,17 +1,18 @@
-"""The bytes of one stored entry and of the file heads. Pure: bytes in, values out; knows no files.
+"""Bytes of one stored entry, of group heads and of file heads. Pure functions.
 
 A record has the same bytes in the commit log and in its ledger file:
 
     crc32c u32 | length u32 | ledger u64 | entry u64 | offset u64 | messages u32 | stamp u32 | payload   (little endian)
 
-The checksum covers everything behind it. `offset` is the record's own place in the ledger file, so that replay is a
-plain write at that place and a reader that lost its way recognises the next record for certain. `stamp` names the
-commit log file that was current when the entry was appended: it tells a record from the remains of a recycled file.
+The checksum covers everything after it. `offset` is the record's own offset in the ledger file: replay is a plain write
+at that offset, and a reader that has lost its place can recognise the next record with certainty. `stamp` names the
+commit log file that was current when the entry was appended. It distinguishes a record from the remains of a recycled
+file.
 
-In the log each group starts with a head of the same layout (ledger = GROUP_LEDGER, entry = number of the group in this
-file, offset = place in the log, length = bytes of its records, messages = number of records; the checksum covers the
-head only). A record with ledger = TOMBSTONE_LEDGER says that ledger `entry` was deleted: read, no longer written (see
-`released`).
+In the log each group starts with a head of the same layout: ledger = GROUP_LEDGER, entry = number of the group in this
+file, offset = offset in the log, length = bytes of its records, messages = number of records. The checksum covers the
+head only. A record with ledger = TOMBSTONE_LEDGER says that ledger `entry` was deleted; it is read, but no longer
+written (see `log/released_ledgers`).
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class BadFileHead(StorageError):
 
 
 def log_stamp(number: int) -> int:
-    """Four bytes for the number of a log file that are rare elsewhere, so that they can be searched for."""
+    """Four bytes for the number of a log file; they are rare elsewhere, so that recovery can search for them."""
     return (number * 0x9E3779B1 + 0x7F4A7C15) & 0xFFFF_FFFF
 
 
@@ -76,7 +77,7 @@ def decode_header(data: Payload, at: int = 0) -> Header:
 
 
 def is_sound(data: memoryview, at: int, length: int) -> bool:
-    """Does the checksum of the record at `at` (fully inside `data`) hold?"""
+    """Whether the checksum of the record at `at` holds; the record must be fully inside `data`."""
     crc: int = crc32c(data[at + 4 : at + HEADER_BYTES + length])
     expected: int = CRC.unpack_from(data, at)[0]
     return crc == expected
@@ -88,7 +89,7 @@ def encode_group_head(number: int, place: int, records: int, length: int, log: i
 
 
 def decode_group_head(data: Payload, at: int, place: int, log: int) -> Header | None:
-    """The group head at `at`, if there is a sound one of this log file that belongs at this place."""
+    """The group head at `at`, or None unless it is sound, of this log file, and at this offset."""
     if len(data) - at < HEADER_BYTES:
         return None
     head = decode_header(data, at)
@@ -103,7 +104,7 @@ def encode_file_head(magic: bytes, number: int, format_: int = FORMAT) -> bytes:
 
 
 def decode_file_head(data: bytes, magic: bytes, path: str) -> int:
-    """The number in the head of a file. Heads have one layout in all formats, so damage is told from news."""
+    """The number in a file head. All formats share one head layout, so a newer format is not taken for damage."""
     if len(data) < FILE_HEAD_BYTES:
         raise BadFileHead(f"{path} is too short to have a head")
     found, format_, crc, number, reserved = FILE_HEAD.unpack_from(data)

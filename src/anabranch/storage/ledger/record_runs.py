@@ -1,8 +1,8 @@
-"""Runs of sound entries at the start of a block of a ledger file: the loop that every catch-up read spends its time in.
+"""Decodes a run of sound entries at the start of a block of a ledger file. Catch-up reads spend their time here.
 
-There are two forms of it that give the same: in C, where the extension was built and the processor has the instruction
-for its checksum, and in Python. `ANABRANCH_NATIVE=off` in the environment chooses the latter. Pure: a block in, entries
-out. Stops at the first doubt: `scan.RecordScanner` knows what to make of damage.
+There are two implementations with equal results: C, if the extension was built and the processor has the CRC
+instruction, and Python. `ANABRANCH_NATIVE=off` in the environment selects Python. The run ends at the first suspicious
+record; `RecordScanner` handles damage.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from anabranch.storage.interface import StoredEntry
 from anabranch.storage.ledger.record_format import HEADER, HEADER_BYTES
 
 SoundRun = Callable[[memoryview, int, int, int, int, int], tuple[list[StoredEntry], int]]
-"""`sound_run(block, offset, ledger_id, first, end, bytes_max)`: the entries first … end-1 that stand at the start of
-`block`, which was read at `offset` of the ledger's file, and where the next one begins. It ends before one that is not
-whole, not sound, or over `bytes_max` in sum (never the first)."""
+"""`sound_run(block, offset, ledger_id, first, end, bytes_max)` decodes entries first … end-1 from the start of `block`,
+which was read at `offset` of the ledger's file. Returns them and the offset of the next record. The run ends before a
+record that is incomplete or unsound, or that exceeds `bytes_max` in sum; the first entry may exceed it.
+"""
 
 
 def plain_run(
     block: memoryview, offset: int, ledger_id: int, first: int, end: int, bytes_max: int
 ) -> tuple[list[StoredEntry], int]:
-    """`SoundRun` in Python: nothing is called here that can be spared."""
+    """`SoundRun` in Python. Written for speed: as few calls per entry as possible."""
     found: list[StoredEntry] = []
     unpack, new, add, room = HEADER.unpack_from, tuple.__new__, found.append, bytes_max
     at, whole = 0, len(block)
@@ -52,7 +53,7 @@ def _load() -> SoundRun | None:
         return None
     try:
         found: Any = importlib.import_module("anabranch.storage._native")
-    except ImportError:  # no compiler when it was installed, or no such instruction: slower, and the same otherwise
+    except ImportError:  # built without a compiler, or the processor lacks the instruction
         return None
     run = found.sound_run
 

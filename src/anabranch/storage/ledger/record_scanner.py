@@ -1,11 +1,9 @@
-"""Walking through the records of one ledger file, over damage as well. Knows how to read a `File`; never writes.
+"""Reads the records of one ledger file one by one, and steps over damage so that only the damaged entries are lost.
 
-Damage is handled so that only what is hit is lost:
-- the header makes sense but the checksum does not, and another header of this ledger follows where it should: one bad
-  entry;
-- otherwise the next record of this ledger that stands at the place it names, with a sound checksum, is searched;
-- nothing sound follows: the walk ends there (a torn tail), but bytes that look written count as one bad entry when
-  `count_tail` is asked for, because an acknowledged last entry must not vanish silently.
+- The header is plausible, its checksum fails, and the next header of this ledger is where it should be: one bad entry.
+- Otherwise the scanner searches for the next sound record of this ledger that is at the offset it names.
+- Nothing sound follows: the scan ends (torn tail). With `count_tail`, bytes that look written count as one bad entry,
+  because an acknowledged last entry must not vanish silently.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class Slot(NamedTuple):
-    """One entry's place. `payload` is None for a damaged one; then `messages` may be a guess."""
+    """One entry in the file. `payload` is None if it is damaged; then `messages` may be a guess."""
 
     entry_id: int
     offset: int
@@ -37,7 +35,7 @@ class Slot(NamedTuple):
 
 
 class RecordScanner:
-    """A forward walk from a known place. `offset` and `entry_id` tell where it stands between slots."""
+    """Scans forward from a known offset. Between slots, `offset` and `entry_id` are those of the next record."""
 
     def __init__(
         self,
@@ -58,10 +56,10 @@ class RecordScanner:
         self._count_tail = count_tail
         self._stop_after = stop_after  # do not read another block once past this entry
         self._view = memoryview(b"")
-        self._base = offset  # file place of _view[0]
+        self._base = offset  # file offset of _view[0]
 
     def _load(self, offset: int, size: int) -> int:
-        """Have the bytes from `offset` in the view, `size` of them if the file has them; the view position."""
+        """Load `size` bytes from `offset`, as far as the file has them; returns their index in the view."""
         at = offset - self._base
         if at < 0 or at + size > len(self._view):
             self._view = memoryview(self._file.pread(max(size, self._block_bytes), offset))
@@ -94,13 +92,13 @@ class RecordScanner:
             yield from bad
 
     def _is_enough(self, offset: int, size: int) -> bool:
-        """Would this need another block although the entry that was asked for is behind us?"""
+        """Whether this needs another block although the requested entry has been passed."""
         if self._stop_after is None or self.entry_id <= self._stop_after:
             return False
         return offset + size > self._base + len(self._view)
 
     def _step_over(self, offset: int, entry_id: int) -> list[Slot]:
-        """The damaged slots in front of the next sound place; empty when this is the torn end."""
+        """The damaged slots before the next sound record; empty at a torn end."""
         header = self._header_at(offset)
         guess = header if header is not None and header.entry == entry_id else None
         if guess is not None:
@@ -126,7 +124,7 @@ class RecordScanner:
         return [Slot(entry_id, offset, guess.messages if guess else 1, None, end)]
 
     def _is_whole(self, offset: int, end: int) -> bool:
-        """Would the checksum hold if the record at `offset` reached to `end`? Then it is no torn tail."""
+        """Whether the checksum holds if the record at `offset` ends at `end`; then it is not a torn tail."""
         length = end - offset - HEADER_BYTES
         if not 0 <= length <= PAYLOAD_BYTES_MAX:
             return False
@@ -135,7 +133,7 @@ class RecordScanner:
         return len(record) == end - offset and is_sound(memoryview(record), 0, length)
 
     def _header_at(self, offset: int) -> Header | None:
-        """A header of this ledger that stands where it says; its checksum is not looked at."""
+        """A header of this ledger at the offset it names; its checksum is not checked."""
         at = self._load(offset, HEADER_BYTES)
         if len(self._view) - at < HEADER_BYTES:
             return None
@@ -144,7 +142,7 @@ class RecordScanner:
         return header if is_ours else None
 
     def _search(self, start: int, entry_id: int) -> Header | None:
-        """The next sound record of this ledger behind `start`, with a later entry."""
+        """The next sound record of this ledger after `start` with a later entry id."""
         pattern = self._ledger.to_bytes(8, "little")
         base = start
         while data := self._file.pread(self._block_bytes + HEADER_BYTES, base):

@@ -1,7 +1,7 @@
-"""The sparse index of one ledger: where some entries are, and what lies before them. Pure; knows no files.
+"""The sparse index of one ledger: offset of some entries, and totals of the entries before them. No I/O.
 
-A point stands at entry 0 and then after every step of bytes or entries. On disk: a file head, then 48-byte records
-with a checksum each. Whatever is damaged is dropped together with all behind it and found again by scanning the ledger.
+There is a point for entry 0, and then one per step of bytes or entries. On disk: a file head, then 48-byte records with
+a checksum each. A damaged point is dropped with all later ones; scanning the ledger restores them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def place_of_point(number: int) -> int:
 
 
 def decode_index(data: bytes, ledger_id: int, path: str) -> list[IndexPoint]:
-    """The sound points in front; an index of another ledger, or a damaged head, has none. Raises NewerFormat."""
+    """The leading sound points; none if the head is damaged or names another ledger. Raises NewerFormat."""
     try:
         if decode_file_head(data, INDEX_MAGIC, path) != ledger_id:
             return []
@@ -65,7 +65,7 @@ def decode_index(data: bytes, ledger_id: int, path: str) -> list[IndexPoint]:
 
 
 class SparseIndex:
-    """Points in memory, ascending. Times are searched through their running maximum (producers' clocks differ)."""
+    """Points in memory, ascending. Times are searched by running maximum, because the clocks of producers differ."""
 
     __slots__ = ("points", "_entries", "_peaks", "step_bytes", "step_entries")
 
@@ -90,7 +90,7 @@ class SparseIndex:
         self._peaks.append(max(point.publish_ms, self._peaks[-1]) if self._peaks else point.publish_ms)
 
     def cut(self, entry_id: int) -> None:
-        """Forget points at or behind this entry."""
+        """Remove points at or after this entry."""
         keep = bisect_left(self._entries, entry_id)
         del self.points[keep:], self._entries[keep:], self._peaks[keep:]
 

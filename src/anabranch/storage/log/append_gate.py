@@ -1,6 +1,7 @@
-"""May appends come in? One small state for all ledgers of a store, and the translation of the system's errors.
+"""Whether appends are accepted: one state for all ledgers of a store. Also translates errors of the operating system.
 
-open -> full (and back, when a probe finds room) · open -> fenced, failed or closed (for good).
+open <-> full                        a probe found room again
+open, full -> fenced, failed, closed  permanent
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def translated(error: BaseException) -> StorageError:
-    """What the owner of an append is told about a failure of the disk."""
+    """The error that the owner of an append gets for a failure of the disk."""
     if isinstance(error, StorageError):
         return error
     made = StorageFull("no space left on the device") if is_full(error) else StorageError(f"the disk failed: {error}")
@@ -31,10 +32,10 @@ class AppendGate:
 
     def __init__(self) -> None:
         self.refusal: StorageError | None = None
-        self.log_stamp = log_stamp(1)  # for new records: the current log file
+        self.log_stamp = log_stamp(1)  # stamp of new records: the current log file
 
     def refuse(self) -> StorageError:
-        """A fresh error to raise (one that is raised again and again would collect tracebacks)."""
+        """A new error to raise, because one that is raised repeatedly would collect tracebacks."""
         assert self.refusal is not None, "the gate is open"
         return type(self.refusal)(str(self.refusal))
 
@@ -47,7 +48,7 @@ class AppendGate:
             self.refusal = None
 
     def shut(self, error: StorageError) -> None:
-        """For good; the first reason stays, except that "full" gives way."""
+        """Refuse appends permanently. The first reason is kept, except that "full" is replaced."""
         if self.refusal is None or isinstance(self.refusal, StorageFull):
             self.refusal = error
 

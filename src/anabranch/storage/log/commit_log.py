@@ -1,8 +1,8 @@
-"""The commit log's files, and the doing of one group. A shell: it decides nothing, `group` has planned it.
+"""The files of the commit log, and the writing of one group as planned by `group_commit`.
 
-Used from the log thread only, except `retire`, which runs where checkpoints run; the two meet only in the name of the
-spare file, and renames are atomic. Log files are allocated in front and recycled, so that a sync has no metadata to
-write.
+Used on the log thread only, except `retire` and `prepare`, which run on the thread of the checkpoints. The two threads
+share only the name of the spare file, and renames are atomic. Log files are preallocated and recycled, so that a sync
+has no file metadata to write.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ def log_number(name: str) -> int | None:
 
 
 def write_points(files: LedgerFiles, batches: Sequence[Batch]) -> None:
-    """Index points of neighbouring batches of one ledger; never synced for themselves, a lost index is built again.
+    """Write the index points of consecutive batches of one ledger.
 
-    The first point says nothing new and is written with the second one: small ledgers have no index file.
+    They are not synced, because an index can be rebuilt.
+
+    The first point is written together with the second one, so that small ledgers have no index file.
     """
     points = [point for batch in batches for point in batch.points]
     number = batches[0].points_before
@@ -64,11 +66,11 @@ class CommitLog:
         self._file: File | None = None
         self._number = 0
         self._committed = 0  # the file that holds the last durable group
-        self._solid: set[int] = set()  # files of which all blocks were written before they were used
-        self._written_end = 0  # how far the current file's blocks were ever written
+        self._solid: set[int] = set()  # files whose blocks were all written before use
+        self._written_end = 0  # up to where blocks of the current file were ever written
 
     def commit(self, plan: GroupPlan) -> None:
-        """Everything in the plan is durable when this returns. On an error nothing of it counts."""
+        """Everything in the plan is durable when this returns. After an error nothing of it counts."""
         self._pause_at("group-begun")
         for direct in plan.direct:
             batch, pieces = direct.batch, []
@@ -99,7 +101,8 @@ class CommitLog:
         )
         end = plan.log_place + plan.log_bytes
         if end > self._written_end:
-            # the first sync of allocated, never written blocks costs a journal commit: pay it for many groups at once
+            # The first sync of blocks that are allocated but never written costs a journal commit; pay it for many
+            # groups at once.
             ahead = min(AHEAD_BYTES, self._bytes_max - end) if plan.log_bytes < AHEAD_BYTES else 0
             if ahead > 0:
                 pieces.append(bytes(ahead))
@@ -107,20 +110,22 @@ class CommitLog:
         self._file.pwritev(pieces, plan.log_place, synced=self._is_synced)
 
     def _open(self, number: int) -> None:
-        """Go on in a new file, a recycled one if possible. Its name and head are durable before its first group is.
+        """Start a new file, a recycled one if possible. Its name and head are durable before its first group.
 
-        The old file stays open until then: when there is no room for a new one, a smaller group may still fit into it.
+        The old file stays open until then: if there is no room for a new one, a smaller group may still fit into it.
         """
         path = f"{self._directory}/{log_name(number)}"
         if number == self._committed:
-            self._use(self._disk.open(path), number, self._bytes_max)  # back from a new one that could not be begun
+            self._use(
+                self._disk.open(path), number, self._bytes_max
+            )  # return to it from a new one that could not be started
             return
         if not self._disk.exists(path):
             try:
                 self._disk.rename(f"{self._directory}/{SPARE}", path)
                 self._solid.add(number)
             except FileNotFoundError:
-                pass  # no spare yet: the file is made new below
+                pass  # no spare yet; a new file is created below
         file = self._disk.open(path, create=True)
         try:
             is_allocated = file.size() >= self._bytes_max or self._allocate(file)
@@ -130,7 +135,7 @@ class CommitLog:
         except BaseException:
             file.close()
             raise
-        # in a file that must grow nothing is written ahead: the room may be just enough for the groups
+        # In a file that must grow, nothing is written ahead, because the room may be just enough for the groups.
         self._use(file, number, self._bytes_max if number in self._solid or not is_allocated else 0)
 
     def _use(self, file: File, number: int, written_end: int) -> None:
@@ -139,7 +144,7 @@ class CommitLog:
         self._file, self._number, self._written_end = file, number, written_end
 
     def _allocate(self, file: File) -> bool:
-        """Room in front, if the device has so much; a nearly full one is filled write by write."""
+        """Preallocate if the device has room for it; a nearly full device is filled write by write."""
         try:
             file.allocate(self._bytes_max)
         except OSError as error:
@@ -150,16 +155,16 @@ class CommitLog:
         return True
 
     def cut(self, plan: GroupPlan) -> None:
-        """Make what a failed group may have left in the log unreadable; its place is written again by the next one.
+        """Make the remains of a failed group in the log unreadable; the next group is written at the same offset.
 
-        Ledger files are never cut: a stopped owner that wakes up must not take away what its successor has recovered.
-        What a failed direct write left there lies behind the end that the ledger is sealed with.
+        Ledger files are never truncated, because a stopped owner that wakes up must not remove what its successor has
+        recovered. The remains of a failed direct write lie after the end at which the ledger is sealed.
         """
         if plan.log_bytes and self._file is not None and self._number == plan.log_number:
             self._file.pwritev([bytes(HEADER_BYTES)], plan.log_place)
 
     def retire(self, number_max: int) -> None:
-        """Files up to this number are no longer needed: keep one to recycle, remove the others."""
+        """Files up to this number are no longer needed: keep one as a spare, delete the others."""
         for name in self._disk.list(self._directory):
             number = log_number(name)
             if number is None or number > number_max:
@@ -172,9 +177,11 @@ class CommitLog:
             self._solid.discard(number)
 
     def prepare(self, place: int) -> int | None:
-        """One step towards a spare file with all blocks written, so that syncing it never waits for the journal.
+        """One step of preparing a spare file with all blocks written, so that syncing it never waits for the file
+        system journal.
 
-        From where the next step goes on, or None when there is a spare. Steps are small: the log is synced meanwhile.
+        Returns where the next step continues, or None when the spare is ready. Steps are small, because the log is
+        synced between them.
         """
         if self._disk.exists(f"{self._directory}/{SPARE}"):
             return None
@@ -197,7 +204,7 @@ class CommitLog:
         return None
 
     def remove(self) -> None:
-        """After a clean close nothing of the log is needed."""
+        """Delete the log after a clean close."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -83,7 +83,7 @@ class Committer:
         self.schedule()
 
     def schedule(self) -> None:
-        """Start a group soon: at the end of this round of the event loop, or after the linger time."""
+        """Start a group soon: at the end of this turn of the event loop, or after the linger time."""
         if not self._is_scheduled and self._group.in_flight is None:
             self._is_scheduled = True
             self._clock.call_later(self._linger, self._wake)

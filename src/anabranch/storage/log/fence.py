@@ -1,9 +1,10 @@
-"""Who may confirm: one number per broker directory, seen by all processes at once through a mapped page.
+"""Decides which process may confirm: one number per broker directory, shared by all processes through a mapped page.
 
-Each owner and each successor claims a generation that nobody had before (the claim is the creation of a directory,
-which only one can win) and then raises the number, durably. An owner may confirm only while the number is its own. It
-looks *after* its bytes are on the disk; a successor reads *after* it has raised the number: so whatever was confirmed
-is read.
+Each owner and each successor claims a new generation by creating a directory, which only one process can do, and then
+raises the number durably. An owner may confirm only while the number equals its generation.
+
+An owner reads the number *after* its bytes are on the disk. A successor reads the log *after* it has raised the number.
+So a successor reads everything that was ever confirmed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Fence:
         return self._get() == self.generation
 
     def reason(self, error: BaseException) -> BaseException:
-        """Why something failed: a fenced owner finds its log directory gone, which says nothing about the disk."""
+        """The cause of a failure. A fenced owner finds its log directory deleted, which is no failure of the disk."""
         if self.is_held():
             return error
         fenced = Fenced("another process has taken over this broker's log")
@@ -43,7 +44,7 @@ def log_dir(broker_dir: str, generation: int) -> str:
 
 
 def claim(disk: Disk, broker_dir: str) -> Fence:
-    """Fence off every earlier generation; durable when this returns."""
+    """Fence all earlier generations; durable when this returns."""
     word = disk.map_word(f"{broker_dir}/fence")
     generation = max([word.get(), *generations(disk, broker_dir)]) + 1
     while not disk.make_dir(log_dir(broker_dir, generation)):

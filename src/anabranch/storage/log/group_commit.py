@@ -1,7 +1,7 @@
-"""Group commit as a machine: what is gathered, what goes into the next group, and where. No I/O, no clock, no threads.
+"""Group commit as a state machine: which batches are gathered, which form the next group, and where it is written.
 
-While one group is on its way to the disk the next one gathers; so the previous sync is the batching window, and the
-price of durability is paid per group, whatever the number of ledgers in it.
+While one group is written, the next one gathers. The sync of the previous group is therefore the batching window, and
+one sync is paid per group, independent of the number of ledgers in it. No I/O, no clock, no threads.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from anabranch.storage.ledger.record_format import HEADER_BYTES
 from anabranch.storage.ledger.sparse_index import IndexPoint
 
 LOG_START = 4096
-"""Where the first group of a log file begins; the file head has the page before it for itself."""
+"""Offset of the first group in a log file; the file head has the page before it."""
 
 FIRST_LOG_BYTES = 256 << 10
 DIRECT_LEDGERS_MAX = 2
 JOIN_BELOW_BYTES = 4096
-"""Records smaller than this (on average) are copied together: one big write is cheaper than many small vectors."""
+"""Records smaller than this on average are joined by copying: one large write is cheaper than many small vectors."""
 
 
 class Batch:
-    """One ledger's share of a group: records that stand one behind the other in its file."""
+    """One ledger's part of a group: consecutive records of its file."""
 
     __slots__ = (
         "ledger_id",
@@ -46,14 +46,14 @@ class Batch:
     def __init__(self, ledger_id: int, offset: int, points_before: int, origin: IndexPoint | None = None) -> None:
         self.ledger_id = ledger_id
         self.offset = offset
-        self.sink: AppendSink | None = None  # who hears of it, set with the first entry
+        self.sink: AppendSink | None = None  # notified of the outcome; set with the first entry
         self.entries: list[StoredEntry] = []
         self.contexts: list[Any] = []  # one for each entry
         self.pieces: list[Buffer] = []
         self.points: list[IndexPoint] = []
-        self.points_before = points_before  # how many index points the ledger had before this batch
-        self.origin = origin  # the ledger's first index point, if there is one already
-        self.end = offset  # these four are the ledger's totals behind this batch, set when it is closed
+        self.points_before = points_before  # number of index points of the ledger before this batch
+        self.origin = origin  # the ledger's first index point, if it exists already
+        self.end = offset  # these four are totals of the ledger including this batch, set when it is closed
         self.messages = 0
         self.bytes = 0
         self.last_entry_id = -1
@@ -63,14 +63,14 @@ class Batch:
         return self.end - self.offset
 
     def compact(self) -> None:
-        """Copy small records into one piece."""
+        """Join small records into one piece."""
         if len(self.pieces) > 1 and self.size < JOIN_BELOW_BYTES * len(self.entries):
             self.pieces = [b"".join(self.pieces)]
 
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """A batch for its own ledger file, behind older batches of the ledger that are not in the file yet."""
+    """A batch written directly to its ledger file, after older batches of the ledger that are not in the file yet."""
 
     batch: Batch
     carried: tuple[Batch, ...]
@@ -78,16 +78,16 @@ class Direct:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One group: what the log thread has to do."""
+    """One group: the work of the log thread."""
 
     logged: tuple[Batch, ...]
     direct: tuple[Direct, ...]
     log_number: int
     log_place: int
-    log_bytes: int  # head and records; 0 when the log is not touched
+    log_bytes: int  # head and records; 0 if the log is not written
     group_number: int
     rolls: bool  # log_number is a new file
-    is_checkpoint: bool  # … because the old one is full: time to free the log
+    is_checkpoint: bool  # … because the old one is full; old log files should be freed
 
     @property
     def batches(self) -> list[Batch]:
@@ -95,7 +95,7 @@ class GroupPlan:
 
 
 def choose_direct(batches: list[Batch], direct_bytes_min: int) -> set[int]:
-    """Ledgers whose share is big enough to be written once, to their own file: at most two, the biggest."""
+    """Ledgers whose batch is large enough to bypass the log and go to their own file: at most two, the largest."""
     big = [batch for batch in batches if batch.size >= direct_bytes_min]
     big.sort(key=lambda batch: batch.size, reverse=True)
     return {batch.ledger_id for batch in big[:DIRECT_LEDGERS_MAX]}
@@ -129,7 +129,10 @@ class GroupCommit:
         self.gathered.append(batch)
 
     def start(self, claim: Callable[[int], tuple[Batch, ...] | None]) -> GroupPlan:
-        """Close what was gathered into a group. `claim` hands over a ledger's unwritten batches, or None."""
+        """Form a group of everything gathered.
+
+        `claim` returns a ledger's unwritten batches, or None if it cannot be direct.
+        """
         assert self.in_flight is None, "one group at a time"
         logged: list[Batch] = []
         direct: list[Direct] = []
@@ -159,7 +162,7 @@ class GroupCommit:
         return plan
 
     def finish(self) -> GroupPlan:
-        """The group is on the disk."""
+        """The group is durable."""
         plan = self._take_in_flight()
         if plan.log_bytes:
             self._log_number = plan.log_number
@@ -170,7 +173,10 @@ class GroupCommit:
         return plan
 
     def asks_for_spare(self) -> bool:
-        """True once per log file: when the next one should be prepared (for the first one: soon, see `spare_ready`)."""
+        """True once per log file, when the next one should be prepared.
+
+        For the first file that is early, see `spare_ready`.
+        """
         share = min(FIRST_LOG_BYTES, self._log_bytes_max // 2) if self._log_number == 1 else self._log_bytes_max // 2
         if self._is_spare_asked or self._log_place < share:
             return False
@@ -178,12 +184,15 @@ class GroupCommit:
         return True
 
     def spare_ready(self) -> None:
-        """A prepared file waits. The first log file is not prepared (opening must be quick), so it is left now."""
+        """A spare file is ready.
+
+        The first log file is not preallocated, because opening must be fast; it is replaced now.
+        """
         if self._log_number == 1:
             self._is_roll_wanted = True
 
     def abort(self) -> tuple[GroupPlan, list[Batch]]:
-        """The group did not get there: its place is used again. What was gathered meanwhile fails too."""
+        """The group failed: its place in the log is reused. Batches gathered meanwhile fail too."""
         gathered, self.gathered = self.gathered, []
         return self._take_in_flight(), gathered
 
@@ -193,6 +202,6 @@ class GroupCommit:
         return plan
 
     def drain(self) -> list[Batch]:
-        """Give up what was gathered and not started."""
+        """Remove and return the batches that are in no group."""
         gathered, self.gathered = self.gathered, []
         return gathered

@@ -1,7 +1,7 @@
-"""One ledger that is, or was just, written by this process: its open batch, its totals and its entries in memory.
+"""One ledger that this process writes, or has written recently: its open batch, its totals and its entries in memory.
 
-Lives on the event loop. Records are encoded at once, while the previous group is being synced, so that a group can go
-to the disk the moment the disk is free.
+Runs on the event loop. Records are encoded at once, while the previous group is synced, so that a group can be written
+as soon as the disk is free.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class OpenLedger:
                 pieces += (_pack_crc(crc32c(record)), record)
             else:
                 pieces += (_pack_crc(crc32c(payload, crc32c(rest))) + rest, payload)
-            # What StoredEntry(Position(…), …) does, for half its price; readers get the same object once it is durable.
+            # Same as StoredEntry(Position(…), …) at half the cost; readers get the same object once it is durable.
             add_entry(_new(StoredEntry, (_new(Position, (ledger_id, entry_id)), count, payload, None)))
             offset += HEADER_BYTES + size
             written += size
@@ -132,7 +132,7 @@ class OpenLedger:
             raise type(self._refusal)(str(self._refusal))
         if self._gate.refusal is not None:
             raise self._gate.refuse()
-        raise StorageError(f"an entry of {size} bytes is larger than storage takes")
+        raise StorageError(f"entry of {size} bytes is larger than the storage limit")
 
     def _add_point(self, batch: Batch, entry_id: int, offset: int, payload: Payload) -> None:
         point = IndexPoint(entry_id, offset, self.messages, self.bytes, self._publish_time_of(payload))
@@ -142,34 +142,37 @@ class OpenLedger:
         self._point_offset = offset + self.index.step_bytes
 
     def close_batch(self) -> None:
-        """The open batch goes into a group: fix its totals, later appends start another one."""
+        """The open batch enters a group: fix its totals. Later appends start another batch."""
         batch, self._batch = self._batch, None
         assert batch is not None, "nothing was gathered"
         batch.end, batch.messages, batch.bytes = self._end, self.messages, self.bytes
         batch.last_entry_id = self.next_entry_id - 1
 
-    # what became of it --------------------------------------------------------------------------------------------
+    # outcome of a batch
+    # --------------------------------------------------------------------------------------------------
 
     def on_durable(self, batch: Batch) -> None:
-        """The batch is durable: readers may see it now."""
+        """The batch is durable, so readers may see it."""
         entries = batch.entries
         self.cache.update(enumerate(entries, entries[0].position.entry))
         self.durable_entry_id = batch.last_entry_id
         self.durable_messages, self.durable_bytes, self._durable_end = batch.messages, batch.bytes, batch.end
         last = entries[-1].payload
-        self._last_payload = bytes(last) if isinstance(last, memoryview) else last  # a view would hold its whole block
+        self._last_payload = (
+            bytes(last) if isinstance(last, memoryview) else last
+        )  # a view would keep its whole block in memory
         if self._waiters:
             self._wake()
 
     def fail(self, error: StorageError) -> None:
-        """An append did not become durable: nothing behind it may, so this ledger ends at its durable entry."""
+        """An append failed. No later entry may become durable, so this ledger ends at its last durable entry."""
         self._refusal = error
         self._batch = None
         self.index.cut(self.durable_entry_id + 1)
         self._wake()
 
     def evict(self, upto: int) -> None:
-        """Forget cached entries up to this one; they are in the file."""
+        """Drop cached entries up to this one; they are in the file."""
         cache = self.cache
         for entry_id in range(self.cache_first, upto + 1):
             del cache[entry_id]
@@ -188,15 +191,16 @@ class OpenLedger:
 
     @property
     def is_closed(self) -> bool:
-        """All that will ever be in it is in its file."""
+        """Sealed, and complete in its file."""
         return self.is_sealed and self.is_drained and self.written_entry_id >= self.durable_entry_id
 
     @property
     def is_spent(self) -> bool:
-        """Nothing is left or expected here that is not in the file."""
+        """Closed, and without entries in memory."""
         return self.is_closed and not self.cache
 
-    # the end ------------------------------------------------------------------------------------------------------
+    # sealing
+    # -------------------------------------------------------------------------------------------------------------
 
     async def seal(self) -> LedgerSummary:
         self.is_sealed = True

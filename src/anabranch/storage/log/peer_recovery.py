@@ -1,7 +1,7 @@
-"""Recovering the log of another broker: of one that died, or that is frozen or cut off and must confirm nothing more.
+"""Recovers the log of another broker that died, or that is frozen or cut off and must not confirm any more.
 
-Whoever claims a generation fences all earlier ones, so a late successor must not hit a broker that is back already: the
-lock file tells whether a process lives there, the fence whether it is the one that was declared dead.
+A claim fences all earlier generations, so a late recovery must not fence a broker that has restarted already. The lock
+file shows whether a process runs there; the fence shows whether it is the one that was declared dead.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ FILES_MAX = 256
 
 
 class BeingRecovered(StorageError):
-    """The broker is starting again and recovers its own log; look again in a moment."""
+    """The broker has restarted and recovers its own log; try again in a moment."""
 
     code = "being-recovered"
     retryable = True
 
 
 def recover_peer(disk: Disk, root: str, broker_id: str, incarnation: int) -> Recovery:
-    """Afterwards that incarnation confirms nothing, and what it confirmed is in the ledger files. Blocks."""
+    """Afterwards that incarnation confirms nothing, and everything it confirmed is in the ledger files. Blocks."""
     directory = volume.broker_dir(root, broker_id)
     lock = disk.lock(f"{directory}/lock")
     try:
         if lock is None and _generation(disk, directory) > incarnation:
-            raise BeingRecovered(f"broker {broker_id!r} is starting again")
+            raise BeingRecovered(f"broker {broker_id!r} has restarted and recovers its own log")
         files = LedgerFiles(disk, root, FILES_MAX)
         try:
             fence, recovery = take_over(disk, directory, files, lambda _: None)
@@ -50,8 +50,8 @@ def recover_peer(disk: Disk, root: str, broker_id: str, incarnation: int) -> Rec
 
 
 def seize_log(disk: Disk, root: Path, broker_id: str, files: LedgerFiles, pause_at: Callable[[str], None]) -> Recovery:
-    """The same without asking who lives there, by an operator's word: whoever it is confirms nothing more. Blocks."""
-    StorageSettings(dir=root, broker_id=broker_id)  # refuses a name that cannot be one
+    """Recovery requested by an operator: fences the broker without checking whether its process runs. Blocks."""
+    StorageSettings(dir=root, broker_id=broker_id)  # rejects an invalid broker id
     directory = volume.broker_dir(str(root), broker_id)
     disk.make_dir(directory)
     fence, recovery = take_over(disk, directory, files, pause_at)
@@ -61,14 +61,16 @@ def seize_log(disk: Disk, root: Path, broker_id: str, files: LedgerFiles, pause_
 
 
 def report(recovery: Recovery, broker_id: str) -> None:
-    """Says in our log what was found in the broker's."""
+    """Log the result of a recovery."""
     if recovery.records or recovery.damaged:
         extra = {"broker": broker_id, "records": recovery.records, "ledgers": len(recovery.ledgers)}
-        log.info("log recovered", extra=extra)
+        log.info("commit log recovered", extra=extra)
     for path, place in recovery.torn:
-        log.warning("the log ends inside a group", extra={"path": path, "offset": place})
+        log.warning(
+            "commit log ends inside a group; the group was never confirmed", extra={"path": path, "offset": place}
+        )
     for path, place in recovery.damaged:
-        log.error("damaged place in the log", extra={"path": path, "offset": place})
+        log.error("commit log is damaged; entries at this offset are lost", extra={"path": path, "offset": place})
 
 
 def _generation(disk: Disk, directory: str) -> int:

@@ -1,8 +1,8 @@
-"""Bringing a broker's commit log into the ledger files, after a crash or for a broker that was stopped.
+"""Replays a broker's commit log into the ledger files, after a crash or for a broker that was stopped.
 
 The point of no return is the fence (see `fence.claim`): after it the old owner confirms nothing. Every later step may
-be repeated by anybody, also by two successors at once: a record is written at the place it names, always the same
-bytes. `LogReader` finds the records in the bytes of one log file and steps over damage; `take_over` does the rest.
+be repeated, even by two processes at once, because a record is written at the offset it names, always with the same
+bytes. `LogReader` finds the records of one log file and steps over damage; `take_over` does the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BLOCK_BYTES = 4 << 20
 SEARCH_BLOCK_BYTES = 256 << 10
 _ZEROS = bytes(SEARCH_BLOCK_BYTES)
 SEARCH_BYTES_MAX = 16 << 20
-"""How far behind a damaged place the next record is looked for; more than the largest entry."""
+"""How far after a damaged place the next record is searched; more than the largest entry."""
 
 
 class LoggedRecord(NamedTuple):
@@ -46,14 +46,14 @@ class LoggedRecord(NamedTuple):
 
 @dataclass(slots=True)
 class Recovery:
-    """What was found."""
+    """Result of a recovery."""
 
     generation: int
     records: int = 0
     bytes: int = 0
     ledgers: set[int] = field(default_factory=set)
     damaged: list[tuple[str, int]] = field(default_factory=list)  # log file, offset
-    torn: list[tuple[str, int]] = field(default_factory=list)  # where a log file ends inside a group
+    torn: list[tuple[str, int]] = field(default_factory=list)  # offset where a log file ends inside a group
 
 
 class LogReader:
@@ -110,14 +110,14 @@ class LogReader:
         return LoggedRecord(header, self._view[at : at + size])
 
     def _search(self, start: int) -> int | None:
-        """The next place with a sound record or group head of this file."""
+        """Offset of the next sound record or group head of this file."""
         patterns = [stamp.to_bytes(4, "little") for stamp in self._accepts]
         place = start + 1
         while place < start + SEARCH_BYTES_MAX:
             data = self._file.pread(SEARCH_BLOCK_BYTES, place)
             if len(data) < HEADER_BYTES:
                 return None
-            if data != _ZEROS:  # behind the last record a log is mostly empty; searching zeros for a number is slow
+            if data != _ZEROS:  # after the last record a log is mostly zeros, and searching them is slow
                 hits = sorted({at for pattern in patterns for at in _finds(data, pattern)})
                 for at in hits:
                     if self._is_item(place + at - (HEADER_BYTES - 4)):
@@ -142,7 +142,7 @@ def _finds(data: bytes, pattern: bytes) -> Iterator[int]:
 
 
 class _Run:
-    """Neighbouring records of one ledger, written with one call."""
+    """Consecutive records of one ledger, written with one call."""
 
     def __init__(self, files: LedgerFiles, may_create: Callable[[int], bool]) -> None:
         self._files = files
@@ -171,11 +171,11 @@ class _Run:
 def replay(
     file: File, number: int, files: LedgerFiles, recovery: Recovery, may_create: Callable[[int], bool] = lambda _: True
 ) -> None:
-    """`may_create`: is a ledger without a file one that was not written yet, or was it deleted?"""
+    """`may_create(ledger)`: a ledger without a file was not written yet (True) or has been deleted (False)."""
     reader = LogReader(file, number)
     run = _Run(files, may_create)
     for found in reader:
-        if found.header.ledger == TOMBSTONE_LEDGER:  # of an earlier version
+        if found.header.ledger == TOMBSTONE_LEDGER:  # written by an earlier version
             run.flush()
             files.delete(found.header.entry)
             recovery.ledgers.discard(found.header.entry)
@@ -193,7 +193,7 @@ def replay(
 def take_over(
     disk: Disk, broker_dir: str, files: LedgerFiles, pause_at: Callable[[str], None]
 ) -> tuple[fence.Fence, Recovery]:
-    """Fence the earlier generations of this broker off, then bring their logs into the ledger files."""
+    """Fence the earlier generations of this broker, then replay their logs into the ledger files."""
     pause_at("before-fence")
     mine = fence.claim(disk, broker_dir)
     pause_at("fence-written")
@@ -219,17 +219,19 @@ def take_over(
 def _replay_file(
     disk: Disk, path: str, number: int | None, files: LedgerFiles, recovery: Recovery, released: set[int]
 ) -> None:
-    """Replay one log file. One without a sound head of its own number was being made when its owner stopped: empty."""
+    """Replay one log file. A file without a sound head of its number was being created when its owner stopped; it is
+    empty.
+    """
     if number is None:
         return
 
     def may_create(ledger: int) -> bool:
-        return ledger not in released and disk.exists(path)  # the log goes when another successor was faster
+        return ledger not in released and disk.exists(path)  # the file is gone if another recovery was faster
 
     try:
         file = disk.open(path)
     except FileNotFoundError:
-        return  # another successor was faster
+        return  # another recovery was faster
     try:
         if decode_file_head(file.pread(LOG_START, 0), LOG_MAGIC, path) != number:
             return

@@ -1,7 +1,7 @@
-"""What is durable in the log but not yet in the ledger files, and when to write it there. A machine: no I/O, no clock.
+"""Queue of batches that are durable in the log but not in the ledger files, and when they are due. No I/O, no clock.
 
-A ledger is due when enough of it waits, when its oldest batch waits too long, or when all together hold too much
-memory.
+A ledger is due when it has enough bytes waiting, when its oldest batch is too old, or when all ledgers together use too
+much memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from anabranch.storage.log.group_commit import Batch
 
 PORTIONS = 64
-"""Into how many portions the ledgers that are due by age are spread."""
+"""Number of portions over which the ledgers that are due by age are spread."""
 
 
 @dataclass(slots=True)
@@ -29,8 +29,8 @@ class WriteBehind:
         self._waiting: dict[int, _Waiting] = {}  # oldest first
         self._ripe: set[int] = set()
         self._writing: dict[int, list[Batch]] = {}
-        self._aged_after = 0.0  # ledgers that are due by age go in small portions, not all at the same moment
-        self.bytes = 0  # waiting or on their way
+        self._aged_after = 0.0  # ledgers that are due by age are written in small portions, not all at once
+        self.bytes = 0  # waiting or being written
 
     @property
     def is_empty(self) -> bool:
@@ -54,7 +54,9 @@ class WriteBehind:
             self._ripe.add(batch.ledger_id)
 
     def claim(self, ledger_id: int) -> tuple[Batch, ...] | None:
-        """Hand a ledger's waiting batches to a direct write; None while some are on their way (order would break)."""
+        """Hand a ledger's waiting batches to a direct write; None while some are being written, because order would
+        break.
+        """
         if ledger_id in self._writing:
             return None
         waiting = self._waiting.pop(ledger_id, None)
@@ -65,7 +67,7 @@ class WriteBehind:
         return tuple(waiting.batches)
 
     def take(self, now: float, *, everything: bool = False) -> list[list[Batch]]:
-        """Batches to write now, per ledger in order. They are on their way until `done` or `failed`."""
+        """Batches to write now, in order per ledger. They count as being written until `done` or `failed`."""
         if self._writing:
             return []
         if everything or self.is_over:
@@ -78,7 +80,7 @@ class WriteBehind:
         return list(self._writing.values())
 
     def _aged(self, now: float) -> list[int]:
-        """The oldest that are due by age, at most so many that one round of all takes half of that age."""
+        """The oldest ledgers that are due by age, limited so that one round over all of them takes half that age."""
         if now < self._aged_after:
             return []
         room = max(len(self._waiting) // (PORTIONS // 2), 1)
@@ -93,13 +95,13 @@ class WriteBehind:
         return chosen
 
     def done(self) -> list[Batch]:
-        """All that was on its way is in the files; the last batch of each ledger."""
+        """The write has finished. Returns the last batch of each ledger."""
         written, self._writing = self._writing, {}
         self.bytes -= sum(batch.size for batches in written.values() for batch in batches)
         return [batches[-1] for batches in written.values() if batches]
 
     def failed(self, now: float) -> None:
-        """Nothing is lost: it waits again, in front of what came meanwhile."""
+        """The write has failed: its batches wait again, before those added meanwhile."""
         returned, self._writing = self._writing, {}
         for ledger_id, batches in returned.items():
             self.put_back(ledger_id, batches, now, is_counted=True)
@@ -119,7 +121,7 @@ class WriteBehind:
             self._ripe.add(ledger_id)
 
     def drop(self, ledger_id: int) -> None:
-        """The ledger is deleted: what waits is not needed, and what is on its way need not come back."""
+        """The ledger is deleted: drop what waits, and do not requeue what is being written."""
         waiting = self._waiting.pop(ledger_id, None)
         self._ripe.discard(ledger_id)
         if waiting is not None:

@@ -1,9 +1,9 @@
-"""The compacted view of a topic: one sealed ledger with the entries that are left, each under its original position.
+"""The compacted view of a topic: one sealed ledger with the remaining entries, each with its original position.
 
     entry = ledger 8 | position's entry 8 | words 2 | words × 8 | payload
 
-The words say which messages of a batch are left (bits as on the wire); none for all. Knows nothing of keys or message
-formats. A view never changes: a later compaction makes another one, and this one's ledger goes.
+The words are a bit set, as on the wire, of the messages of a batch that remain; no words: all of them. A view never
+changes. A later compaction creates another one, and the ledger of this one is deleted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anabranch.model.position import EARLIEST, Position
 from anabranch.storage.interface import LedgerStore, Payload, StorageError, StoredEntry
 
 _HEAD = Struct(">qqH")
-_PLACES_MAX = 256  # remembered places of sequential readers
+_PLACES_MAX = 256  # remembered read positions of sequential readers
 
 
 class BadCompactedEntry(StorageError):
@@ -27,15 +27,15 @@ class BadCompactedEntry(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class CompactedRow:
-    """What the topic's record says of its compacted view."""
+    """The compacted view in the topic record."""
 
     ledger: int
     entries: int
     messages: int
     bytes: int
-    horizon: Position  # everything up to here is in the view, or was left out of it
+    horizon: Position  # compaction covered everything up to here
     last: Position = EARLIEST  # last entry of the view
-    last_index: int = -1  # last message left in its batch; -1: no batch
+    last_index: int = -1  # last message that remains in its batch; -1: no batch
     at_ms: int = 0
 
     def dump(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def decode_entry(data: Payload, messages: int) -> StoredEntry:
         ledger, entry, count = _HEAD.unpack_from(data)
         words = struct.unpack_from(f">{count}q", data, _HEAD.size)
     except struct.error as cause:
-        raise BadCompactedEntry(f"compacted entry of {len(data)} bytes is cut short") from cause
+        raise BadCompactedEntry(f"compacted entry of {len(data)} bytes is truncated") from cause
     payload = memoryview(data)[_HEAD.size + 8 * count :]
     return StoredEntry(Position(ledger, entry), messages, payload, words or None)
 
@@ -84,14 +84,14 @@ class CompactedView:
     def __init__(self, row: CompactedRow, ledgers: LedgerStore) -> None:
         self.row = row
         self._ledgers = ledgers
-        self._places: dict[Position, int] = {}  # position to go on at -> index in the view
+        self._places: dict[Position, int] = {}  # position to continue at -> index in the view
 
     @property
     def horizon(self) -> Position:
         return self.row.horizon
 
     async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[StoredEntry]:
-        """Entries whose position is >= start; [] when the view has none. LedgerNotFound when the view is outdated."""
+        """Entries with position >= start; [] if the view has none. LedgerNotFound if the view has been replaced."""
         index = self._places.pop(start, -1)
         if index < 0:
             index = await self._find(start)

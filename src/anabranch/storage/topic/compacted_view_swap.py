@@ -1,8 +1,8 @@
-"""The compacted view of one topic, and how the next one takes its place: begun, then finished or abandoned.
+"""Replaces the compacted view of one topic: begin, then finish or abandon.
 
-One write of the topic's record decides which view there is. Until then the record names the ledger that is being
-written, afterwards the one that is not needed any more: a crash leaves no file behind. Knows ledgers and the record;
-what goes into a view is decided elsewhere.
+One write of the topic record decides which view is current. Before it, the record names the ledger that is being
+written; after it, the ledger that is no longer needed. So a crash leaves no unlisted file behind. The content of a view
+is decided by the broker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from anabranch.storage.topic.ownership import TopicOwnership
 from anabranch.storage.topic.topic_record import TopicRecord
 
 SaveRecord = Callable[[Callable[[TopicRecord], TopicRecord]], Awaitable[None]]
-"""Write the record as memory has it, with a change on top."""
+"""Writes the record as it is in memory, with a change applied."""
 
 
 class CompactedViewSwap:
@@ -35,14 +35,14 @@ class CompactedViewSwap:
         save: SaveRecord,
         check_usable: Callable[[], None],
     ) -> None:
-        """`check_usable` raises when the topic is closed or another's."""
+        """`check_usable` raises if the topic is closed or has another owner."""
         self._owner, self._ledgers, self._ids, self._garbage = owner, ledgers, ids, garbage
         self._save, self._check_usable = save, check_usable
         row = owner.record.compacted
         self.view = None if row is None else CompactedView(row, ledgers)
 
     async def begin(self) -> LedgerWriter:
-        """A ledger for the next view; the record knows of it."""
+        """Create a ledger for the next view; it is already listed in the record."""
         self._check_usable()
         assert self._owner.record.compacting is None, "one compaction at a time"
         ledger = await self._ids.allocate()
@@ -50,7 +50,7 @@ class CompactedViewSwap:
         return self._ledgers.create(ledger)
 
     async def finish(self, row: CompactedRow) -> None:
-        """The sealed ledger of `row` is the view from now on; the one before it goes. One write decides."""
+        """Make the sealed ledger of `row` the current view, with one write, and delete the one before it."""
         self._check_usable()
         before = self._owner.record.compacted
         if before is not None:
@@ -65,7 +65,7 @@ class CompactedViewSwap:
         await self._garbage.delete()
 
     async def abandon(self) -> None:
-        """The view that was begun is not wanted; the old one stays."""
+        """Discard the view that was begun; the current one stays."""
         ledger = self._owner.record.compacting
         if ledger is not None:
             self._garbage.add(ledger)

@@ -1,5 +1,6 @@
-"""Ledgers that a topic needs no more and whose files are not gone yet. The topic's record lists them until they are,
-so that a crash leaves no file behind. Knows the ledger store; must not know why they are not needed.
+"""Ledgers that a topic no longer needs and whose files may still exist.
+
+The topic record lists them until they are deleted, so that a crash leaves no unlisted file behind.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ class LedgerGarbage:
 
     @property
     def listed(self) -> tuple[int, ...]:
-        """What the record's next version says."""
+        """The list for the next write of the record."""
         return tuple(self._found)
 
     def add(self, *ledgers: int) -> None:
         self._found.extend(ledgers)
 
     def take_back(self, ledger: int) -> None:
-        """It is needed after all: the record that gave it up was not written."""
+        """The ledger is still needed, because the record that released it was not written."""
         self._found.remove(ledger)
 
     async def delete(self) -> None:
-        """Files of ledgers the record no longer lists as needed; it forgets them with its next change."""
+        """Delete the files of all listed ledgers; the next write of the record no longer lists them."""
         for ledger in list(self._found):
             await self._ledgers.delete(ledger)
             if ledger in self._found:
                 self._found.remove(ledger)
 
     def discard(self, ledgers: list[int]) -> None:
-        """Delete in the background; those that stay behind are known to the record's next version."""
+        """Delete in the background; ledgers that could not be deleted stay listed in the next write of the record."""
         self._found.extend(ledgers)
         self._tasks.spawn(self.delete(), "garbage")

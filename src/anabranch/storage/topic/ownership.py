@@ -1,7 +1,7 @@
-"""Who owns a topic: its record, written by compare-and-set and only in our own epoch.
+"""Ownership of a topic: its record is written by compare-and-set, and only in the owner's epoch.
 
-The owner raised the epoch when it opened the topic. A write that finds another epoch means that somebody else has
-opened it since: from then on every write is refused with `Fenced`, and whoever asked to know is told once.
+The owner raised the epoch when it opened the topic. A write that finds another epoch means that another broker has
+opened the topic since. From then on every write raises `Fenced`, and `on_lost` is called once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TopicOwnership:
 
     @property
     def version(self) -> int:
-        """Of the record as last written."""
+        """Version of the record as last written."""
         return self._version
 
     def check(self) -> None:
@@ -34,7 +34,7 @@ class TopicOwnership:
             raise self.fenced
 
     async def save(self, change: Callable[[TopicRecord], TopicRecord]) -> None:
-        """Write the changed record, one writer at a time; nothing is written when nothing changes."""
+        """Write the changed record, one writer at a time; an unchanged record is not written."""
         async with self._lock:
             self.check()
             record = change(self.record)
@@ -54,4 +54,4 @@ class TopicOwnership:
                     self.fenced = Fenced(f"{self._key} was taken over (epoch {record.epoch}, now {epoch})")
                     self._on_lost(self.fenced)
                     raise self.fenced from None
-                version = found.version  # our own write whose answer was lost
+                version = found.version  # our own write whose response was lost

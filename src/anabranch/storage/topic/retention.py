@@ -1,5 +1,4 @@
-"""When may a ledger go? Pulsar's rule as a pure function: consumed by every durable cursor, and past retention time or
-size.
+"""Decides which ledgers may be dropped, by Pulsar's rule: consumed by all durable cursors, and past retention.
 
 | retention | kept after consumption |
 |---|---|
@@ -9,7 +8,7 @@ size.
 | both set | what satisfies both |
 | -1, -1 | everything |
 
-The last ledger always stays, sealed or not: who ends a topic and then reads it finds its last messages.
+The last ledger always stays, sealed or not, so that the last messages of a terminated topic can be read.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def ledgers_to_drop(
     retention_ms: int,
     retention_bytes: int,
 ) -> int:
-    """How many ledgers at the head may go. `slowest`: lowest mark-delete of the durable cursors, None without any."""
+    """Number of leading ledgers to drop. `slowest`: lowest mark-delete of the durable cursors, if any."""
     remaining = sum(info.bytes for info in ledgers)
     for count, info in enumerate(ledgers[:-1]):
         if not info.sealed:
@@ -45,7 +44,7 @@ def ledgers_to_drop(
 
 
 def next_drop_ms(ledgers: Sequence[ChainLedger], *, slowest: Position | None, retention_ms: int) -> float:
-    """When time alone lets the first ledger go that `ledgers_to_drop` has left; infinite when that takes more."""
+    """When the next ledger can be dropped by age alone; infinite if age alone is not enough."""
     if len(ledgers) < 2 or not ledgers[0].sealed or (slowest is not None and slowest < ledgers[0].end):
         return math.inf
     return ledgers[0].sealed_at_ms + retention_ms if retention_ms >= 0 else math.inf

@@ -1,7 +1,7 @@
-"""Topics that are not there, and what is remembered of them: graves. One record each, at the key of the topic itself.
+"""Tombstones: records of topics that do not exist, at the key of the topic itself.
 
-A grave is written by who holds the topic's place, under its tenure: an earlier holder that wakes up can neither write
-over it nor make the topic again behind its back. Knows records only.
+The owner of the topic's slot writes a tombstone in its ownership epoch. A former owner that resumes can therefore
+neither overwrite it nor create the topic again.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from anabranch.storage.topic.topic_record import TopicRecord, decode_record, enc
 
 @dataclass(frozen=True, slots=True)
 class TopicPresence:
-    """What a record says without opening its topic."""
+    """State of a topic according to its record, without opening it."""
 
     exists: bool
-    is_half_deleted: bool = False  # opening it finishes that
-    properties: Mapping[str, str] = field(default_factory=dict)  # of the topic, or its grave's inscription
+    is_half_deleted: bool = False  # opening the topic finishes the deletion
+    properties: Mapping[str, str] = field(default_factory=dict)  # of the topic or of its tombstone
 
 
 async def peek_topic(name: str, metadata: RecordStore) -> TopicPresence:
@@ -34,7 +34,7 @@ async def peek_topic(name: str, metadata: RecordStore) -> TopicPresence:
 
 
 async def clear_tombstone(name: str, metadata: RecordStore, is_old: Callable[[Mapping[str, str]], bool]) -> bool:
-    """Forget a grave whose inscription is old; True when that was done. A topic that is there stays."""
+    """Delete a tombstone whose properties are old; True if it was deleted. An existing topic is left alone."""
     key = record_key(name)
     found = await metadata.load(key)
     record = None if found is None else decode_record(found.value)
@@ -43,22 +43,24 @@ async def clear_tombstone(name: str, metadata: RecordStore, is_old: Callable[[Ma
     try:
         await metadata.remove(key, version=found.version)
     except RecordRaced:
-        return False  # somebody has just made it again
+        return False  # the topic has just been created again
     return True
 
 
 async def write_tombstone(
     name: str, metadata: RecordStore, properties: Mapping[str, str], *, ownership_epoch: int | None = None
 ) -> None:
-    """Durable when it returns. AlreadyExists for a topic that is there, Superseded by a later holder."""
+    """Durable when it returns. AlreadyExists if the topic exists, Superseded if a later owner has opened it."""
     key = record_key(name)
     while True:
         found = await metadata.load(key)
         old = TopicRecord(epoch=0) if found is None else decode_record(found.value)
         if ownership_epoch is not None and old.ownership_epoch > ownership_epoch:
-            raise Superseded(f"{name} was held in ownership epoch {old.ownership_epoch}, ours is {ownership_epoch}")
+            raise Superseded(
+                f"{name} was opened in ownership epoch {old.ownership_epoch}, later than {ownership_epoch}"
+            )
         if found is not None and not old.is_tombstone:
-            raise AlreadyExists(f"{name} is there")
+            raise AlreadyExists(f"{name} exists")
         tombstone = tombstone_of(
             replace(old, ownership_epoch=old.ownership_epoch if ownership_epoch is None else ownership_epoch),
             properties,

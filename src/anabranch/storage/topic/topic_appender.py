@@ -1,11 +1,11 @@
-"""The append side of a topic: one writer at a time, entries in order, whatever happens to ledgers.
+"""The append path of a topic: one open ledger at a time, entries in order.
 
-Appends go straight to the writer of the open ledger. They are *parked* while the topic moves to its next ledger, and
-told as failed, in order, when an append before them failed: a topic has no holes. A ledger with a failed append is
-sealed at its durable end; the first append after that opens the next one.
+Appends go directly to the writer of the open ledger. They are *parked* while the topic switches to its next ledger.
+After a failed append all later ones fail too, in order, because a topic has no holes. The ledger of a failed append is
+sealed at its last durable entry; the next append opens a new ledger.
 
-The switch: announce the next ledger in the topic record; park; wait for what is in flight; seal; create; append what
-was parked.
+Steps of a switch: announce the next ledger in the topic record; park appends; wait for those in flight; seal; create;
+append what was parked.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 
 
 class TopicSink(Protocol):
-    """Who is told about appends to a topic; in append order, on the event loop, from inside a durable group."""
+    """Receives the outcome of appends to a topic, on the event loop and in append order."""
 
     def persisted(self, ledger: int, entry: int, contexts: Sequence[Any]) -> None:
-        """Appends that stand one behind the other in a ledger, from `entry` on, are durable."""
+        """Consecutive entries of a ledger, starting at `entry`, are durable."""
 
     def persist_failed(self, error: StorageError, context: Any) -> None: ...
 
 
 class TopicUnavailable(StorageError):
-    """The topic cannot go on in a new ledger at the moment (no room, no metadata store)."""
+    """No new ledger can be opened at the moment, because storage is full or the metadata store is unavailable."""
 
     code = "topic-unavailable"
     retryable = True
@@ -45,7 +45,7 @@ _Parked = tuple[Payload, int, TopicSink, Any]
 
 
 class _Run:
-    """Neighbouring appends of one sink."""
+    """Consecutive appends of one sink."""
 
     __slots__ = ("count", "sink")
 
@@ -66,27 +66,29 @@ class TopicAppender:
         next_ledger: Callable[[], Awaitable[int]],
         on_switched: Callable[[], None],
     ) -> None:
-        """`next_ledger` gives a fresh id and has written it to the topic record."""
+        """`next_ledger` allocates an id and writes it to the topic record."""
         self._chain, self._ledgers, self._clock, self._tasks = chain, ledgers, clock, tasks
         self._next_ledger, self._on_switched = next_ledger, on_switched
         self._ledger_bytes_max = ledger_bytes_max
         self._roll_at = ledger_bytes_max
         self.opened_at_ms = clock.now_ms()
         self._writer: LedgerWriter | None = None  # None: appends are parked
-        self._current: LedgerWriter | None = None  # the writer of the open ledger, parked or not
+        self._current: LedgerWriter | None = None  # writer of the open ledger, also while appends are parked
         self._info: ChainLedger | None = None
         self._announced: int | None = None
         self._inflight = 0
-        self._runs: deque[_Run] = deque()  # who hears of what is in flight, in append order
+        self._runs: deque[_Run] = deque()  # sinks of the appends in flight, in append order
         self._parked: deque[_Parked] = deque()
-        self._failure: StorageError | None = None  # an append failed: the open ledger is dead
-        self._refusal: StorageError | None = None  # the store refused an append: the open ledger may go on later
+        self._failure: StorageError | None = None  # an append failed: the open ledger takes no more
+        self._refusal: StorageError | None = (
+            None  # the store refused an append: the open ledger may be used again later
+        )
         self._stopped: StorageError | None = None
         self._switch: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None
 
     def start(self, ledger_id: int) -> None:
-        """Begin in a ledger that is fresh and announced; when the store has no room the next append tries again."""
+        """Open a ledger that is new and announced. If the store refuses, the next append tries again."""
         self._announced = ledger_id
         self._current = self._writer = self._ledgers.create(ledger_id)
         self._info = self._chain.open(ledger_id)
@@ -159,25 +161,25 @@ class TopicAppender:
             self._went_idle()
 
     async def roll(self) -> None:
-        """Go on in a new ledger, unless the open one is still empty."""
+        """Switch to a new ledger, unless the open one is empty."""
         if self._stopped is None and self._switch is None and self._info is not None and self._info.entries:
             self._start_switch()
         await self._wait_switch()
 
     async def stop(self, error: StorageError) -> None:
-        """Take no more appends (they fail with `error`), wait for what is in flight and seal the open ledger."""
+        """Fail later appends with `error`, wait for those in flight, and seal the open ledger."""
         await self._wait_switch()
         self._stopped, self._writer = error, None
         await self._wait_idle()
         await self._seal()
 
     def abandon(self, error: StorageError) -> None:
-        """Another owner has the topic: fail everything from now on, seal nothing."""
+        """Another broker owns the topic: fail all appends from now on, and seal nothing."""
         self._stopped, self._writer = error, None
         self._schedule_idle()
 
     def resume(self) -> None:
-        """After a stop that was not meant to last; the next append opens a new ledger."""
+        """Undo `stop`; the next append opens a new ledger."""
         self._stopped = None
 
     def _park(self, parked: _Parked) -> None:
@@ -188,7 +190,7 @@ class TopicAppender:
             self._start_switch()
 
     def _schedule_idle(self) -> None:
-        """Answer what is parked, but never before what is in flight and never inside `append`."""
+        """Fail parked appends, but never before those in flight and never inside `append`."""
         if not self._inflight:
             asyncio.get_running_loop().call_soon(self._went_idle)
 
@@ -245,8 +247,13 @@ class TopicAppender:
             self._on_switched()
 
     def _switch_failed(self, error: Error) -> None:
-        """The next ledger could not be announced. A sound open ledger goes on a bit longer; else what waits fails."""
-        log.warning("no new ledger", extra={"ledger": self._info.id if self._info else None, "reason": str(error)})
+        """The next ledger could not be announced.
+
+        A sound open ledger is used a bit longer; otherwise parked appends fail.
+        """
+        log.warning(
+            "new ledger not opened", extra={"ledger": self._info.id if self._info else None, "reason": str(error)}
+        )
         if self._current is not None and self._failure is None and self._stopped is None:
             self._writer = self._current
             self._roll_at = self._current.bytes + max(self._ledger_bytes_max >> 4, 1)
@@ -257,7 +264,7 @@ class TopicAppender:
             sink.persist_failed(reason, context)
 
     async def _seal(self) -> None:
-        """Make the length of the open ledger final: its durable end, as told to the sinks."""
+        """Make the length of the open ledger final: its last durable entry, as reported to the sinks."""
         writer, info = self._current, self._info
         self._current = None
         if writer is None or info is None:
@@ -266,7 +273,10 @@ class TopicAppender:
             summary = await writer.seal()
             info.file_bytes, info.last_publish_ms = summary.file_bytes, summary.last_publish_ms
         except StorageError as error:
-            log.warning("ledger not sealed by the store", extra={"ledger": info.id, "reason": str(error)})
+            log.warning(
+                "ledger not sealed by the store; its durable length is used",
+                extra={"ledger": info.id, "reason": str(error)},
+            )
         info.sealed = True
         info.sealed_at_ms = self._clock.now_ms()
         self._info = None

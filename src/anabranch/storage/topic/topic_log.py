@@ -1,11 +1,10 @@
-"""A topic as storage sees it: a chain of ledgers to append to and read from, and what `topicstate` keeps beside it.
+"""One topic: a chain of ledgers that is appended to and read, plus cursors and blobs (`topic_state`).
 
-Everything durable goes through the ledger store, so topics, cursors and blobs share one group commit. The topic
-record in the metadata store changes only when the set of ledgers changes. Knows nothing of producers, consumers or
-message formats.
+Everything durable goes through the ledger store, so topics, cursors and blobs share one group commit. The topic record
+in the metadata store changes only when the set of ledgers changes.
 
-The owner raises the record's `epoch` when it opens the topic; if a later write finds another epoch, somebody else
-owns the topic and this one closes itself with `Fenced`.
+The owner raises the record's `epoch` when it opens the topic. If a later write finds another epoch, another broker owns
+the topic, and this one closes itself with `Fenced`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class TopicTerminated(StorageError):
-    """The topic takes no more messages, ever."""
+    """The topic is terminated and takes no more messages."""
 
     code = "topic-terminated"
 
@@ -69,7 +68,7 @@ class TopicLog:
         clock: Clock,
         settings: TopicLogSettings,
     ) -> None:
-        """Not for callers: use `open`."""
+        """Called by `open` only."""
         owner = TopicOwnership(opened.key, opened.record, opened.version, metadata, self._lost)
         self.name = opened.name
         self.chain = opened.chain
@@ -85,7 +84,9 @@ class TopicLog:
             owner, ledgers, ids, self._garbage, save=self._save, check_usable=self._check_usable
         )
         self._reader = TopicReader(self.chain, ledgers, self._skip_damaged)
-        self.held_behind: Position | None = None  # kept for others than cursors: what comes behind this
+        self.held_behind: Position | None = (
+            None  # retain everything after this position, in addition to what cursors need
+        )
         self._next_state_ledger: int | None = None
         self._cursors: dict[str, Cursor] = {}
         blobs: dict[str, bytes] = {}
@@ -140,11 +141,13 @@ class TopicLog:
         create_with: Mapping[str, str] | None = None,
         is_first: bool = False,
     ) -> TopicLog:
-        """Take over the topic `name` (its encoded metadata key); NotFound when it is not there and `create` is off.
+        """Open the topic `name` (its encoded metadata key) as its owner.
 
-        Superseded when a holder with a later `ownership_epoch` has opened it. `create_with`: the properties of a topic
-        that is created. `is_first`: it is created without a look; AlreadyExists when there is a record of that name,
-        even a tombstone.
+        NotFound if it does not exist and `create` is False.
+
+        Superseded if a broker with a later `ownership_epoch` has opened it. `create_with`: properties of a topic that
+        is created. `is_first`: create without reading first; AlreadyExists if there is a record of that name, even a
+        tombstone.
         """
         opened = await open_topic(
             name,
@@ -173,7 +176,9 @@ class TopicLog:
         try:
             self._appender.start(ledger)
         except StorageError as error:
-            log.warning("topic opened for reading only", extra={"topic": self.name, "reason": str(error)})
+            log.warning(
+                "topic opened read-only: storage refuses appends", extra={"topic": self.name, "reason": str(error)}
+            )
 
     def _check_usable(self) -> None:
         self._owner.check()
@@ -183,7 +188,7 @@ class TopicLog:
     def _skip_damaged(self, p: Position) -> None:
         self._state.skip_damaged(p)
 
-    # facts
+    # properties
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
@@ -195,7 +200,7 @@ class TopicLog:
 
     @settings.setter
     def settings(self, settings: TopicLogSettings) -> None:
-        """Retention counts from the next `trim` on, sizes from the next append."""
+        """New retention applies from the next `trim`, new sizes from the next append."""
         self._settings = settings
         self._appender.set_ledger_bytes_max(settings.ledger_bytes_max)
         self._state_log.flush_ms = settings.cursor_flush_ms
@@ -210,7 +215,7 @@ class TopicLog:
 
     @property
     def origin(self) -> int:
-        """Another number for a topic that was deleted and created again; 0 when it is older than that knowledge."""
+        """Differs between a deleted topic and one created again with the same name; 0 for topics of early versions."""
         return self._owner.record.origin
 
     @property
@@ -219,12 +224,12 @@ class TopicLog:
 
     @property
     def last_position(self) -> Position:
-        """Last durable entry; EARLIEST when the topic never had one."""
+        """Last durable entry; EARLIEST if the topic never had one."""
         return self.chain.last
 
     @property
     def first_position(self) -> Position:
-        """First retained entry, or where the next one will be."""
+        """First retained entry, or the slot of the next append."""
         return self.chain.first()
 
     @property
@@ -242,13 +247,13 @@ class TopicLog:
     # appending and reading
 
     def append(self, payload: Payload, messages: int, sink: TopicSink, context: Any) -> None:
-        """Queue one entry; the sink is told in append order once it is durable or has failed."""
+        """Queue one entry. The sink is notified in append order when the entry is durable or has failed."""
         self._appender.append(payload, messages, sink, context)
 
     def append_run(
         self, payloads: Sequence[Payload], messages: Sequence[int], sink: TopicSink, contexts: Sequence[Any]
     ) -> None:
-        """`append` of several at once: one behind the other, told in that order."""
+        """`append` of several consecutive entries."""
         self._appender.append_run(payloads, messages, sink, contexts)
 
     def read_cached(
@@ -278,15 +283,15 @@ class TopicLog:
     def compacted(self) -> CompactedView | None:
         return self.compacting.view
 
-    # the life of the topic
+    # lifecycle
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         await self._save(lambda record: replace(record, properties=dict(properties)))
 
     async def terminate(self, properties: Callable[[], Mapping[str, str]] | None = None) -> Position:
-        """Take no more messages, ever; returns the last position. Safe to repeat.
+        """Accept no more messages, permanently; returns the last position. Safe to repeat.
 
-        `properties` is asked when the end is known; what it answers is written with it.
+        `properties` is called when the last position is known; its result is written in the same record.
         """
         self._check_usable()
         if not self.is_terminated:
@@ -304,11 +309,11 @@ class TopicLog:
         return self.last_position
 
     async def roll(self) -> None:
-        """Go on in a new ledger, unless the open one is empty."""
+        """Switch to a new ledger, unless the open one is empty."""
         await self._appender.roll()
 
     async def trim(self) -> int:
-        """Drop the ledgers that every durable cursor has passed and retention allows to go; how many went."""
+        """Drop the ledgers that all durable cursors have passed and retention no longer keeps; returns how many."""
         self._check_usable()
         tail = self.chain.tail
         if tail is not None and tail.entries and not self.is_terminated:
@@ -318,7 +323,9 @@ class TopicLog:
             return await self._drop_ledgers()
 
     def resting_seconds(self) -> float:
-        """After a `trim`: for how long another one has nothing to do, if nobody appends, reads or lets go."""
+        """After a `trim`: seconds until another one can do something, if there are no appends, reads or
+        acknowledgements.
+        """
         if self._garbage:
             return 0.0
         due = next_drop_ms(list(self.chain), slowest=self._slowest(), retention_ms=self._settings.retention_ms)
@@ -328,7 +335,7 @@ class TopicLog:
         return max(due - self._clock.now_ms(), 0.0) / 1000
 
     def _slowest(self) -> Position | None:
-        """Everything behind this is kept; None: for nobody."""
+        """Everything after this position is retained; None if nothing is needed."""
         needed = [cursor.mark_delete for cursor in self._cursors.values() if cursor.durable]
         if self.held_behind is not None:
             needed.append(self.held_behind)
@@ -348,14 +355,16 @@ class TopicLog:
             for cursor in self._cursors.values():
                 if not cursor.durable:
                     cursor.trimmed(dropped[-1].end)
-            log.info("ledgers dropped", extra={"topic": self.name, "ledgers": [info.id for info in dropped]})
+            log.info(
+                "dropped ledgers past retention", extra={"topic": self.name, "ledgers": [info.id for info in dropped]}
+            )
         if self._garbage:
             await self._save()
             await self._garbage.delete()
         return count
 
     async def close(self) -> None:
-        """Write down what cursors know, seal the open ledger, let go. Safe to repeat."""
+        """Write pending cursor changes and seal the open ledger. Safe to repeat."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -371,9 +380,10 @@ class TopicLog:
             await self._tasks.close()
 
     async def delete(self, tombstone: Mapping[str, str] | None = None) -> None:
-        """Remove the topic. Point of no return: the record says so; the rest can be finished by the next `open`.
+        """Delete the topic. Point of no return: the record is marked as deleted; the next `open` finishes the rest if
+        needed.
 
-        `tombstone`: the record stays, with these properties.
+        With `tombstone` the record stays, with these properties.
         """
         self._check_usable()
         self._is_closed = True
@@ -436,12 +446,14 @@ class TopicLog:
             if not await self.trim():
                 await self._save()
         except Error as error:
-            log.warning("topic record not written", extra={"topic": self.name, "reason": str(error)})
+            log.warning(
+                "topic record not written; the next trim tries again", extra={"topic": self.name, "reason": str(error)}
+            )
 
     async def _save(
         self, change: Callable[[TopicRecord], TopicRecord] | None = None, *, next_ledger: int | None = None
     ) -> None:
-        """Write the record as memory has it, with `change` on top."""
+        """Write the record as it is in memory, with `change` applied."""
 
         def current(record: TopicRecord) -> TopicRecord:
             state_ledgers = self._state_log.ledger_ids
@@ -454,5 +466,5 @@ class TopicLog:
         await self._owner.save(current)
 
     def _lost(self, fenced: Fenced) -> None:
-        """Somebody else owns the topic: confirm nothing any more."""
+        """Another broker owns the topic: confirm nothing any more."""
         self._appender.abandon(fenced)

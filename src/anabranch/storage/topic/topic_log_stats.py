@@ -1,4 +1,4 @@
-"""What a topic log tells about itself: frozen values for stats, metrics and the console."""
+"""Values that a topic log reports for stats, metrics and the console."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Taking over a topic: read its record, make the length of every ledger final, raise the epoch, replay its cursors.
+"""Opens a topic as its owner: reads its record, seals its ledgers, raises the epoch, replays its cursors.
 
-One metadata write per opening; it also announces the ledgers the new owner will write to, so that the first append
-and the first cursor need none. The takeover of a broker's log (fence, recovery) lies before this and is not known
-here.
+Opening needs one metadata write. It also announces the ledgers that the new owner will write to, so that the first
+append and the first cursor need no further write. Recovery of the former owner's log has been done before this.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class OpenedTopic:
     record: TopicRecord
     version: int
     chain: LedgerChain
-    data_ledger: int | None  # where appends go; None when the topic is terminated
+    data_ledger: int | None  # ledger for appends; None if the topic is terminated
     state_ledger: int
     old_state_ledgers: tuple[int, ...]
     state_entries: tuple[int, ...]  # lengths of the old state ledgers
@@ -70,23 +69,27 @@ async def open_topic(
     create_with: Mapping[str, str] | None = None,
     is_first: bool = False,
 ) -> OpenedTopic:
-    """`ownership_epoch` grows from holder to holder; None: there is only one. Opening seals the log of the present
-    holder, so a holder that was replaced and does not know it yet is refused here, before it has changed anything.
+    """`ownership_epoch` grows from owner to owner; None: there is only one broker.
 
-    `create_with`: properties of a topic that is made by this; they are written with it. A tombstone counts as no topic.
-    `is_first`: it is made without looking; AlreadyExists when there is a record, even a tombstone."""
+    Opening seals the ledgers of the current owner, so a former owner is refused here, before it has changed anything.
+
+    `create_with`: properties of a topic that is created, written with it. A tombstone counts as no topic. `is_first`:
+    create without reading first; AlreadyExists if there is a record, even a tombstone.
+    """
     key = record_key(name)
     if is_first:
         try:
             fresh = TopicRecord(epoch=0, properties=dict(create_with or {}))
             return await _take(name, key, fresh, None, ledgers, metadata, ids, clock.now_ms(), ownership_epoch)
         except RecordRaced as raced:
-            raise AlreadyExists(f"{name} has a record") from raced
+            raise AlreadyExists(f"{name} already has a record") from raced
     while True:
         found = await metadata.load(key)
         old = None if found is None else decode_record(found.value)
         if old is not None and ownership_epoch is not None and old.ownership_epoch > ownership_epoch:
-            raise Superseded(f"{name} was opened in ownership epoch {old.ownership_epoch}, ours is {ownership_epoch}")
+            raise Superseded(
+                f"{name} was opened in ownership epoch {old.ownership_epoch}, later than {ownership_epoch}"
+            )
         version = None if found is None else found.version
         if old is not None and old.is_deleted:
             if not old.is_tombstone:
@@ -103,7 +106,7 @@ async def open_topic(
             old = old or TopicRecord(epoch=0, properties=dict(create_with or {}))
             return await _take(name, key, old, version, ledgers, metadata, ids, clock.now_ms(), ownership_epoch)
         except RecordRaced:
-            log.info("topic opened by two at once", extra={"topic": name})
+            log.info("topic record changed while the topic was opened; trying again", extra={"topic": name})
 
 
 async def _take(
@@ -127,7 +130,7 @@ async def _take(
     state_ledger = await ids.allocate(above)
     emptied = {row.id for row in rows if not row.entries} | {s.ledger_id for s in lengths if not s.entries}
     if record.compacting is not None:
-        emptied.add(record.compacting)  # the old owner did not finish it
+        emptied.add(record.compacting)  # the former owner did not finish it
     record = replace(
         record,
         epoch=record.epoch + 1,
@@ -135,7 +138,7 @@ async def _take(
         state_ledgers=(*(ledger for ledger, _ in states), state_ledger),
         garbage=tuple(sorted({*record.garbage, *emptied})),
         last=chain.last,
-        origin=record.origin if record.state_ledgers else state_ledger,  # one that was ever opened has some
+        origin=record.origin if record.state_ledgers else state_ledger,  # a topic that was ever opened has some
         compacting=None,
         ownership_epoch=record.ownership_epoch if ownership_epoch is None else ownership_epoch,
     )
@@ -154,7 +157,7 @@ async def _take(
 
 
 async def _sealed(row: LedgerRow, ledgers: LedgerStore, now_ms: int) -> LedgerRow:
-    """The row with its final length: the old owner writes no more."""
+    """The row with its final length; the former owner writes no more."""
     if row.entries is not None:
         return row
     summary = await ledgers.summarize(row.id)
@@ -180,7 +183,10 @@ async def _replay_ledger(ledgers: LedgerStore, ledger: int, end: int, replayed: 
                 at = entry.position.entry + 1
                 replayed.feed(decode(entry.payload))
         except CorruptEntry as error:
-            log.error("damaged cursor state skipped", extra={"file": error.path, "offset": error.offset})
+            log.error(
+                "damaged cursor state skipped; messages may be redelivered",
+                extra={"file": error.path, "offset": error.offset},
+            )
             at += 1
         except BadStateRecord as error:
             log.error(
@@ -191,7 +197,7 @@ async def _replay_ledger(ledgers: LedgerStore, ledger: int, end: int, replayed: 
 async def finish_deletion(
     key: str, record: TopicRecord, version: int | None, ledgers: LedgerStore, metadata: RecordStore
 ) -> None:
-    """Ledgers first, the record last: whoever finds the record can go on."""
+    """Delete ledgers first and the record last, so that an interrupted deletion can be continued."""
     views = {record.compacting, None if record.compacted is None else record.compacted.ledger} - {None}
     for ledger in {*(row.id for row in record.ledgers), *record.state_ledgers, *record.garbage, *views}:
         if ledger is not None:
@@ -202,4 +208,4 @@ async def finish_deletion(
     try:
         await metadata.save(key, encode_record(tombstone_of(record, record.properties)), version=version)
     except RecordRaced:
-        log.info("deletion finished by another", extra={"topic": key})
+        log.info("topic deletion was finished by another broker", extra={"topic": key})

@@ -1,6 +1,6 @@
-"""The read side of a topic: entries over ledger borders, positions by time, message counts. Writes nothing.
+"""The read path of a topic: entries across ledgers, positions by time, message counts.
 
-A damaged entry is logged once with its file and offset, counted, and stepped over; all others stay readable.
+A damaged entry is logged once with its file and offset, counted, and skipped; all others stay readable.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from anabranch.storage.ledger.ledger_chain import ChainLedger, LedgerChain
 
 log = logging.getLogger(__name__)
 
-_LOGGED_MAX = 100  # per topic: a torn file must not flood the log; all are counted
+_LOGGED_MAX = 100  # per topic, because a torn file must not flood the log; all are counted
 
 
 class TopicReader:
     def __init__(self, chain: LedgerChain, ledgers: LedgerStore, on_corrupt: Callable[[Position], None]) -> None:
-        """`on_corrupt` is told each time a damaged entry is stepped over."""
+        """`on_corrupt` is called each time a damaged entry is skipped."""
         self._on_corrupt = on_corrupt
         self._chain = chain
         self._ledgers = ledgers
@@ -32,7 +32,7 @@ class TopicReader:
     def read_cached(
         self, start: Position, entries_max: int, bytes_max: int, upto: Position
     ) -> list[StoredEntry] | None:
-        """From memory, without waiting; None when the first entry asked for is not there, [] at the end."""
+        """Read from memory, without waiting; None if the first requested entry is not there, [] at the end."""
         start = self._chain.at_or_after(start)
         found: list[StoredEntry] = []
         while entries_max > 0 and bytes_max > 0:
@@ -55,7 +55,7 @@ class TopicReader:
     def read_resident(
         self, start: Position, entries_max: int, bytes_max: int, upto: Position
     ) -> list[StoredEntry] | None:
-        """As `read`, without waiting: None unless the last read ended there and what follows is in memory."""
+        """`read` without waiting; None unless the last read ended here and the file is in the page cache."""
         info = self._chain.get(start.ledger)
         count = self._readable(info, start, upto)
         if info is None or count <= 0:
@@ -63,7 +63,7 @@ class TopicReader:
         return self._ledgers.read_resident(info.id, start.entry, start.entry + count, entries_max, bytes_max)
 
     async def read(self, start: Position, entries_max: int, bytes_max: int, upto: Position) -> list[StoredEntry]:
-        """At least one entry if a sound one exists in start … upto; all of them from one ledger."""
+        """At least one entry if a sound one exists in start … upto; all from one ledger."""
         while True:
             start = self._chain.at_or_after(start)
             info = self._chain.get(start.ledger)
@@ -81,11 +81,11 @@ class TopicReader:
             except LedgerNotFound:
                 if self._chain.get(info.id) is info:
                     raise
-                continue  # trimmed meanwhile: go on with what follows
+                continue  # trimmed meanwhile: continue with the next ledger
             return entries
 
     async def position_at_time(self, publish_ms: int) -> Position:
-        """First entry published at or after the time given; where the next one will be when all are older."""
+        """First entry published at or after the given time; the slot of the next append if all are older."""
         for info in list(self._chain):
             if not info.entries or (info.sealed and 0 < info.last_publish_ms < publish_ms):
                 continue
@@ -106,7 +106,7 @@ class TopicReader:
         return info.messages_before + await self._ledgers.messages_before(info.id, p.entry + 1)
 
     def _readable(self, info: ChainLedger | None, start: Position, upto: Position) -> int:
-        """How many entries of the ledger of `start` may be read from there."""
+        """How many entries may be read in the ledger of `start`, from there."""
         if info is None or start > upto:
             return 0
         end = info.entries if upto.ledger > info.id else min(info.entries, upto.entry + 1)

@@ -1,4 +1,4 @@
-"""The metadata record of one topic's log: which ledgers, in which order, owned in which epoch. Values and JSON only."""
+"""The metadata record of one topic: its ledgers in order, and the epoch of its owner. Values and JSON only."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    epoch: int = 1  # raised by every owner when it opens the topic; a lower one is fenced
+    epoch: int = 1  # topic epoch: raised by each owner when it opens the topic; a lower one is fenced
     ledgers: tuple[LedgerRow, ...] = ()
-    state_ledgers: tuple[int, ...] = ()  # replayed in order; the last one belongs to the present owner
-    garbage: tuple[int, ...] = ()  # ledgers no longer used whose files may still be there
+    state_ledgers: tuple[int, ...] = ()  # replayed in order; the last one belongs to the current owner
+    garbage: tuple[int, ...] = ()  # unused ledgers whose files may still exist
     trimmed_messages: int = 0
-    last: Position = EARLIEST  # last entry of what was sealed, trimmed or not
+    last: Position = EARLIEST  # last sealed entry, trimmed or not
     terminated_at: Position | None = None
-    is_deleted: bool = False  # point of no return of a deletion: ledgers go, then the record
+    is_deleted: bool = False  # point of no return of a deletion: ledgers are deleted, then the record
     properties: Mapping[str, str] = field(default_factory=dict)
     compacted: CompactedRow | None = None
-    compacting: int | None = None  # ledger of a compacted view that is not whole yet
-    origin: int = 0  # the first ledger id it was given: of a topic created again it is another one; 0: not known
-    trimmed_to: Position = EARLIEST  # the last entry that retention has taken
-    ownership_epoch: int = 0  # of who opened it last in a cluster: an earlier holder, waking up, must not open it again
-    leaves_tombstone: bool = False  # deleted, the record stays: its properties are remembered, its tenure fences
+    compacting: int | None = None  # ledger of a compacted view that is not complete yet
+    origin: int = 0  # first ledger id of the topic; differs after it is created again; 0: not known
+    trimmed_to: Position = EARLIEST  # last entry dropped by retention
+    ownership_epoch: int = 0  # of the last owner in a cluster; a former owner must not open the topic again
+    leaves_tombstone: bool = False  # the record of a deleted topic stays, with its properties and ownership epoch
 
     @property
     def is_tombstone(self) -> bool:
-        """All that is left of a topic that was deleted, or that never was."""
+        """Record of a topic that was deleted completely, or that never existed."""
         return self.is_deleted and self.leaves_tombstone and not (self.ledgers or self.state_ledgers or self.garbage)
 
 
@@ -116,7 +116,7 @@ def decode_record(data: bytes) -> TopicRecord:
 
 
 def tombstone_of(record: TopicRecord, properties: Mapping[str, str]) -> TopicRecord:
-    """What stays when everything else is gone."""
+    """The record that remains after a deletion."""
     return TopicRecord(
         epoch=record.epoch,
         is_deleted=True,
@@ -135,7 +135,7 @@ def row_of(info: ChainLedger) -> LedgerRow:
 
 
 def chain_of(record: TopicRecord) -> LedgerChain:
-    """The chain of a record whose ledgers are all sealed; empty ones are left out."""
+    """The chain of a record whose ledgers are all sealed; empty ledgers are omitted."""
     return LedgerChain(
         (
             ChainLedger(
@@ -158,7 +158,7 @@ def chain_of(record: TopicRecord) -> LedgerChain:
 
 
 def with_chain(record: TopicRecord, chain: LedgerChain, *, next_ledger: int | None = None) -> TopicRecord:
-    """The record brought up to date with a chain; `next_ledger` is announced before the switch to it."""
+    """The record updated from a chain; `next_ledger` is announced before the switch to it."""
     rows = tuple(row_of(info) for info in chain if info.entries or not info.sealed)
     if next_ledger is not None and (not rows or rows[-1].id < next_ledger):
         rows = (*rows, LedgerRow(next_ledger))

@@ -31,9 +31,9 @@ class TopicState:
         check_owner: Callable[[], None],
         check_usable: Callable[[], None],
     ) -> None:
-        """`cursors` and `blobs` are shared with `state_log`, which writes them as a whole at times.
+        """`cursors` and `blobs` are shared with `state_log`, which writes them into snapshots.
 
-        `check_owner` raises Fenced when the topic has another owner; `check_usable` also when the topic is closed.
+        `check_owner` raises Fenced if the topic has another owner; `check_usable` also raises if the topic is closed.
         """
         self._name = name
         self.chain = chain
@@ -61,7 +61,7 @@ class TopicState:
     async def create_cursor(
         self, name: str, next_to_read: Position, properties: Mapping[str, str], durable: bool = True
     ) -> Cursor:
-        """A cursor whose first entry is `next_to_read` (EARLIEST and LATEST too); durable when this returns."""
+        """A cursor whose first entry is `next_to_read` (may be EARLIEST or LATEST); durable when this returns."""
         self._check_usable()
         if name in self._cursors:
             raise AlreadyExists(f"cursor {name} exists on {self._name}")
