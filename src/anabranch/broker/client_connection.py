@@ -1,4 +1,4 @@
-"""What producers, consumers and topics may know of the connection they live on."""
+"""Port to a client's connection, as producers, consumers and topics use it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class ClientConnection(Protocol):
 
     @property
     def has_room(self) -> bool:
-        """May dispatch hand over more, or do too many bytes wait in the socket queue already?"""
+        """False while too many bytes wait in the socket queue: dispatch pauses."""
 
     def send(self, *buffers: Buffer) -> None:
         """Queue for the end of this loop step; never blocks."""
 
     def send_run(self, buffers: list[Buffer], size: int) -> None:
-        """`send` of many, which have `size` bytes together."""
+        """`send` of many buffers with `size` bytes in total."""
 
     async def is_alive(self) -> bool:
-        """Ask by PING, with a deadline; a silent peer is closed on the way."""
+        """Send PING and wait for an answer, with a deadline. A silent connection is closed."""
 
     def add_pending_bytes(self, size: int) -> None:
-        """Bytes received for this connection's producers that are not durable yet changed by `size`."""
+        """Add `size` (may be negative) to the bytes received for producers and not durable yet."""
 
     def producer_closed(self, producer_id: int) -> None:
-        """The broker closed this producer: forget it, and ignore what its client still sends for a while."""
+        """The broker closed this producer: forget it, and ignore its SENDs for a while."""
 
     def consumer_closed(self, consumer_id: int) -> None:
         """The broker closed this consumer: forget it."""

@@ -1,6 +1,7 @@
-"""What clients of a topic that moves away are told, once it can be found at its new place. Knows peers and frames.
+"""Close notifications for the clients of a topic that is being moved.
 
-Told earlier they would knock at a broker that does not serve them yet, and wait before they try again.
+They are sent after the new owner serves the topic. Sent earlier, clients would reconnect to a broker that still refuses
+them, and back off.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from anabranch.protocol import replies
 
 class CloseNotifications:
     def __init__(self, new_owner: Address | None) -> None:
-        """Without an new_owner they are told to look for themselves."""
+        """`new_owner` None: the frames name no broker, and clients do a lookup."""
         self._url = None if new_owner is None else new_owner.service_url
         self._url_tls = None if new_owner is None else new_owner.service_url_tls
         self._frames: list[tuple[ClientConnection, bytes]] = []
@@ -34,7 +35,7 @@ class CloseNotifications:
 
 
 def notify_producer_closed(notifications: CloseNotifications | None, peer: ClientConnection, producer_id: int) -> None:
-    """Now and to look for itself, or later and where to go."""
+    """Send at once without an address, or queue with the new owner's address."""
     if notifications is None:
         peer.send(replies.close_producer(producer_id))
     else:

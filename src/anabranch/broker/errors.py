@@ -1,4 +1,4 @@
-"""Errors of serving. Their wire numbers come from their codes (`protocol.server_errors`); no sockets, no storage."""
+"""Errors of serving. `protocol.server_errors` maps their codes to wire numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class TopicNotFound(NotFound):
 
 
 class FewerPartitions(BadRequest):
-    """Partitions can be added, never taken away."""
+    """The number of partitions can only grow."""
 
     code = "fewer-partitions"
 
@@ -36,13 +36,13 @@ class ConsumerBusy(Busy):
 
 
 class ConsumerAssignFailed(NotAllowed):
-    """Sticky hash ranges that overlap somebody else's or make no sense."""
+    """Sticky hash ranges that are invalid or overlap those of another consumer."""
 
     code = "consumer-assign"
 
 
 class ConsumerFenced(NotAllowed):
-    """The assignment that the consumer attaches under is over: the segment is, or will be, another's."""
+    """The consumer's assignment is outdated: the segment belongs, or will belong, to another consumer."""
 
     code = "consumer-fenced"
 
@@ -62,7 +62,7 @@ class TopicFenced(NotReady):
 
 
 class ClientMistake(Error):
-    """The request refers to something this connection does not have."""
+    """The request names a producer or consumer that this connection does not have."""
 
     code = "metadata"
 
@@ -72,7 +72,7 @@ class TooManyRequests(LimitExceeded):
 
 
 class IncompatibleSchema(NotAllowed):
-    """What the namespace's strategy forbids after the versions there are."""
+    """The namespace's compatibility strategy forbids this schema after the existing versions."""
 
     code = "incompatible-schema"
 
@@ -86,13 +86,13 @@ class TooManySchemas(NotAllowed):
 
 
 class TooManyTopics(NotAllowed):
-    """The namespace's policy allows no more."""
+    """The namespace has as many topics as its policy allows."""
 
     code = "too-many-topics"
 
 
 class NotOfThisKind(NotAllowed):
-    """Asked of a partitioned topic, a non-persistent one or a partition, which have no such thing."""
+    """The operation does not exist for this kind of topic (partitioned, partition or non-persistent)."""
 
     code = "not-of-this-kind"
 
@@ -118,14 +118,14 @@ class TooManySubscriptions(NotAllowed):
 
 
 class QuotaHold(NotAllowed):
-    """The backlog quota is used up; the client may keep its messages and come back."""
+    """The backlog quota is exceeded; the client may keep its messages and retry."""
 
     code = "quota-hold"
     retryable = True
 
 
 class QuotaExceeded(NotAllowed):
-    """The backlog quota is used up; the application is told at once."""
+    """The backlog quota is exceeded; the client reports it to the application at once."""
 
     code = "quota-exceeded"
     retryable = True

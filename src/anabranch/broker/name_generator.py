@@ -1,5 +1,7 @@
-"""Names the broker gives to producers and consumers that come without one, and to what it stores: unique for ever,
-because deduplication and session takeover go by name. The prefix is new at every start of a broker."""
+"""Names for producers and consumers that bring none, and for stored schemas.
+
+Names are unique for ever, because deduplication and takeover go by name. The prefix is new at every start of a broker.
+"""
 
 from __future__ import annotations
 

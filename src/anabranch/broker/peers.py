@@ -27,13 +27,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """A broker that is registered."""
+    """A registered broker."""
 
     id: str
     address: Address
     version: str
     started_ms: int
-    slots: int  # of how many hash ranges it serves the topics
+    slots: int  # number of slots (hash ranges) that it serves
     load: float
     is_draining: bool
     is_leader: bool
@@ -45,35 +45,35 @@ class BrokerPeers(Protocol):
         """This broker's id."""
 
     def check_valid(self) -> None:
-        """Raises NotReady while this broker may confirm nothing: its session is over, or may be."""
+        """Raises NotReady while this broker may confirm nothing, because its session may have ended."""
 
     def others(self) -> list[str]:
-        """Ids of all the others that are registered."""
+        """Ids of the other registered brokers."""
 
     async def facts(self) -> list[BrokerFacts]:
-        """Everybody, ourselves included, by id."""
+        """All registered brokers, this one included, sorted by id."""
 
     def owner_of(self, topic: TopicName) -> str | None:
-        """Who serves it; None: nobody at the moment."""
+        """Id of the broker that serves the topic; None while no broker does."""
 
     async def call(self, broker: str, name: str, arguments: Mapping[str, Any]) -> Any:
-        """Raises ErrandRefused, NotConnected or NoAnswer (also when the broker is replaced meanwhile)."""
+        """Raises PeerCallRefused, PeerNotConnected or PeerCallUnanswered (also if the broker is replaced meanwhile)."""
 
     async def drain(self) -> bool:
-        """This broker gives everything away and takes nothing; True when all is given."""
+        """Move all topics of this broker to others and accept none; True when all are moved."""
 
     async def resume(self) -> None:
-        """It takes its share again."""
+        """Accept topics again after `drain`."""
 
     async def move(self, span: tuple[int, int], broker: str) -> None:
-        """Topics whose hash is in the span (as bundles are named) are served by that broker when this returns."""
+        """When this returns, `broker` serves the topics whose hash is in `span` (bounds as in bundle names)."""
 
 
 async def call_others(
     peers: BrokerPeers, name: str, arguments: Mapping[str, Any], *, absent_ok: bool = False
 ) -> list[Any]:
-    """Every other broker, all at once. `absent_ok`: one that cannot be reached or has been replaced serves nothing and
-    has nothing to say."""
+    """Call every other broker concurrently. `absent_ok`: brokers that cannot be reached or were replaced are skipped,
+    because they serve nothing."""
 
     async def call(broker: str) -> list[Any]:
         try:

@@ -1,4 +1,4 @@
-"""Where topics live, as far as this broker knows. The port that a cluster fills; alone, everything is here."""
+"""Port: which broker serves which topic. A cluster implements it; a single broker uses `EverythingHere`."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ class Address:
 
 
 class ServedElsewhere(NotReady):
-    """Look the topic up again. `address` is who serves it now; None: nobody at this moment."""
+    """Another broker serves the topic: look it up again. `address` is its owner; None while there is none."""
 
     code = "served-elsewhere"
 
     def __init__(self, topic: TopicName, address: Address | None) -> None:
-        where = "nobody at the moment" if address is None else address.service_url
+        where = "no broker at the moment" if address is None else address.service_url
         super().__init__(f"{topic} is not served here; served by {where}")
         self.topic, self.address = topic, address
 
 
 class Placement(Protocol):
     def is_here(self, topic: TopicName) -> bool:
-        """May this broker serve the topic now?"""
+        """Whether this broker may serve the topic now."""
 
     def owner_address(self, topic: TopicName) -> Address | None:
-        """Who serves it (perhaps we ourselves); None when nobody does at the moment."""
+        """Address of the owner (perhaps this broker); None while there is none."""
 
     def ownership_epoch(self, topic: TopicName) -> int | None:
-        """Of this broker: another number whenever somebody else may have served it in between; None: it does not."""
+        """Grows whenever another broker may have served the topic in between; None if this broker is not the owner."""
 
     def owner_epoch(self, topic: TopicName) -> int:
-        """Of whoever has it: another number whenever that is another broker, or another life of one."""
+        """Epoch of the current owner: changes with the owner and with each restart of it."""
 
     async def wait_placed(self, topic: TopicName) -> None:
-        """While the topic changes hands: until it is known who serves it, or for as long as a client may be kept.
+        """Wait while the topic is being moved, until its owner is known or a deadline passes.
 
-        An answer that comes a moment later is better than one that sends the client into its back-off.
+        A late answer is better than an error that makes the client back off.
         """
 
 
 class EverythingHere:
-    """One broker alone."""
+    """Placement of a single broker: it owns every topic."""
 
     def __init__(self, address: Address) -> None:
         self._address = address

@@ -1,4 +1,4 @@
-"""What every connection is given: the parts of the broker that commands act on. A plain bundle, no behaviour."""
+"""The parts of the broker that commands act on; every connection is given this bundle."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Services:
     schemas: SchemaRegistry
     names: NameGenerator
     address: Address
-    guard: AccessControl = field(default_factory=AccessControl)  # lets everybody through unless security is configured
-    cluster: Placement | None = None  # None: this broker is alone
-    peers: BrokerPeers | None = None  # the same
-    segments: ClusterSegmentHost | None = None  # None: there are no scalable topics here
-    scalable: ScalableTopics | None = None  # None: no scalable topics here
+    guard: AccessControl = field(default_factory=AccessControl)  # admits everything unless security is configured
+    cluster: Placement | None = None  # None: single broker
+    peers: BrokerPeers | None = None  # None: single broker
+    segments: ClusterSegmentHost | None = None  # None: no scalable topics
+    scalable: ScalableTopics | None = None  # None: no scalable topics
 
     @property
     def placement(self) -> Placement:

@@ -1,4 +1,4 @@
-"""Every knob of serving, with its default, in one frozen group. Validation happens here, once, at start."""
+"""Settings of serving with their defaults, validated once at start."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How much per time: token buckets. Pure machines: time is an argument (seconds that never run backwards).
+"""Token buckets. Pure: time is an argument (monotonic seconds).
 
-A bucket holds one period's worth at most. Whatever is asked for while it holds anything is granted whole, even when the
-bucket falls into debt by it (an entry cannot be cut); the debt is paid off by waiting, so the average is kept.
+A bucket holds at most one period's amount. A request is granted whole while the bucket holds anything, even if it goes
+into debt, because an entry cannot be cut. Waiting pays the debt off, so the average rate is kept.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 SUBSCRIBERS_MAX = 10_000
-"""Consumers whose subscribe rate is remembered; the oldest ones are forgotten first."""
+"""Consumers whose subscribe rate is tracked; the oldest are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many messages and so many bytes in a period; 0 or less: no limit."""
+    """Messages and bytes per period; 0 or less means no limit."""
 
     messages: int = 0
     bytes: int = 0
@@ -31,7 +31,7 @@ NO_LIMIT = Rate()
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What may be read now without a wait; None: no limit."""
+    """What may be read now without waiting; None means no limit."""
 
     messages: int | None
     bytes: int | None
@@ -62,13 +62,13 @@ class TokenBucket:
             self._at = now
 
     def seconds_short(self) -> float:
-        """Until it holds one token (or what one period gives, if that is less) again."""
+        """Seconds until the bucket holds one token (or one period's amount, if that is less)."""
         wanted = min(1.0, self._size)
         return 0.0 if self.tokens >= wanted else (wanted - self.tokens) / self._per_second
 
 
 class RateLimiter:
-    """Messages and bytes together. `times` counts how often somebody had to wait."""
+    """Messages and bytes together. `times` counts how often a caller had to wait."""
 
     __slots__ = ("_bytes", "_messages", "rate", "times")
 
@@ -83,7 +83,7 @@ class RateLimiter:
         return (bucket for bucket in (self._messages, self._bytes) if bucket is not None)
 
     def wait_seconds(self, now: float) -> float:
-        """0: go ahead."""
+        """Seconds to wait before the next `take`; 0 if none."""
         short = 0.0
         for bucket in self._buckets():
             bucket.refill(now)
@@ -97,13 +97,13 @@ class RateLimiter:
             self._bytes.tokens -= size
 
     def allowance(self) -> Allowance:
-        """At least one message: what comes in excess is debt."""
+        """At least one message; what exceeds the tokens becomes debt."""
         messages = None if self._messages is None else max(1, int(self._messages.tokens))
         return Allowance(messages, None if self._bytes is None else max(1, int(self._bytes.tokens)))
 
 
 class SubscribeRates:
-    """How often each consumer may attach; a consumer is known by its label."""
+    """Limits how often each consumer may subscribe; a consumer is identified by its label."""
 
     def __init__(self) -> None:
         self._rate = NO_LIMIT
@@ -118,7 +118,7 @@ class SubscribeRates:
         if not self._rate.is_limited:
             return True
         limiter = self._known.pop(label, None) or RateLimiter(self._rate, now)
-        self._known[label] = limiter  # the latest is the last
+        self._known[label] = limiter  # the dict stays in order of last use
         if len(self._known) > SUBSCRIBERS_MAX:
             del self._known[next(iter(self._known))]
         if limiter.wait_seconds(now) > 0:

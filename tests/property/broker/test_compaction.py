@@ -101,7 +101,7 @@ def test_hash_ranges_find_the_same_survivors(entries: list[list[Message]], depth
             scan = Scan(keys, 1_000)
             for messages in entries:
                 scan.feed(7, messages_of(payload_of(messages)), survivors)
-            scan.settle(survivors)
+            scan.finish(survivors)
         return [survivors.has(7, ordinal) for ordinal in range(sum(map(len, entries)))]
 
     ranges = [KeyHashPartition()]

@@ -140,7 +140,7 @@ class BrokersAdmin:
         options = StatsOptions(subscription_backlog_size=False)
         for bundle, topic in await self._bundles():
             try:
-                book = services.topics.sampler.look(topic)
+                book = services.topics.sampler.sample(topic)
                 stats = await topic_stats(topic, book, services.clock.now_ms(), services.address.broker_id, options)
             except Error:  # closed while we looked
                 continue

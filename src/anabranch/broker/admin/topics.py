@@ -222,7 +222,7 @@ class TopicAdmin:
             if await services.catalog.partitions(name):
                 raise TopicNotFound(f"{name} is partitioned: use its partitioned stats")
             found = await services.topics.get(name, create=False)
-        book = services.topics.sampler.look(found)
+        book = services.topics.sampler.sample(found)
         return await topic_stats(found, book, services.clock.now_ms(), services.address.broker_id, options)
 
     async def partitioned_stats(self, topic: str, options: StatsOptions) -> dict[str, Any]:

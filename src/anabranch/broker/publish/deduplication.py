@@ -1,7 +1,6 @@
-"""Deduplication of one topic: switched on and off, asked for a producer's last sequence, snapshot as time goes by.
+"""Deduplication of one topic: switching, recovery after a restart, periodic snapshots.
 
-The machine is `dedup.Sequences`, and the publisher works with it; what it knows after a restart is read back by
-`sequence_recovery`. Knows the topic's log and its publisher; must not know policies or connections.
+`sequence_ids.Sequences` decides; the publisher uses it for every entry.
 """
 
 from __future__ import annotations
@@ -22,20 +21,22 @@ REPLAY_ENTRIES = 1_000
 
 
 async def recover_sequences(topic_log: TopicLog, read_bytes: int) -> Sequences:
-    """The last snapshot, then whatever was written after it, up to the first hole.
+    """Load the last snapshot and replay the entries after it, up to the first hole.
 
-    A power cut can tear the last group: an entry that was never confirmed is missing, a later one is there. Were the
-    later one counted, the missing one would be taken for its duplicate when its producer sends it again.
+    A power failure can tear the last group: an unconfirmed entry is missing and a later one is there. If the later one
+    counted, the missing entry would be rejected as a duplicate when its producer sends it again.
     """
     sequences, upto = Sequences.load(topic_log.state(STATE))
     position = topic_log.after(upto) if upto != EARLIEST else topic_log.first_position
-    while position <= (last := topic_log.last_position):  # which grows while we read, when switched on in flight
+    while position <= (
+        last := topic_log.last_position
+    ):  # grows during the replay when deduplication is switched on under load
         found = await topic_log.read(position, REPLAY_ENTRIES, read_bytes, last)
         if not found:
             break
         for stored in found:
             if stored.position != position:
-                log.warning("hole in the log, later sequences are not counted", extra={"topic": topic_log.name})
+                log.warning("entry missing in the log, later sequence ids are ignored", extra={"topic": topic_log.name})
                 return sequences
             position = topic_log.after(stored.position)
             try:
@@ -63,7 +64,7 @@ class Deduplication:
         return self._publisher.sequences is not None
 
     async def switch(self, enabled: bool) -> None:
-        """Switched on anew it knows nothing of the past; switched off it forgets."""
+        """When switched on, only new entries count; when switched off, the table is dropped."""
         saved = self._log.state(STATE)
         if not enabled:
             self._publisher.sequences = None
@@ -83,12 +84,12 @@ class Deduplication:
         return Last() if sequences is None else sequences.last_of(producer_name)
 
     def last_sequences(self) -> tuple[tuple[str, int], ...]:
-        """Of all producers, by name: what is stored."""
+        """Last persisted sequence id of each producer name, sorted by name."""
         sequences = self._publisher.sequences
         return () if sequences is None else tuple(sorted(sequences.persisted.items()))
 
     def snapshot_when_due(self, every_seconds: int, now: float) -> None:
-        """0: not by time."""
+        """`every_seconds` 0: no snapshots by time."""
         if every_seconds and now - self._snapshot_at >= every_seconds:
             self._snapshot_at = now
-            self._publisher.snapshot_settled()
+            self._publisher.snapshot_persisted()

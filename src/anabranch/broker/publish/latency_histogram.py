@@ -1,4 +1,4 @@
-"""How long publishes take, in Pulsar's buckets. Pure: seconds are handed in."""
+"""Publish latencies in Pulsar's buckets. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAMES = ("le_0_5", "le_1", "le_5", "le_10", "le_20", "le_50", "le_100", "le_200"
 
 
 class Latencies:
-    """Counts per bucket; each value is in one bucket, as Pulsar counts (not cumulative)."""
+    """Counts per bucket, not cumulative, as in Pulsar."""
 
     __slots__ = ("buckets", "count", "sum_ms")
 

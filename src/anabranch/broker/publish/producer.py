@@ -1,7 +1,7 @@
-"""One attached producer: what it has sent, what it has been told. Knows its peer and the receipt frames, no storage.
+"""One attached producer: its flow-control window, its pending SENDs, its receipts.
 
-Receipts leave strictly in SEND order (clients close the connection otherwise). Entries become durable in order by
-themselves; what is answered without an append (a duplicate) waits behind the appends that came before it.
+Receipts are sent strictly in SEND order, otherwise clients close the connection. Entries become durable in order. A
+receipt without an append (a duplicate) is deferred behind the appends before it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Window:
 
 
 class Publish(NamedTuple):
-    """One SEND on its way. A tuple, because one is made for every entry."""
+    """One SEND. A tuple, because one is made for every entry."""
 
     producer: Producer
     sequence: int
-    highest: int  # as the client sent it, echoed in the receipt
+    highest: int  # as the client sent it; the receipt repeats it
     last_sequence: int  # last sequence id the entry covers, for deduplication
     messages: int
     payload: Payload
@@ -59,12 +59,12 @@ class Publish(NamedTuple):
 
 
 class Deferred:
-    """An answer without an append of its own, in its turn. `receipt` is None until it is known, b"" for none at all."""
+    """A receipt without an append, sent in SEND order. `receipt` is None until known, b"" if none is sent."""
 
     __slots__ = ("after", "receipt")
 
     def __init__(self, after: int, receipt: bytes | None) -> None:
-        self.after = after  # goes out when this many appends of the producer are settled
+        self.after = after  # sent when this many appends of the producer are completed
         self.receipt = receipt
 
 
@@ -105,11 +105,11 @@ class Producer:
         self.pending: deque[Publish] = deque()
         self.grants_credits = grants_credits
         self.connected_ms = connected_ms
-        self.schema_version = schema_version  # what its messages carry; empty without a schema
-        self.ancestors: Sequence[AncestorSequence] = ()  # of the segment it was opened on: what they have of it
-        self.fencing_epoch = fencing_epoch  # of two with one name, the one with the higher epoch is right
+        self.schema_version = schema_version  # of its messages; empty without a schema
+        self.ancestors: Sequence[AncestorSequence] = ()  # last sequence ids in the ancestors of its segment
+        self.fencing_epoch = fencing_epoch  # of two producers with one name, the higher epoch wins
         self.first_sequence_id = (
-            first_sequence_id  # the first sequence id it will send: ancestors that have that or later are told
+            first_sequence_id  # first that it will send; ancestors with this id or later are reported
         )
         self.messages_in = 0
         self.bytes_in = 0
@@ -122,11 +122,11 @@ class Producer:
 
     @property
     def is_idle(self) -> bool:
-        """Everything it sent has been answered."""
+        """Whether everything it sent has been answered."""
         return self._completed >= self._submitted and not self.pending and not self._deferred
 
     def when_idle(self, call: Callable[[], None]) -> None:
-        """A clean close answers what is in flight first; so does one that was fenced meanwhile."""
+        """Call when everything in flight is answered; several calls are made in order."""
         before = self._on_idle
 
         def both() -> None:
@@ -151,8 +151,8 @@ class Producer:
         window.messages += messages
 
     def completed(self, publishes: Sequence[Publish], ledger: int, entry: int) -> tuple[int, int]:
-        """Durable, one behind the other from `entry` on: answer them, and whatever waited behind. Their bytes and
-        messages."""
+        """The publishes are durable as consecutive entries from `entry` on: send their receipts and those deferred
+        behind them. Returns their bytes and messages."""
         size = messages = 0
         for _, _, _, _, count, payload, _ in publishes:
             size += len(payload)
@@ -182,18 +182,18 @@ class Producer:
         self._check_idle()
 
     def duplicate(self, publish: Publish) -> None:
-        """Already there: a receipt without a position, in its turn."""
+        """Already stored: send a receipt without a position, in SEND order."""
         self.peer.add_pending_bytes(-publish.size)
         self._deferred.append(Deferred(self._submitted, self._receipt(publish, -1, -1)))
         self._answer_deferred()
 
     def in_flight_duplicate(self, publish: Publish) -> Deferred:
-        """The same as something in flight (perhaps of another connection): keep its turn until that is settled."""
+        """A copy of an entry in flight (perhaps of another connection): defer its receipt until that is completed."""
         self._deferred.append(deferred := Deferred(self._submitted, None))
         return deferred
 
     def in_flight_duplicate_done(self, deferred: Deferred, publish: Publish, *, is_duplicate: bool) -> None:
-        """Without the first copy there is no receipt: its producer was closed and its client will send again."""
+        """If the first copy failed no receipt is sent: its producer was closed and the client sends again."""
         self.peer.add_pending_bytes(-publish.size)
         deferred.receipt = self._receipt(publish, -1, -1) if is_duplicate else b""
         self._answer_deferred()
@@ -238,7 +238,7 @@ class Producer:
         self.peer.send(replies.send_error(self.producer_id, max(publish.sequence, publish.highest), code, text))
 
     def drop_pending(self) -> None:
-        """The producer is closed: what waits here is neither stored nor answered any more."""
+        """The producer is closed: pending SENDs are neither stored nor answered."""
         while self.pending:
             self.peer.add_pending_bytes(-self.pending.popleft().size)
         self._deferred.clear()

@@ -1,7 +1,7 @@
-"""Who may produce to a topic: Pulsar's four access modes as one small machine. No await, no sockets, no clock.
+"""Pulsar's four producer access modes as a state machine. No await, no sockets, no clock.
 
-The machine holds opaque producer handles. `admit` answers what to do; the shell does it (closes the fenced ones,
-persists the raised epoch, answers the waiting one).
+The machine holds opaque producer handles. `admit` returns what to do; the shell does it: closes fenced producers,
+persists the raised epoch, answers a waiting producer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AccessMode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admission(Generic[H]):
-    """`ready` is False for a producer that waits its turn; `fence` must be closed by the shell before it answers."""
+    """`ready` is False for a producer that waits. The shell closes the producers in `fence` before it answers."""
 
     ready: bool
     epoch: int | None
@@ -38,7 +38,7 @@ class Admission(Generic[H]):
 
 @dataclass(slots=True)
 class AccessTable(Generic[H]):
-    """The producers of one topic. `epoch` only grows and outlives the topic's owner."""
+    """The producers of one topic. `epoch` only grows and is persisted."""
 
     epoch: int = 0
     holders: list[H] = field(default_factory=list)
@@ -70,7 +70,7 @@ class AccessTable(Generic[H]):
         return self._take(producer, known_epoch, ())
 
     def _take(self, producer: H, known_epoch: int | None, fenced: tuple[H, ...]) -> Admission[H]:
-        # A returning holder (it knows the current epoch) keeps it; a new one raises it and so fences the older.
+        # A returning holder knows the current epoch and keeps it; a new one raises it, which fences the old one.
         if known_epoch is None or known_epoch != self.epoch:
             self.epoch += 1
         self.holders.append(producer)
@@ -78,7 +78,7 @@ class AccessTable(Generic[H]):
         return Admission(True, self.epoch, fenced)
 
     def leave(self, producer: H) -> H | None:
-        """Forget a producer; answers who becomes exclusive now, if anybody waited."""
+        """Remove a producer. Returns the waiting producer that becomes exclusive now, if any."""
         if producer in self.waiting:
             self.waiting.remove(producer)
             return None

@@ -1,7 +1,7 @@
-"""The publish rate of one topic: producers wait in line while its bucket is in debt. Knows a clock, no log.
+"""Publish rate of one topic: producers wait in a queue while the bucket is in debt.
 
-A producer's SENDs wait in its own `held` queue, so their order, the connection's bound on held bytes and a clean close
-need nothing new. A topic without a rate has no gate.
+SENDs wait in the producer's own `pending` queue, so their order, the bound on pending bytes of the connection and a
+clean close need no extra code. A topic without a rate has no limiter.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from anabranch.runtime.clock import Clock, Timer
 
 class PublishRateLimiter:
     def __init__(self, rate: Rate, clock: Clock, release: Callable[[Producer], None]) -> None:
-        """`release` lets a producer go on; it asks `admits` for each entry."""
+        """`release` submits pending SENDs of a producer and asks `admits` for each."""
         self._clock = clock
         self._release = release
         self._limiter = RateLimiter(rate, clock.monotonic())
-        self._waiting: dict[Producer, None] = {}  # in the order in which they began to wait
+        self._waiting: dict[Producer, None] = {}  # in order of waiting
         self._timer: Timer | None = None
 
     @property
@@ -28,11 +28,11 @@ class PublishRateLimiter:
 
     @property
     def times(self) -> int:
-        """How often producers had to wait."""
+        """How often a producer had to wait."""
         return self._limiter.times
 
     def admits(self, publish: Publish) -> bool:
-        """May it go now? If not, its producer is told to go on later."""
+        """Whether the publish may be submitted now; if not, `release` is called for its producer later."""
         producer = publish.producer
         wait = self._limiter.wait_seconds(self._clock.monotonic())
         if wait > 0 or (self._waiting and producer not in self._waiting and self._timer is not None):
@@ -49,7 +49,7 @@ class PublishRateLimiter:
             self._timer = self._clock.call_later(seconds + 0.001, self._over)
 
     def _over(self) -> None:
-        """Everybody in turn; who is stopped again goes to the end of the line."""
+        """Release the waiting producers in turn; one that has to wait again goes to the end of the queue."""
         self._timer = None
         while self._waiting:
             producer = next(iter(self._waiting))
@@ -60,13 +60,13 @@ class PublishRateLimiter:
                 break
 
     def stop(self) -> None:
-        """The topic is going: nobody is let through any more."""
+        """The topic is being closed: waiting producers are not released."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def close(self) -> None:
-        """No limit from now on: whoever waits goes on (the caller has taken the gate away)."""
+        """The limit is removed: release all waiting producers. The caller has detached this limiter before."""
         self.stop()
         waiting, self._waiting = list(self._waiting), {}
         for producer in waiting:

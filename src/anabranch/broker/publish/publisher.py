@@ -1,6 +1,6 @@
 """The publish path of one persistent topic: window, deduplication, append, receipt. Runs on the loop, never awaits.
 
-Order is the law here: entries of one producer are appended in the order of their SENDs, and answered in that order.
+Entries of one producer are appended in the order of their SENDs, and answered in that order.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from anabranch.storage.topic.topic_log import TopicLog
 
 log = logging.getLogger(__name__)
 
-NEVER = (1 << 62, 0.0)  # a sample that is never settled: nothing is measured
+NEVER = (1 << 62, 0.0)  # a sample that is never completed: latency is not measured
 _PRODUCER_OF: Callable[[Publish], Producer] = itemgetter(0)
 
 
 class Publisher:
-    """`persisted`/`persist_failed` make it the log's sink. `on_persisted` is told per group, `on_failed` per loss."""
+    """The log's sink (`persisted`, `persist_failed`). `on_persisted` is called per group, `on_failed` per failure."""
 
     def __init__(
         self,
@@ -42,23 +42,25 @@ class Publisher:
         on_failed: Callable[[Error], None],
         now: Callable[[], float] | None = None,
     ) -> None:
-        """`now` (seconds) lets it measure: one publish at a time, so that measuring costs next to nothing."""
+        """`now` (seconds) enables latency sampling: one publish at a time, so that it costs next to nothing."""
         self._log = topic_log
         self._on_persisted = on_persisted
         self._on_failed = on_failed
         self._snapshot_entries = snapshot_entries
         self._since_snapshot = 0
-        # Copies of what is in flight: (appends before it, publish, its turn among the receipts).
+        # Copies of entries in flight: (appends before it, publish, its deferred receipt).
         self._in_flight_duplicates: deque[tuple[int, Publish, Deferred]] = deque()
         self._appended = 0
-        self._settled = 0
+        self._completed = 0
         self._now = now
-        self._sample: tuple[int, float] | None = None if now is not None else NEVER  # the append, when it was made
+        self._sample: tuple[int, float] | None = None if now is not None else NEVER  # number of the append, its time
         self.latencies = Latencies()
         self.sequences = sequences
-        self.rate_limiter: PublishRateLimiter | None = None  # a rate is set: entries come by `publish_limited`
-        self.is_paused = False  # whatever comes waits in its producer's `held`
-        self._noted: Position | None = None  # everything up to here is in `sequences`
+        self.rate_limiter: PublishRateLimiter | None = (
+            None  # set while a rate applies: entries arrive by `publish_limited`
+        )
+        self.is_paused = False  # SENDs wait in their producer's `pending`
+        self._counted_to: Position | None = None  # entries up to here are counted in `sequences`
         self.messages_in = 0
         self.bytes_in = 0
 
@@ -66,7 +68,7 @@ class Publisher:
         self.publish_run(publish.producer, (publish,))
 
     def publish_run(self, producer: Producer, publishes: Sequence[Publish]) -> None:
-        """Take SENDs of one producer; their bytes count against the connection from now until they are answered."""
+        """Submit SENDs of one producer. Their bytes count against the connection until they are answered."""
         size = messages = 0
         payloads: list[Payload] = []
         counts: list[int] = []
@@ -102,7 +104,7 @@ class Publisher:
             self._sample = (self._appended, self._now())
 
     def _take(self, publish: Publish) -> None:
-        """One by one, in order: appended, held until the window opens, or known already."""
+        """Submit one publish, or queue it until the window opens."""
         producer = publish.producer
         if producer.pending or self.is_paused or not producer.window.is_open:
             producer.pending.append(publish)
@@ -110,7 +112,7 @@ class Publisher:
             self._submit(publish, len(publish.payload))
 
     def publish_limited(self, publish: Publish) -> None:
-        """As `publish`, where the rate may make it wait."""
+        """`publish` under a rate limit."""
         publish.producer.peer.add_pending_bytes(publish.size)
         publish.producer.pending.append(publish)
         self.release(publish.producer)
@@ -134,7 +136,7 @@ class Publisher:
             self._sample = (self._appended, self._now())
 
     def _is_new(self, publish: Publish, sequences: Sequences) -> bool:
-        """Not known by its sequence id; a copy is taken care of here."""
+        """Whether the sequence id is new; a duplicate is answered here."""
         producer = publish.producer
         verdict = sequences.judge(producer.name, publish.last_sequence)
         if verdict is Verdict.DUPLICATE:
@@ -150,20 +152,20 @@ class Publisher:
     # -- the log answers, in append order
 
     def persisted(self, ledger: int, entry: int, contexts: Sequence[Publish]) -> None:
-        if self._in_flight_duplicates:  # they have their turn between the receipts
+        if self._in_flight_duplicates:  # their receipts go between the others
             for number, publish in enumerate(contexts, entry):
-                self._settle(ledger, number, (publish,))
+                self._complete(ledger, number, (publish,))
                 self._answer_in_flight_duplicates()
         else:
-            self._settle(ledger, entry, contexts)
+            self._complete(ledger, entry, contexts)
         sample = self._sample
-        if sample is not None and sample[0] <= self._settled and self._now is not None:
+        if sample is not None and sample[0] <= self._completed and self._now is not None:
             self.latencies.record(self._now() - sample[1])
             self._sample = None
         self._on_persisted()
 
-    def _settle(self, ledger: int, entry: int, publishes: Sequence[Publish]) -> None:
-        self._settled += len(publishes)
+    def _complete(self, ledger: int, entry: int, publishes: Sequence[Publish]) -> None:
+        self._completed += len(publishes)
         sequences, last = self.sequences, Position(ledger, entry + len(publishes) - 1)
         for producer, run in groupby(publishes, _PRODUCER_OF):
             own = list(run)
@@ -176,17 +178,17 @@ class Publisher:
             if producer.pending:
                 self.release(producer)
         if sequences is not None:
-            self._note_sequences(sequences, len(publishes), last)
+            self._count_persisted(sequences, len(publishes), last)
 
-    def _note_sequences(self, sequences: Sequences, count: int, last: Position) -> None:
-        self._noted = last
+    def _count_persisted(self, sequences: Sequences, count: int, last: Position) -> None:
+        self._counted_to = last
         self._since_snapshot += count
         if self._since_snapshot >= self._snapshot_entries:
             self._since_snapshot = 0
             self._log.save_state_nowait(STATE, sequences.dump(last))
 
     def release(self, producer: Producer) -> None:
-        """Go on with what it holds, as far as its window and the topic's rate allow."""
+        """Submit pending SENDs of the producer, as far as its window and the topic's rate allow."""
         pending, limiter = producer.pending, self.rate_limiter
         if self.is_paused:
             return
@@ -201,16 +203,16 @@ class Publisher:
 
     def _answer_in_flight_duplicates(self) -> None:
         duplicates = self._in_flight_duplicates
-        while duplicates and duplicates[0][0] <= self._settled:
+        while duplicates and duplicates[0][0] <= self._completed:
             _, publish, deferred = duplicates.popleft()
             sequences, producer = self.sequences, publish.producer
-            # Deduplication may have been switched off meanwhile; the first copy is settled all the same.
+            # Deduplication may have been switched off meanwhile; the first copy is completed all the same.
             is_there = sequences is None or sequences.judge(producer.name, publish.last_sequence) is Verdict.DUPLICATE
             producer.in_flight_duplicate_done(deferred, publish, is_duplicate=is_there)
 
     def persist_failed(self, error: StorageError, context: Publish) -> None:
-        self._settled += 1
-        if self._sample is not None and self._sample[0] <= self._settled:
+        self._completed += 1
+        if self._sample is not None and self._sample[0] <= self._completed:
             self._sample = None if self._now is not None else NEVER
         context.producer.failed(context)
         self._lost(context, error)
@@ -223,24 +225,24 @@ class Publisher:
         self._on_failed(error)
 
     @property
-    def has_news(self) -> bool:
-        """Is anything settled since the last snapshot?"""
+    def has_unsaved(self) -> bool:
+        """Whether entries were persisted since the last snapshot."""
         return self._since_snapshot > 0
 
-    def snapshot_settled(self) -> None:
-        """While it runs: what is new since the last snapshot, so that opening after a crash reads less back."""
-        if self.sequences is not None and self._since_snapshot and self._noted is not None:
+    def snapshot_persisted(self) -> None:
+        """Snapshot of persisted entries under load: shortens the replay after a crash."""
+        if self.sequences is not None and self._since_snapshot and self._counted_to is not None:
             self._since_snapshot = 0
-            self._log.save_state_nowait(STATE, self.sequences.dump(self._noted))
+            self._log.save_state_nowait(STATE, self.sequences.dump(self._counted_to))
 
     def snapshot(self) -> None:
-        """Before a clean close, so that opening reads nothing back."""
+        """Snapshot before a clean close: nothing has to be replayed."""
         if self.sequences is not None and self.sequences.persisted:
             self._log.save_state_nowait(STATE, self.sequences.dump(self._log.last_position))
 
 
 def _pushed_whole(sequences: Sequences, name: str, publishes: Sequence[Publish]) -> bool:
-    """The usual case, for less: all of it is new, in order, and not a part of a message. Noted then, all or none."""
+    """Fast path: True and pushed if all ids are new and ascending and no entry is a chunk; otherwise none is pushed."""
     last = sequences.pushed.get(name, -1)
     for _, _, _, sequence, _, _, is_last_chunk in publishes:
         if sequence <= last or not is_last_chunk:
@@ -251,8 +253,8 @@ def _pushed_whole(sequences: Sequences, name: str, publishes: Sequence[Publish])
 
 
 def _persist_run(sequences: Sequences, producer: Producer, publishes: Sequence[Publish]) -> None:
-    """Of one producer, durable one behind the other: the highest counts."""
-    if producer.fencing_epoch is not None:  # attempts of a task: they leave notes
+    """Entries of one producer are durable: the highest sequence id counts."""
+    if producer.fencing_epoch is not None:  # attempts of a Spark task: they leave notes
         for publish in publishes:
             if publish.is_last_chunk:
                 sequences.persist(producer.name, publish.last_sequence, note_of(publish.payload))
@@ -263,7 +265,7 @@ def _persist_run(sequences: Sequences, producer: Producer, publishes: Sequence[P
 
 
 def note_of(payload: Payload) -> bytes:
-    """What the producer has left in the entry's metadata for its own later attempts."""
+    """The producer's note in the entry's metadata, for later attempts of the same task."""
     try:
         return entry_metadata(payload).producer_note
     except BadEntry:

@@ -1,13 +1,14 @@
-"""Deduplication of one topic: which (producer name, sequence id) is already there. Pure: no await, no clock.
+"""The deduplication table of one topic: highest sequence id per producer name. Pure: no await, no clock.
 
-Two marks per producer name: *pushed* (handed to the log) and *persisted*. An entry covers the sequence ids up to the
-highest that its client says. The C++ client does not say it for a batch, and it cannot be guessed from the number of
-messages: key-based batches interleave (0, 2, 3 in one and 1 in the next), and what looks covered would be lost. So such
-a batch counts by its first id alone, as with the reference; it is sent again as it was, so that is enough.
-An entry may carry a *note* of its producer (`producer_note` in the metadata): bytes that mean something to it alone,
-such as a checksum of what it has sent so far. The note of the last persisted entry is kept beside its sequence id.
-Chunks of one message share one sequence id: only the last chunk
-moves the marks, so a half-sent chunked message can be sent again from its start.
+There are two marks per producer name: *pushed* (handed to the log) and *persisted*.
+
+* An entry covers the sequence ids up to the highest that its client sends. The C++ client does not send it for a batch,
+  and it cannot be derived from the number of messages, because key-based batches interleave (0, 2, 3 in one batch, 1 in
+  the next). Such a batch counts by its first id alone, as in Pulsar; clients resend batches unchanged.
+* An entry may carry a *note* (`producer_note` in the metadata): opaque bytes of its producer, such as a checksum of
+  what it has sent so far. The note of the last persisted entry is kept with its sequence id.
+* Chunks of one message share a sequence id. Only the last chunk moves the marks, so a partly sent message can be sent
+  again from its start.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ STATE = "dedup"  # name of the state blob of the topic
 
 
 class Last(NamedTuple):
-    """What is known of a producer's name."""
+    """Last persisted state of a producer name."""
 
-    sequence: int = -1  # the highest that is persisted
-    note: bytes = b""  # of the entry that has it
+    sequence: int = -1  # highest persisted sequence id
+    note: bytes = b""  # note of that entry
 
 
 class Verdict(Enum):
     NEW = "new"
     DUPLICATE = "duplicate"  # already persisted
-    IN_FLIGHT = "in flight"  # pushed, outcome not known yet
+    IN_FLIGHT = "in flight"  # pushed, outcome unknown
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class Sequences:
 
     pushed: dict[str, int] = field(default_factory=dict)
     persisted: dict[str, int] = field(default_factory=dict)
-    notes: dict[str, bytes] = field(default_factory=dict)  # of those that leave any
+    notes: dict[str, bytes] = field(default_factory=dict)  # of producers that send notes
 
     def judge(self, name: str, sequence: int) -> Verdict:
         if sequence <= self.persisted.get(name, -1):
@@ -63,7 +64,7 @@ class Sequences:
                 self.notes[name] = note
             elif name in self.notes:
                 del self.notes[name]
-            # Re-inserting keeps the dict in order of last use: the oldest names are the first to go.
+            # Re-inserting keeps the dict in order of last use: the oldest names are dropped first.
             self.persisted.pop(name, None)
             self.persisted[name] = highest
             if len(self.persisted) > NAMES_MAX:
@@ -73,7 +74,7 @@ class Sequences:
                 self.notes.pop(oldest, None)
 
     def forget_pushed(self, name: str) -> None:
-        """After a failed append: what was pushed but not persisted may come again."""
+        """After a failed append: ids that were pushed but not persisted count as new again."""
         if name in self.persisted:
             self.pushed[name] = self.persisted[name]
         else:
@@ -93,7 +94,7 @@ class Sequences:
 
     @classmethod
     def load(cls, blob: bytes | None) -> tuple[Sequences, Position]:
-        """The snapshot and the position up to which it speaks."""
+        """The snapshot and the position up to which it is complete."""
         if not blob:
             return cls(), EARLIEST
         found = json.loads(blob)
@@ -103,5 +104,5 @@ class Sequences:
 
 
 def highest_of(sequence: int, highest: int) -> int:
-    """Last sequence id an entry surely covers, from what SEND or its metadata say of it."""
-    return highest if highest > max(sequence, 0) else sequence  # 0 is "not given"
+    """Last sequence id that an entry certainly covers, from SEND or the entry's metadata."""
+    return highest if highest > max(sequence, 0) else sequence  # 0 means "not given"

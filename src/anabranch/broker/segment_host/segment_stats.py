@@ -27,13 +27,13 @@ class SegmentRates:
         while True:
             await self._clock.sleep(LOOK_SECONDS)
             budget = YieldBudget(self._clock)
-            for topic in tuple(self._sampler.awake()):
+            for topic in tuple(self._sampler.active()):
                 if isinstance(topic, SegmentTopic):
                     self._look(topic)
                     await budget.spend()
 
     def _look(self, topic: SegmentTopic) -> tuple[Rates, Rates]:
-        book = self._sampler.look(topic)
+        book = self._sampler.sample(topic)
         if book.short is None:
             book.short = Meter(SHORT_SECONDS, SHORT_SAMPLES)
         return Rates(*book.short.rates(self._clock.monotonic(), book.totals)), Rates(*book.rates)

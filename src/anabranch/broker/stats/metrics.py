@@ -172,12 +172,12 @@ class Metrics:
         return text + "".join(single(OWN[name], figures[name]) for name in OWN if name in figures)
 
     def _gather(self, topic: AnyTopic, into: _Gathered) -> None:
-        book = self._sampler.look(topic)
+        sample = self._sampler.sample(topic)
         has_rows = len(into.topics) < self._topics_max
         where = f'{into.cluster},namespace="{escaped(topic.name.namespace_path)}",topic="{escaped(str(topic.name))}"'
         consumers = backlog = 0
         for name, subscription in topic.subscriptions.items():
-            one = book.subscriptions[name]
+            one = sample.subscriptions[name]
             behind = subscription.cursor.backlog_entries if isinstance(subscription, Subscription) else 0
             backlog += behind
             consumers += len(subscription.consumers)
@@ -185,7 +185,7 @@ class Metrics:
                 values = _subscription_values(subscription, behind, one.rates[:_RATES], one.totals)
                 into.subscriptions.append((f'{where},subscription="{escaped(name)}"', values))
         messages, size = topic.messages_in, topic.bytes_in
-        rate_in, throughput_in, rate_out, throughput_out = book.rates
+        rate_in, throughput_in, rate_out, throughput_out = sample.rates
         values = (
             len(topic.subscriptions),
             len(topic.producers),

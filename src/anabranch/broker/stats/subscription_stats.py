@@ -17,7 +17,7 @@ from anabranch.broker.topic.backlog_quota import bytes_after
 from anabranch.broker.topic.non_persistent_topic import MemorySubscription
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.factory import AnyTopic
-from anabranch.broker.topic_registry.rate_sampler import SubscriptionSample, sent
+from anabranch.broker.topic_registry.rate_sampler import SubscriptionSample, delivery_totals
 from anabranch.model.subscription_type import SubscriptionType
 from anabranch.protocol.entry import publish_time_of
 
@@ -54,13 +54,13 @@ class StatsOptions:
 async def subscription_stats(
     topic: AnyTopic,
     subscription: Subscription | MemorySubscription,
-    book: SubscriptionSample,
+    sample: SubscriptionSample,
     now_ms: int,
     options: StatsOptions,
 ) -> dict[str, Any]:
     consumers = [consumer_stats(consumer, now_ms) for consumer in subscription.consumers]
     stats = {
-        **_flow(subscription, book),
+        **_flow(subscription, sample),
         **await _waiting(subscription, consumers),
         **_kind(subscription),
         "consumers": [] if options.exclude_consumers else consumers,
@@ -71,24 +71,24 @@ async def subscription_stats(
         **_ABSENT,
     }
     if isinstance(subscription, MemorySubscription):
-        return {**stats, "msgDropRate": book.rates[4]}
+        return {**stats, "msgDropRate": sample.rates[4]}
     assert isinstance(topic, Topic)
-    return {**stats, **await _stored(topic, subscription, book, options)}
+    return {**stats, **await _stored(topic, subscription, sample, options)}
 
 
-def _flow(subscription: Subscription | MemorySubscription, book: SubscriptionSample) -> dict[str, Any]:
+def _flow(subscription: Subscription | MemorySubscription, sample: SubscriptionSample) -> dict[str, Any]:
     """What went out, how fast, and when something last happened."""
-    messages_out, bytes_out = sent(subscription)[:2]
+    messages_out, bytes_out = delivery_totals(subscription)[:2]
     return {
-        "msgRateOut": book.rates[0],
-        "msgThroughputOut": book.rates[1],
+        "msgRateOut": sample.rates[0],
+        "msgThroughputOut": sample.rates[1],
         "bytesOutCounter": bytes_out,
         "msgOutCounter": messages_out,
-        "msgRateRedeliver": book.rates[3],
-        "messageAckRate": book.rates[2],
-        "lastConsumedTimestamp": book.out_ms,
-        "lastAckedTimestamp": book.acked_ms,
-        "lastMarkDeleteAdvancedTimestamp": book.mark_ms,
+        "msgRateRedeliver": sample.rates[3],
+        "messageAckRate": sample.rates[2],
+        "lastConsumedTimestamp": sample.out_ms,
+        "lastAckedTimestamp": sample.acked_ms,
+        "lastMarkDeleteAdvancedTimestamp": sample.mark_ms,
     }
 
 
@@ -124,14 +124,14 @@ def _kind(subscription: Subscription | MemorySubscription) -> dict[str, Any]:
 
 
 async def _stored(
-    topic: Topic, subscription: Subscription, book: SubscriptionSample, options: StatsOptions
+    topic: Topic, subscription: Subscription, sample: SubscriptionSample, options: StatsOptions
 ) -> dict[str, Any]:
     """What only a subscription with a cursor can say."""
     size = bytes_after(topic.log.chain, subscription.mark_delete) if options.subscription_backlog_size else -1
     return {
         "backlogSize": size,
         "earliestMsgPublishTimeInBacklog": await _earliest(topic, subscription) if options.earliest_time else 0,
-        "msgRateExpired": book.rates[4],
+        "msgRateExpired": sample.rates[4],
         "msgExpired": subscription.entries_expired,
         "totalMsgExpired": subscription.entries_expired,
         "lastExpireTimestamp": subscription.last_expired_ms,

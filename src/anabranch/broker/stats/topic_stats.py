@@ -43,22 +43,22 @@ _EARLIEST = {"earliestMsgPublishTimeInBacklogs", "earliestMsgPublishTimeInBacklo
 
 
 async def topic_stats(
-    topic: AnyTopic, book: TopicSample, now_ms: int, broker: str, options: StatsOptions
+    topic: AnyTopic, sample: TopicSample, now_ms: int, broker: str, options: StatsOptions
 ) -> dict[str, Any]:
     attached: list[Subscription | MemorySubscription] = list(topic.subscriptions.values())
-    books = book.subscriptions
+    samples = sample.subscriptions
     subscriptions = {
-        one.name: await subscription_stats(topic, one, books.get(one.name) or SubscriptionSample(), now_ms, options)
+        one.name: await subscription_stats(topic, one, samples.get(one.name) or SubscriptionSample(), now_ms, options)
         for one in attached
     }
     stored = topic.log.stats() if isinstance(topic, Topic) else None
     earliest = [one["earliestMsgPublishTimeInBacklog"] for one in subscriptions.values()]
     policies = topic.policies
     stats = {
-        "msgRateIn": book.rates[0],
-        "msgThroughputIn": book.rates[1],
-        "msgRateOut": book.rates[2],
-        "msgThroughputOut": book.rates[3],
+        "msgRateIn": sample.rates[0],
+        "msgThroughputIn": sample.rates[1],
+        "msgRateOut": sample.rates[2],
+        "msgThroughputOut": sample.rates[3],
         "bytesInCounter": topic.bytes_in,
         "msgInCounter": topic.messages_in,
         "bytesOutCounter": sum(s["bytesOutCounter"] for s in subscriptions.values()),
@@ -82,7 +82,7 @@ async def topic_stats(
         ),
         "compaction": _compaction(topic),
         "ownerBroker": broker,
-        "lastPublishTimeStamp": book.published_ms,
+        "lastPublishTimeStamp": sample.published_ms,
         **_ABSENT_IN_TOPIC,
     }
     if isinstance(topic, NonPersistentTopic):

@@ -1,6 +1,6 @@
-"""Backlog quotas: is a backlog too large or too old, and what follows. Pure: sizes and times arrive as values.
+"""Backlog quotas: decides whether a backlog is too large or too old, and what follows. Pure.
 
-Sizes inside a ledger are taken in proportion to its entries: exact at ledger borders, close in between.
+Sizes inside a ledger are interpolated by entries: exact at ledger borders, approximate in between.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from anabranch.broker.catalog.policies import Quota, QuotaPolicy
 from anabranch.model.position import Position
 from anabranch.storage.ledger.ledger_chain import ChainLedger
 
-EVICT_TO = 0.9  # of the limit: evicting to the brim would mean evicting again at once
+EVICT_TO = 0.9  # of the limit, so that the next message does not evict again
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Producers are closed and refused until the backlog has shrunk."""
+    """Producers are closed and refused until the backlog is below its quota."""
 
     policy: QuotaPolicy
     reason: str
@@ -37,7 +37,7 @@ Verdict = Blocked | EvictUpTo | EvictOlderThan | None
 
 
 def bytes_after(ledgers: Iterable[ChainLedger], position: Position) -> int:
-    """Stored bytes of the entries behind a position."""
+    """Stored bytes of the entries after a position."""
     total = 0
     for info in ledgers:
         if info.id > position.ledger:
@@ -48,7 +48,7 @@ def bytes_after(ledgers: Iterable[ChainLedger], position: Position) -> int:
 
 
 def position_leaving(ledgers: Sequence[ChainLedger], bytes_left: int) -> Position | None:
-    """The first position behind which at most so many bytes lie; None when nothing has to go."""
+    """The first position after which at most `bytes_left` bytes lie; None if nothing must be evicted."""
     excess = sum(info.bytes for info in ledgers) - bytes_left
     if excess <= 0:
         return None

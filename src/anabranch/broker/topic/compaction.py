@@ -1,16 +1,16 @@
-"""Compaction: of every key only its last message is left. Deciding is pure (`Keyed`, `Scan`, `Survivors`); `Compactor`
-reads, writes the view and makes it count in one step.
+"""Compaction: keeps the last message of each key. `Keyed`, `Scan` and `Survivors` decide and are pure.
+`Compactor` reads entries, writes the new view and activates it in one step.
 
-Two kinds of passes over the same entries: passes that find the last message of each key (all keys at once, or one hash
-range after the other when there are more than fit into memory), then one that writes what is left. In between only one
-bit per message is remembered. Until the new view is whole the old one is served.
+There are two kinds of passes over the same entries. The first finds the last message of each key: all keys at once, or
+one hash range after the other if there are more keys than fit into memory. The second writes the kept messages. In
+between only one bit per message is stored. The old view is served until the new one is complete.
 
-| message | what happens |
+| message | result |
 |---|---|
-| with a key | the last one of the key is left |
-| with a key, null or empty | removes the key, itself included |
-| without a key | is left |
-| chunk; batch that only clients can open (encrypted, LZ4, ZSTD, Snappy) | is left whole |
+| with a key | the last message of the key is kept |
+| with a key, null or empty value | removes the key, including this message |
+| without a key | kept |
+| chunk, or batch that only clients can open (encrypted, LZ4, ZSTD, Snappy) | kept unchanged |
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from anabranch.storage.topic.topic_log import StoredEntry, TopicLog
 
 log = logging.getLogger(__name__)
 
-CURSOR = "__compaction"  # holds back what is not compacted yet; Pulsar's name
-VIEW = -1  # source number of the view before
+CURSOR = "__compaction"  # retains entries that are not compacted yet; named as in Pulsar
+VIEW = -1  # source number of the previous view
 STEP_ENTRIES, STEP_BYTES = 64, 256 * 1024
-TURN_MESSAGES = 200  # looked at before others have their turn: about 2 ms
+TURN_MESSAGES = 200  # examined between two turns of the event loop: about 2 ms
 KEYS_MAX = 500_000
 IN_FLIGHT_BYTES_MAX = 8 * 1024 * 1024
 
@@ -50,7 +50,7 @@ class CompactionFailed(Error):
     retryable = True
 
 
-# ---------------------------------------------------------------------------------------------------------- deciding
+# -- decisions
 
 
 class Keyed(NamedTuple):
@@ -58,11 +58,11 @@ class Keyed(NamedTuple):
 
     key: str | None
     is_tombstone: bool
-    is_out: bool = False  # left out by an earlier compaction
+    is_out: bool = False  # removed by an earlier compaction
 
 
 def messages_of(payload: entries.Bytes) -> list[Keyed] | None:
-    """The messages of an entry; None for one that is left as it is."""
+    """The messages of an entry; None for an entry that is kept unchanged."""
     try:
         of, data = entries.parts(payload)
         if of.num_chunks_from_msg > 1:
@@ -96,7 +96,7 @@ class Place(NamedTuple):
 
 
 class Counter:
-    """Numbers the messages of each source (the view before, or a ledger) in the order they are met."""
+    """Numbers the messages of each source (the previous view, or a ledger) in reading order."""
 
     def __init__(self) -> None:
         self.totals: dict[int, int] = {}
@@ -108,7 +108,7 @@ class Counter:
 
 
 class Survivors:
-    """One bit per message: is it left? A thousand million messages take 125 MB."""
+    """One bit per message: is it kept? 10^9 messages take 125 MB."""
 
     def __init__(self) -> None:
         self._bits: dict[int, bytearray] = {}
@@ -148,7 +148,7 @@ class Scan:
 
     @property
     def is_full(self) -> bool:
-        """More keys than may be remembered: begin again with half of the range."""
+        """More keys than fit into memory: start again with half of the hash range."""
         return len(self._last) > self._keys_max
 
     def feed(self, source: int, messages: Sequence[Keyed] | None, survivors: Survivors) -> None:
@@ -164,21 +164,21 @@ class Scan:
             elif self._keys.holds(key):
                 self._last[key] = Place(source, ordinal, is_tombstone)
 
-    def settle(self, survivors: Survivors) -> None:
+    def finish(self, survivors: Survivors) -> None:
         for source, ordinal, is_tombstone in self._last.values():
             if not is_tombstone:
                 survivors.add(source, ordinal)
 
 
 def remainder(payload: entries.Bytes, kept: Sequence[bool]) -> tuple[bytes | memoryview, tuple[int, ...] | None]:
-    """A batch without the messages that are not kept (their slots stay, empty and marked); the words of the rest."""
+    """A batch without the removed messages (their slots stay, empty and marked), and the ack set of the kept ones."""
     if all(kept):
         return bytes(payload), None
     mask = sum(1 << index for index, is_kept in enumerate(kept) if is_kept)
     return entries.without_messages(payload, kept), words_of(mask)
 
 
-# ------------------------------------------------------------------------------------------------------------- doing
+# -- execution
 
 
 class Status(StrEnum):
@@ -192,7 +192,7 @@ class Status(StrEnum):
 class CompactionStats:
     status: Status = Status.NOT_RUN
     last_error: str = ""
-    removed: int = 0  # messages left out by the last run
+    removed: int = 0  # messages removed by the last run
     succeeded_ms: int = 0
     failed_ms: int = 0
     duration_ms: int = 0
@@ -200,7 +200,7 @@ class CompactionStats:
 
 @dataclass(slots=True)
 class _Window:
-    """Appends of the new view that are not durable yet. The ledger's sink."""
+    """Appends of the new view that are not durable yet; the ledger's sink."""
 
     bytes: int = 0
     error: StorageError | None = None
@@ -235,7 +235,7 @@ class Compactor:
             self.stats.status, self.stats.succeeded_ms = Status.SUCCESS, view.row.at_ms
 
     def claim(self) -> None:
-        """At most one run at a time: whoever claims calls `run` next."""
+        """Reserve the next run; the caller must call `run`. Raises AlreadyRunning."""
         if self.stats.status is Status.RUNNING:
             raise AlreadyRunning("Compaction already in progress")
         self.stats.status, self.stats.last_error = Status.RUNNING, ""
@@ -257,12 +257,12 @@ class Compactor:
         log.info("topic compacted", extra={"topic": self._topic, "removed": stats.removed, "ms": stats.duration_ms})
 
     async def hold(self) -> None:
-        """From now on nothing is trimmed before it was compacted."""
+        """From now on nothing is trimmed before it is compacted."""
         if CURSOR not in self._log.cursors:
             await self._log.create_cursor(CURSOR, self._log.first_position, {})
 
     async def _compact(self) -> int:
-        """How many messages were left out."""
+        """Compact once. Returns the number of removed messages."""
         await self.hold()
         view = self._log.compacted
         upto = self._log.last_position
@@ -273,7 +273,7 @@ class Compactor:
         try:
             row, seen, removed = await self._write(writer, upto, survivors)
             if seen != totals:
-                raise CompactionFailed("entries became unreadable or were trimmed meanwhile; the old view stays")
+                raise CompactionFailed("entries became unreadable or were trimmed meanwhile; the old view is kept")
             await self._log.compacting.finish(row)
         except Error:
             await self._log.compacting.abandon()
@@ -295,9 +295,9 @@ class Compactor:
                     ranges.extend(keys.halves())
                     break
             else:
-                scan.settle(survivors)
+                scan.finish(survivors)
                 if totals is not None and totals != scan.counter.totals:
-                    raise CompactionFailed("entries became unreadable or were trimmed meanwhile; the old view stays")
+                    raise CompactionFailed("entries became unreadable or were trimmed meanwhile; the old view is kept")
                 totals = scan.counter.totals
         return survivors, totals or {}
 
@@ -328,7 +328,7 @@ class Compactor:
             last_index = max(i for i, is_kept in enumerate(kept) if is_kept) if is_batch else -1
         summary = await writer.seal()
         if window.error is not None or summary.entries != count:
-            raise window.error or CompactionFailed("the view was not written as a whole")
+            raise window.error or CompactionFailed("the view was not written completely")
         row = CompactedRow(
             ledger=writer.ledger_id,
             entries=count,
@@ -342,7 +342,7 @@ class Compactor:
         return row, counter.totals, removed
 
     async def _entries(self, upto: Position) -> AsyncIterator[tuple[int, StoredEntry]]:
-        """The view before, then what the log has behind its horizon; small steps, so that others have their turn."""
+        """Entries of the previous view, then of the log after its horizon, with turns for the event loop in between."""
         view, start, done = self._log.compacted, self._log.first_position, 0
         if view is not None:
             at = Position(0, 0)

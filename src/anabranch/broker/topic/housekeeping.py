@@ -1,5 +1,7 @@
-"""The housekeeping of one loaded topic: time to live, backlog quotas, unused subscriptions. Decisions are in `quota`
-and `expiry`; this does what they say. Runs with every sweep, and for quotas whenever a producer asks to come in."""
+"""Housekeeping of one loaded topic: TTL, backlog quotas, expired subscriptions.
+
+Runs with every sweep; quotas are also checked when a producer is created. `backlog_quota` decides about quotas.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +26,28 @@ log = logging.getLogger(__name__)
 
 LAST_USE = "last-use"  # name of the state blob
 READ_BYTES = 64 * 1024
-NOTED_MS = 60_000  # how exactly the last use of a subscription is written down
+SAVE_MS = 60_000  # precision of the saved last use of a subscription
 
 
 async def expire_older(topic_log: TopicLog, subscriptions: list[Subscription], before_ms: int) -> int:
-    """Everything published before counts as acknowledged; how many entries that was."""
+    """Acknowledge everything published before `before_ms`. Returns the number of entries."""
     first_kept = await topic_log.position_at_time(before_ms)
     return sum(one.expire_up_to(Position(first_kept.ledger, first_kept.entry - 1)) for one in subscriptions)
 
 
 class LastUse:
-    """When each durable subscription last had a consumer. Written down at times: a restart forgets little."""
+    """When each durable subscription last had a consumer. Saved with a precision of `SAVE_MS`."""
 
     def __init__(self) -> None:
         self._at_ms: dict[str, int] = {}
-        self._written: dict[str, int] = {}
+        self._saved: dict[str, int] = {}
 
     def load(self, saved: bytes | None) -> None:
         self._at_ms = {str(name): int(at) for name, at in json.loads(saved).items()} if saved else {}
-        self._written = dict(self._at_ms)
+        self._saved = dict(self._at_ms)
 
-    def note(self, subscriptions: Mapping[str, Subscription], now_ms: int) -> None:
-        """Used ones are used now; unknown ones begin now; what is gone is forgotten."""
+    def update(self, subscriptions: Mapping[str, Subscription], now_ms: int) -> None:
+        """Subscriptions with a consumer, and unknown ones, count as used now; deleted ones are dropped."""
         self._at_ms = {
             name: now_ms if one.consumers else self._at_ms.get(name, now_ms)
             for name, one in subscriptions.items()
@@ -56,13 +58,13 @@ class LastUse:
         return [name for name, at in self._at_ms.items() if now_ms - at >= minutes * 60_000]
 
     def changes(self) -> bytes | None:
-        """What to write down; None while the last writing is close enough."""
-        if self._at_ms.keys() == self._written.keys() and all(
-            at - self._written[name] < NOTED_MS for name, at in self._at_ms.items()
+        """The state to save; None while the saved one is precise enough."""
+        if self._at_ms.keys() == self._saved.keys() and all(
+            at - self._saved[name] < SAVE_MS for name, at in self._at_ms.items()
         ):
             return None
-        self._written = dict(self._at_ms)
-        return json.dumps(self._written).encode()
+        self._saved = dict(self._at_ms)
+        return json.dumps(self._saved).encode()
 
 
 class Housekeeping:
@@ -97,7 +99,7 @@ class Housekeeping:
             await self._drop_unused(policies.subscription_expires_minutes)
 
     def resting_seconds(self) -> float:
-        """For how long time alone gives nothing to do."""
+        """Seconds until time-based work may be due."""
         policies = self._topic.policies
         if policies.subscription_expires_minutes or policies.compaction_threshold_bytes or self._blocked is not None:
             return 0.0
@@ -108,17 +110,17 @@ class Housekeeping:
 
     async def _drop_unused(self, minutes: int) -> None:
         now_ms = self._clock.now_ms()
-        self._last_use.note(self._topic.subscriptions, now_ms)
+        self._last_use.update(self._topic.subscriptions, now_ms)
         for name in self._last_use.unused(now_ms, minutes):
             if not self._topic.subscriptions[name].consumers:
-                log.info("unused subscription deleted", extra={"topic": str(self._topic.name), "subscription": name})
+                log.info("deleted expired subscription", extra={"topic": str(self._topic.name), "subscription": name})
                 await self._topic.unsubscribe(name, force=False)
         self.save()
 
     # -- quotas
 
     async def oldest_age_ms(self) -> int:
-        """Age of the oldest message of any backlog; -1 without one."""
+        """Age of the oldest message in any backlog; -1 without one."""
         behind = [one for one in self._durable() if one.cursor.has_backlog]
         if not behind:
             return -1
@@ -128,7 +130,7 @@ class Housekeeping:
         return max(self._clock.now_ms() - published, 0) if published else -1
 
     async def check_quota(self) -> None:
-        """Block, evict, or let producers in again."""
+        """Compare the backlog with its quotas: block producers, evict entries, or admit producers again."""
         policies, blocked = self._topic.policies, None
         durable = self._durable()
         if policies.size_quota is not None and durable:
@@ -147,11 +149,14 @@ class Housekeeping:
                 blocked = blocked or verdict
         was_blocked, self._blocked = self._blocked is not None, blocked
         if blocked is not None and not was_blocked:
-            log.warning("backlog quota exceeded", extra={"topic": str(self._topic.name), "reason": blocked.reason})
+            log.warning(
+                "backlog quota exceeded",
+                extra={"topic": str(self._topic.name), "reason": blocked.reason},
+            )
             self._topic.close_producers()
 
     async def check_not_blocked(self) -> None:
-        """Raises while the quota is used up; looks anew, so that nobody waits for the next sweep."""
+        """Raises while the quota is exceeded. Checks again, so that producers need not wait for the next sweep."""
         if self._blocked is not None:
             await self.check_quota()
         blocked = self._blocked

@@ -1,6 +1,6 @@
-"""A non-persistent topic: entries go straight to whoever has room now, and are gone for everybody else.
+"""One non-persistent topic: an entry goes to the consumers that are ready now and is dropped for all others.
 
-The same face as `Topic` where commands need it; no log, no cursor, no redelivery.
+It has the interface of `Topic` as far as commands need it, without log, cursor or redelivery.
 """
 
 from __future__ import annotations
@@ -100,13 +100,13 @@ class MemorySubscription:
         taker.deliver(entry, 0, None)
         taker.settle(entry.position)
 
-    # -- what a cursor would do: nothing to remember
+    # -- acknowledgement: without a cursor there is nothing to store
 
     def flow(self, consumer: Consumer, permits: int) -> None:
         consumer.permits += permits
 
     def pump(self) -> None:
-        """Nothing waits here."""
+        """No entry waits for dispatch."""
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack]) -> None:
         self._mark_active()
@@ -117,7 +117,7 @@ class MemorySubscription:
         consumer.messages_acked += 1
 
     def redeliver(self, consumer: Consumer, positions: Sequence[Position], epoch: int | None) -> None:
-        """What was delivered is gone."""
+        """Delivered entries are not stored."""
 
     async def flush(self) -> None:
         return
@@ -126,7 +126,7 @@ class MemorySubscription:
         return 0
 
     async def seek(self, next_to_read: Position, words: tuple[int, ...] = ()) -> None:
-        raise NotAllowed("a non-persistent topic has nothing to seek in")
+        raise NotAllowed("seek is not supported on a non-persistent topic")
 
     @property
     def mark_delete(self) -> Position:
@@ -158,9 +158,9 @@ class NonPersistentTopic:
         clock: Clock,
         mark_active: Callable[[NonPersistentTopic], None],
     ) -> None:
-        """`stir` is told whenever something happens in it."""
+        """`mark_active` is called for any activity."""
         self.name = name
-        self.rests_until = 0.0  # nothing to do for a sweep before (`clock.monotonic`), unless it is stirred
+        self.rests_until = 0.0  # no sweep needed before (`clock.monotonic`), unless there is activity
         self._mark_active = partial(mark_active, self)
         self.subscriptions: dict[str, MemorySubscription] = {}
         self.producers: dict[str, Producer] = {}
@@ -177,7 +177,7 @@ class NonPersistentTopic:
         self.policies = Policies.of({}, settings)
 
     async def apply(self, policies: Policies) -> None:
-        """Limits of producers and consumers, types and rates; nothing is stored, so the rest has no meaning."""
+        """Apply limits, subscription types and rates; other policies concern storage."""
         self.policies = policies
         self.rates.apply(policies)
 
@@ -225,7 +225,7 @@ class NonPersistentTopic:
         producer.drop_pending()
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
-        self._leaves()
+        self._client_left()
         waiting = self._access.leave(producer)
         if waiting is not None and not waiting.closed:
             waiting.is_ready = True
@@ -238,8 +238,8 @@ class NonPersistentTopic:
                 )
             )
 
-    def _leaves(self) -> None:
-        """Somebody; perhaps the last one."""
+    def _client_left(self) -> None:
+        """A producer or consumer left, perhaps the last one."""
         self.used_at = self._clock.monotonic()
         self._mark_active()
 
@@ -262,7 +262,7 @@ class NonPersistentTopic:
     def publish(self, publish: Publish) -> None:
         publish.producer.peer.add_pending_bytes(publish.size)
         if self._publish_limiter is None and not publish.producer.pending:
-            self._hand_out(publish)
+            self._deliver(publish)
         else:
             publish.producer.pending.append(publish)
             self._release(publish.producer)
@@ -270,9 +270,9 @@ class NonPersistentTopic:
     def _release(self, producer: Producer) -> None:
         pending, limiter = producer.pending, self._publish_limiter
         while pending and not producer.closed and (limiter is None or limiter.admits(pending[0])):
-            self._hand_out(pending.popleft())
+            self._deliver(pending.popleft())
 
-    def _hand_out(self, publish: Publish) -> None:
+    def _deliver(self, publish: Publish) -> None:
         position = Position(0, self._next)
         self._next += 1
         producer = publish.producer
@@ -307,7 +307,7 @@ class NonPersistentTopic:
 
     def detach(self, subscription: MemorySubscription, consumer: Consumer) -> None:
         subscription.detach(consumer)
-        self._leaves()
+        self._client_left()
         if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
 

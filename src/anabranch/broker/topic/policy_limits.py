@@ -1,4 +1,4 @@
-"""How many and which: the limits of a namespace's policies as checks that raise. Pure."""
+"""Limits of a namespace's policies as checks that raise. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_consumer(policies: Policies, on_topic: int, on_subscription: int, topi
 
 
 def check_subscription(policies: Policies, kind: SubscriptionType | None, known: int | None, topic: TopicName) -> None:
-    """`kind`: of the consumer who comes; `known`: subscriptions there are, when one more is to be made."""
+    """`kind`: of the new consumer. `known`: existing subscriptions, if one more is to be created."""
     if kind is not None and kind not in policies.subscription_types:
         raise NotAllowed(f"Topic {topic} doesn't support {kind.label} subscriptions")
     if known is not None and 0 < policies.subscriptions_max <= known:
@@ -39,7 +39,7 @@ def check_subscription(policies: Policies, kind: SubscriptionType | None, known:
 
 
 def check_subscribe_rate(rates: SubscribeRates, peer: ClientConnection, spec: ConsumerSpec, now: float) -> None:
-    """A consumer that comes back under its name is the same one, whatever connection it comes on."""
+    """Consumers are identified by host, name and id, so a reconnect counts as the same consumer."""
     host = peer.address.rpartition(":")[0]
     if not rates.admits(f"{host}/{spec.name}/{spec.consumer_id}", now):
         raise NotAllowed("Subscribe limited by subscribe rate limit per consumer.")

@@ -1,4 +1,4 @@
-"""Places in one topic that clients name without a position: its ends, a time ago, its last message. Knows its log."""
+"""Resolves what clients name without a position to positions of one log: earliest, latest, a time, the last message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PositionResolver:
         self._log, self._clock = topic_log, clock
 
     def resolve(self, position: Position, compacted: bool) -> Position:
-        """What is to be read next. The compacted view may begin before the log."""
+        """The next position to read. The compacted view may begin before the log."""
         last, view = self._log.last_position, self._log.compacted
         if compacted and view is not None and position <= view.horizon:
             return Position(max(position.ledger, 0), max(position.entry, 0))
@@ -25,12 +25,12 @@ class PositionResolver:
         return Position(position.ledger, max(position.entry, 0))
 
     async def ago(self, seconds: int) -> Position:
-        """The first entry that was published since then."""
+        """The first entry published within the last `seconds`."""
         return await self._log.position_at_time(max(0, self._clock.now_ms() - seconds * 1000))
 
     async def last_message(self, last: Position, compacted: bool, read_bytes: int) -> tuple[Position, int]:
-        """`last` and, for a batch, the index of its last message (else -1); with `compacted` those of the view, where
-        that reaches as far."""
+        """`last` and, for a batch, the index of its last message (otherwise -1). With `compacted`: those of the view,
+        if it reaches as far."""
         view = self._log.compacted
         if compacted and view is not None and view.horizon >= last:
             return view.row.last, view.row.last_index

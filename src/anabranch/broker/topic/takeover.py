@@ -1,9 +1,10 @@
-"""Who may take a place that somebody holds already: nobody, unless the holder is a dead connection or an earlier self.
+"""A producer name or exclusive subscription in use can be taken over only if its connection no longer answers PING, or
+if the new request is a later attempt of the same producer.
 
-A connection that broke without a word looks alive for up to two keep-alive intervals, and its own client comes back
-long before that. So the holder is asked by PING, with a deadline, and a silent one is closed on the way.
+A broken connection looks alive for up to two keep-alive intervals, and its client reconnects long before that.
+Therefore the old connection is asked by PING, with a deadline, and closed if it is silent.
 
-Producers may bring a fencing epoch (attempts of one Spark task do): then the higher one is right and the other is told.
+Producers may have a fencing epoch (attempts of one Spark task do). The higher epoch wins, and the other is closed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ IDLE_SECONDS = 30.0
 async def free_producer_name(
     producers: Mapping[str, Producer], newcomer: Producer, remove: Callable[[Producer], None]
 ) -> None:
-    """Returns when the newcomer's name is free; raises ProducerBusy when a living producer has it."""
-    while (old := producers.get(newcomer.name)) is not None:  # several may wait for one dead name
+    """Returns when the newcomer's name is free. Raises ProducerBusy if a connected producer has it."""
+    while (old := producers.get(newcomer.name)) is not None:  # several requests may wait for one name
         if _is_fenced_by(old, newcomer):
             old.peer.send(replies.close_producer(old.producer_id))
             old.peer.producer_closed(old.producer_id)
@@ -42,19 +43,19 @@ async def free_producer_name(
 
 
 async def _wait_idle(old: Producer) -> None:
-    """What it has handed to the log already still becomes durable. The newcomer, whose entries may be cut otherwise,
-    must not be told of its last sequence id before that."""
+    """Wait until the old producer's appends are completed. The newcomer must not learn the last sequence id before,
+    because it may group its messages into entries differently."""
     done = asyncio.get_running_loop().create_future()
     old.when_idle(lambda: None if done.done() else done.set_result(None))
     try:
         async with asyncio.timeout(IDLE_SECONDS):
             await done
     except TimeoutError:
-        raise NotReady(f"what an earlier attempt of {old.name!r} has sent is not durable yet") from None
+        raise NotReady(f"entries of an earlier attempt of {old.name!r} are not durable yet") from None
 
 
 def _is_fenced_by(old: Producer, newcomer: Producer) -> bool:
-    """Raises ProducerFenced when it is the other way round."""
+    """Whether `newcomer` fences `old`. Raises ProducerFenced if `old` fences `newcomer`."""
     if old.fencing_epoch is None or newcomer.fencing_epoch is None:
         return False
     if newcomer.fencing_epoch < old.fencing_epoch:
@@ -65,7 +66,7 @@ def _is_fenced_by(old: Producer, newcomer: Producer) -> bool:
 async def free_exclusive_subscription(
     consumers: Iterable[Consumer], peer: ClientConnection, remove: Callable[[Consumer], None]
 ) -> None:
-    """Returns when none of the consumers is left; raises ConsumerBusy when one of them lives."""
+    """Returns when all consumers are removed. Raises ConsumerBusy if one of them is connected."""
     for old in list(consumers):
         if old.peer is peer or await old.peer.is_alive():
             raise ConsumerBusy("an exclusive consumer is already connected")

@@ -1,5 +1,6 @@
-"""One loaded persistent topic: its log, its producers, its subscriptions. Everything about *one* topic meets here;
-how entries are chosen (dispatchers), published (`publisher`) and stored (log) is elsewhere.
+"""One loaded persistent topic: its log, its producers, its subscriptions.
+
+It combines the parts of one topic. Dispatchers choose entries, `publisher` publishes them, the log stores them.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ class Topic:
         check_writable: Callable[[], None],
         mark_active: Callable[[Topic], None],
     ) -> None:
-        """`stir` is told whenever something happens in it, but for a publish: that is `on_dirty`."""
+        """`mark_active` is called for any activity except a publish, which calls `on_dirty`."""
         self.name = name
-        self.rests_until = 0.0  # nothing to do for a sweep before (`clock.monotonic`), unless it is stirred
+        self.rests_until = 0.0  # no sweep needed before (`clock.monotonic`), unless there is activity
         self._mark_active = partial(mark_active, self)
         self.log = topic_log
         self.used_at = clock.monotonic()
@@ -86,19 +87,19 @@ class Topic:
             now=clock.monotonic,
         )
         self.policies = Policies.of({}, settings)
-        self._checks_each = False  # publishes are looked at one by one: a longest delay or a rate is set
+        self._checks_each = False  # each publish is checked: a longest delay or a rate is set
         self.rates = TopicRates(clock, self.publisher.release, self._set_publish_limiter)
         self.deduplication = Deduplication(topic_log, self.publisher, settings.read_bytes, clock.monotonic())
         self.housekeeping = Housekeeping(self, topic_log, clock)
         self.compactor = Compactor(str(name), topic_log, clock)
         self.positions = PositionResolver(topic_log, clock)
-        self._stored = topic_log.settings  # how the log is kept where the namespace says nothing
+        self._stored = topic_log.settings  # retention of the log without a namespace policy
         self._dirty = False
         self._fenced = False
         self._failing = False
 
     async def load(self, deduplicate: bool) -> None:
-        """Bring back what outlives a restart: topic epoch, sequences, subscriptions."""
+        """Load persisted state: topic epoch, sequence ids, subscriptions."""
         self.topic_producers.load()
         self.topic_subscriptions.load()
         self.housekeeping.load()
@@ -106,7 +107,7 @@ class Topic:
         await self.deduplication.switch(deduplicate)
 
     async def apply(self, policies: Policies) -> None:
-        """What holds from now on, for those who are connected too."""
+        """Apply policies, also to attached producers and consumers."""
         self.policies = policies
         self._mark_active()
         kept, stored = policies.retention, self._stored
@@ -138,7 +139,7 @@ class Topic:
 
     @property
     def is_eligible(self) -> bool:
-        """Would the namespace's rule for inactive topics delete it, if it were idle for long enough?"""
+        """Whether the rule for inactive topics would delete it after a long enough idle time."""
         return is_eligible(self.policies.inactive, len(self.subscriptions), self.topic_subscriptions.is_caught_up)
 
     @property
@@ -154,7 +155,7 @@ class Topic:
 
     @property
     def is_unused(self) -> bool:
-        """Nobody produces and nothing is stored: whoever comes first says what will be in it."""
+        """Whether it has no producer and no entry: the first client decides its schema."""
         return not self.producers and not self.log.chain.entries
 
     @property
@@ -166,7 +167,7 @@ class Topic:
         return self.publisher.bytes_in
 
     def stable_position(self) -> Position:
-        """Last entry that may be delivered. (Transactions will hold it back.)"""
+        """Last entry that may be delivered. (Transactions will limit it.)"""
         return self.log.last_position
 
     def _check_open(self) -> None:
@@ -226,14 +227,14 @@ class Topic:
             self._on_dirty(self)
 
     def _failed(self, error: Error) -> None:
-        """An append was lost: every producer must come back and send again, in order, what has no receipt."""
+        """An append failed: every producer must reconnect and resend, in order, what has no receipt."""
         if not self._failing:
             self._failing = True
-            log.error("append failed", extra={"topic": str(self.name), "reason": error.reason})
+            log.error("append failed, producers are closed", extra={"topic": str(self.name), "reason": error.reason})
         self.close_producers()
 
     def dispatch(self) -> None:
-        """At the end of a group: hand the new entries out."""
+        """Dispatch new entries; called at the end of a group commit."""
         self._dirty = False
         for subscription in self.subscriptions.values():
             subscription.pump()
@@ -300,7 +301,7 @@ class Topic:
         return self.resolve(EARLIEST if request.durable and request.from_earliest else LATEST, compacted)
 
     def resolve(self, position: Position, compacted: bool = False) -> Position:
-        """A concrete next-to-read position for what a client may name."""
+        """The next position to read for a position that a client names."""
         return self.positions.resolve(position, compacted)
 
     def detach(self, subscription: Subscription, consumer: Consumer) -> None:
@@ -309,7 +310,7 @@ class Topic:
         self.topic_subscriptions.left(subscription)
 
     async def sweep(self) -> None:
-        """Let the log drop what is consumed, and drop readers whose client did not come back after a seek."""
+        """Housekeeping, dedup snapshot, compaction and trimming; drops readers abandoned after a seek."""
         await self.topic_subscriptions.sweep()
         await self.housekeeping.run()
         self.deduplication.snapshot_when_due(self.policies.dedup_snapshot_seconds, self._clock.monotonic())
@@ -319,13 +320,15 @@ class Topic:
         await self.log.trim()
 
     def resting_seconds(self) -> float:
-        """For how long a sweep has nothing to do, if nothing happens here."""
-        if self.topic_subscriptions.has_abandoned or (self.policies.dedup_snapshot_seconds and self.publisher.has_news):
+        """Seconds until the next sweep is needed, if there is no activity."""
+        if self.topic_subscriptions.has_abandoned or (
+            self.policies.dedup_snapshot_seconds and self.publisher.has_unsaved
+        ):
             return 0.0
         return self.housekeeping.resting_seconds()
 
     def compact(self) -> None:
-        """Begin; AlreadyRunning. How it goes is in `compactor.stats`."""
+        """Start a compaction; its state is in `compactor.stats`. Raises AlreadyRunning."""
         self._check_open()
         self.compactor.claim()
         self._tasks.spawn(self.compactor.run(), "compaction")
@@ -338,7 +341,7 @@ class Topic:
         await self.topic_subscriptions.remove(name, force=force, by=by)
 
     async def last_message(self, compacted: bool = False) -> tuple[Position, int]:
-        """Last position and, for a batch, the index of its last message (else -1), of the log or the compacted view."""
+        """Last position and, for a batch, the index of its last message (otherwise -1), in log or compacted view."""
         return await self.positions.last_message(self.stable_position(), compacted, self._settings.read_bytes)
 
     # -- ending
@@ -352,7 +355,7 @@ class Topic:
         return last
 
     async def close(self, *, notify_clients: bool = True, notifications: CloseNotifications | None = None) -> None:
-        """Everything durable, everybody told (or on the list of the notifications), the log given up."""
+        """Close clients (now, or later by `notifications`), persist state, close the log."""
         self._fenced = True
         if notify_clients:
             self.topic_producers.close_all(notifications)
@@ -372,7 +375,7 @@ class Topic:
             raise NotAllowed(f"{self.name} has subscriptions")
 
     async def delete(self, *, force: bool, when_fenced: Callable[[], Awaitable[None]] | None = None) -> None:
-        """`when_fenced`: what must go while nobody can come in."""
+        """`when_fenced` runs after the topic is fenced and before its log is deleted."""
         if not force:
             self.check_unused()
         self._fenced = True

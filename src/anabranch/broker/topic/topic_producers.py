@@ -1,7 +1,7 @@
-"""Who produces to one topic, and under which access mode. Knows peers and the topic's epoch, not how entries are kept.
+"""Producers of one topic, their access mode and fencing epochs.
 
-The epoch outlives restarts, and so do the fencing epochs of producers' names: both are saved in the topic's state
-before anybody is let in under a new one.
+The topic epoch and the fencing epochs of producer names are persisted in the topic's state before a producer is
+admitted under a new one.
 """
 
 from __future__ import annotations
@@ -21,21 +21,33 @@ from anabranch.protocol.server_errors import server_error
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.storage.topic.topic_log import TopicLog
 
-NAMES_MAX = 1_000  # the oldest go: their tasks are long over
+log = logging.getLogger(__name__)
+
+EPOCH_STATE = "topic-epoch"
+FENCES_STATE = "fences"
+NAMES_MAX = 1_000  # producer names with a fencing epoch; the oldest are dropped, their tasks have ended
+
+NotifyProducer = Callable[[Producer], None]
 
 
 class Fences:
+    """Fencing epoch by producer name: of several producers with one name, the highest epoch wins. Pure.
+
+    Attempts of one Spark task share a name. An abandoned attempt may still run, and reconnect to a broker that was
+    restarted or has taken the topic over; therefore the epochs are persisted with the topic.
+    """
+
     def __init__(self, blob: bytes | None = None) -> None:
         self._epochs: dict[str, int] = {} if not blob else {str(k): int(v) for k, v in json.loads(blob).items()}
 
     def raise_to(self, name: str, epoch: int) -> bool:
-        """True: that is news, and must be durable before the producer is let in. ProducerFenced for an earlier one."""
+        """True if the epoch is new; it must be durable before the producer is admitted. Raises ProducerFenced."""
         known = self._epochs.get(name)
         if known is not None and epoch < known:
             raise ProducerFenced(f"a later attempt of {name!r} has taken over")
         if epoch == known:
             return False
-        self._epochs.pop(name, None)  # it is the last one used now
+        self._epochs.pop(name, None)  # keep the dict in order of last use
         self._epochs[name] = epoch
         while len(self._epochs) > NAMES_MAX:
             del self._epochs[next(iter(self._epochs))]
@@ -45,17 +57,9 @@ class Fences:
         return json.dumps(self._epochs, separators=(",", ":")).encode()
 
 
-log = logging.getLogger(__name__)
-
-EPOCH_STATE = "topic-epoch"
-FENCES_STATE = "fences"
-
-NotifyProducer = Callable[[Producer], None]
-
-
 class TopicProducers:
     def __init__(self, topic: str, topic_log: TopicLog, tasks: TaskOwner, last_of: Callable[[str], Last]) -> None:
-        """`last_of`: what deduplication knows of a producer's name."""
+        """`last_of`: last persisted sequence id and note of a producer name."""
         self.producers: dict[str, Producer] = {}
         self._topic = topic
         self._log = topic_log
@@ -76,8 +80,8 @@ class TopicProducers:
         return len(self._access.waiting)
 
     async def fence(self, producer: Producer) -> None:
-        """From now on earlier attempts of its name are refused, whatever broker they come to; ProducerFenced when it is
-        one itself. Producers without a fencing epoch have no part in this."""
+        """Persist its fencing epoch: earlier attempts under its name are refused from now on, by any broker. Raises
+        ProducerFenced for an earlier attempt. Does nothing without a fencing epoch."""
         if producer.fencing_epoch is not None and self._fences.raise_to(producer.name, producer.fencing_epoch):
             await self._log.save_state(FENCES_STATE, self._fences.dump())
 
@@ -113,7 +117,7 @@ class TopicProducers:
         try:
             await self._save_epoch()
         except Error as error:
-            log.warning("exclusive producer not let in", extra={"topic": self._topic, "reason": error.reason})
+            log.warning("waiting exclusive producer not admitted", extra={"topic": self._topic, "reason": error.reason})
             waiting.is_ready = False
             self._close(waiting, error)
             self.remove(waiting)
@@ -141,7 +145,7 @@ class TopicProducers:
         notifications: CloseNotifications | None = None,
         notify: NotifyProducer | None = None,
     ) -> None:
-        """Who still waits for its turn has nothing to close: its request is answered with the reason instead."""
+        """A producer that still waits has nothing to close: its request is answered with `reason`."""
         if producer.is_ready and notify is not None:
             notify(producer)
         elif producer.is_ready:
@@ -157,7 +161,7 @@ class TopicProducers:
     def close_all(
         self, notifications: CloseNotifications | None = None, *, notify: NotifyProducer | None = None
     ) -> None:
-        """Everybody is told to come back, at once or by the notifications; or what `notify` says instead."""
+        """Close all producers: at once, later by `notifications`, or by `notify` per producer."""
         waiting = [producer for producer in self._access.waiting if producer.name not in self.producers]
         reason = TopicFenced(f"{self._topic} closed its producers")
         for producer in (*self.producers.values(), *waiting):

@@ -1,6 +1,6 @@
-"""The rates of one topic as its policies say: how fast it takes, hands out and lets consumers come. Knows a clock.
+"""Publish, dispatch and subscribe rates of one topic, from its policies.
 
-A rate that did not change keeps its bucket, debt and all; one that is gone lets go whoever waits for it.
+A rate that does not change keeps its bucket with its debt. If a rate is removed, waiting producers are released.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class TopicRates:
         release: Callable[[Producer], None],
         on_publish_limiter: Callable[[PublishRateLimiter | None], None],
     ) -> None:
-        """`release` lets a producer go on; `on_publish_limiter` is told of another gate, before those who wait at the
-        old one go on."""
+        """`release` submits pending SENDs of a producer. `on_publish_limiter` receives a new limiter before the
+        producers that wait for the old one are released."""
         self._clock = clock
         self._release = release
         self._on_publish_limiter = on_publish_limiter
         self._publish_limiter: PublishRateLimiter | None = None
         self._subscribes = SubscribeRates()
-        self.dispatch: RateLimiter | None = None  # all subscriptions draw from it
+        self.dispatch: RateLimiter | None = None  # shared by all subscriptions
 
     def apply(self, policies: Policies) -> None:
         self._set_publish_rate(policies.publish_rate)
@@ -58,20 +58,20 @@ class TopicRates:
         return self._publish_limiter is not None
 
     def check_subscribe(self, peer: ClientConnection, spec: ConsumerSpec) -> None:
-        """NotAllowed for a consumer that comes too often."""
+        """Raises NotAllowed if the consumer subscribes too often."""
         check_subscribe_rate(self._subscribes, peer, spec, self._clock.monotonic())
 
     @property
     def publish_times(self) -> int:
-        """How often producers had to wait."""
+        """How often a producer had to wait."""
         return 0 if self._publish_limiter is None else self._publish_limiter.times
 
     @property
     def dispatch_times(self) -> int:
-        """How often delivery had to wait for the topic's own rate."""
+        """How often delivery had to wait for the topic's rate."""
         return 0 if self.dispatch is None else self.dispatch.times
 
     def stop(self) -> None:
-        """The topic is going: nobody is let through any more."""
+        """The topic is being closed: waiting producers are not released."""
         if self._publish_limiter is not None:
             self._publish_limiter.stop()

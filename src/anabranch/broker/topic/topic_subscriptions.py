@@ -1,8 +1,7 @@
-"""The subscriptions of one persistent topic and the cursors behind them: one of each per name, whoever comes first.
+"""Subscriptions of one persistent topic and their cursors: one of each per name.
 
-A reader's subscription is not durable: it ends with its last consumer and its cursor goes behind it; one whose client
-did not come back after a seek goes with the second sweep that finds it alone. Knows the topic's log and how a
-subscription is made; must not know who may subscribe, or where.
+A reader's subscription is not durable: it ends with its last consumer, and its cursor is deleted. A reader whose client
+did not reconnect after a seek is deleted by the second sweep that finds it without a consumer.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class TopicSubscriptions:
         check_open: Callable[[], None],
     ) -> None:
         """`check_open` raises while the topic is being closed."""
-        self.by_name: dict[str, Subscription] = {}  # a plain dict: it is walked after every group
-        self.changing = asyncio.Lock()  # held while cursors are made or dropped: two first subscribers get one
+        self.by_name: dict[str, Subscription] = {}  # a plain dict, because it is iterated after every group commit
+        self.changing = asyncio.Lock()  # held while cursors are created or deleted: two first subscribers share one
         self._log = topic_log
         self._make = make
         self._tasks = tasks
@@ -44,11 +43,11 @@ class TopicSubscriptions:
         self.adopt(name for name in self._log.cursors if name != COMPACTION_CURSOR)
 
     def adopt(self, names: Iterable[str]) -> None:
-        """Cursors that are there get their subscriptions."""
+        """Make subscriptions for existing cursors."""
         for name in names:
             self.by_name[name] = self._make(name, self._log.cursors[name])
 
-    # -- what there is
+    # -- state
 
     @property
     def durable_count(self) -> int:
@@ -64,10 +63,10 @@ class TopicSubscriptions:
 
     @property
     def has_abandoned(self) -> bool:
-        """Will the next sweep drop readers, if they stay alone?"""
+        """Whether the next sweep deletes readers, if they stay without a consumer."""
         return bool(self._abandoned)
 
-    # -- coming
+    # -- creation
 
     async def create(
         self,
@@ -78,23 +77,23 @@ class TopicSubscriptions:
         durable: bool,
         check_room: Callable[[int], None],
     ) -> Subscription:
-        """The one of that name, made if there is none; `check_room` is told how many durable ones are there already."""
+        """The subscription of that name, created if missing. `check_room` receives the number of durable ones."""
         if name == COMPACTION_CURSOR:
-            raise NotAllowed(f"{name} is the name of the topic's own cursor")
+            raise NotAllowed(f"{name} is reserved for compaction")
         async with self.changing:
             self._check_open()
             if name not in self.by_name:
                 if durable:
                     check_room(self.durable_count)
-                await self._log.delete_cursor(name)  # of a reader that left a moment ago
+                await self._log.delete_cursor(name)  # of a reader that left just before
                 cursor = await self._log.create_cursor(name, start, properties, durable)
                 self.by_name[name] = self._make(name, cursor)
             return self.by_name[name]
 
-    # -- going
+    # -- deletion
 
     def left(self, subscription: Subscription) -> None:
-        """A consumer has left: a reader's subscription goes with its last one."""
+        """A consumer left: a reader's subscription is deleted with its last consumer."""
         name = subscription.name
         if not subscription.is_durable and not subscription.consumers and self.by_name.get(name) is subscription:
             del self.by_name[name]
@@ -113,17 +112,17 @@ class TopicSubscriptions:
         await self._drop_cursor(name)
 
     async def sweep(self) -> None:
-        """Drop readers whose client did not come back after a seek."""
-        lonely = {name for name, one in self.by_name.items() if not one.is_durable and not one.consumers}
-        for name in lonely & self._abandoned:
-            reader = self.by_name.get(name)  # others come and go while we wait
+        """Delete readers whose client did not reconnect after a seek."""
+        idle_readers = {name for name, one in self.by_name.items() if not one.is_durable and not one.consumers}
+        for name in idle_readers & self._abandoned:
+            reader = self.by_name.get(name)  # may have changed during the await
             if reader is not None and not reader.is_durable and not reader.consumers:
                 del self.by_name[name]
                 await self._drop_cursor(name)
-        self._abandoned = lonely
+        self._abandoned = idle_readers
 
     async def _drop_cursor(self, name: str) -> None:
-        """The cursor of a subscription that is gone; not when its name was taken again meanwhile."""
+        """Delete the cursor of a deleted subscription, unless the name is used again meanwhile."""
         async with self.changing:
             self._check_open()
             if name not in self.by_name:

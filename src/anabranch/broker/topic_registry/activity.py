@@ -1,7 +1,7 @@
-"""In which topics something has happened: whoever looks at topics at times looks at these, and leaves the idle alone.
+"""Set of topics with activity. Periodic tasks (sweep, rate sampling) visit only these and skip idle topics.
 
-To note one costs what a set costs (`note` is its own `add`), so it may stand where messages pass. Each view is told
-everything, at its own pace. Knows nothing of topics.
+Marking costs as much as adding to a set (`mark` is `set.add`), so the message path can afford it. Each view returns
+every mark once, at its own pace.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ActivityTracker(Generic[T]):
         self.mark_all: Callable[[Iterable[T]], None] = self._marked.update
 
     def view(self) -> View[T]:
-        """From now on."""
+        """A view of everything marked from now on."""
         seen: set[T] = set()
         self._share()
         self._views.append(seen)
@@ -39,7 +39,7 @@ class View(Generic[T]):
         self._seen = seen
 
     def take(self) -> set[T]:
-        """What was noted since the last time."""
+        """What was marked since the last call."""
         self._share()
         taken = set(self._seen)
         self._seen.clear()

@@ -1,7 +1,4 @@
-"""How a topic is made from its log, its kind and the policies of its namespace. It answers one that can be used.
-
-Knows nothing of other topics, of who asks, or whether the topic is loaded already (`topics` does).
-"""
+"""Makes a topic from its log, its kind and the policies of its namespace. The result is loaded and ready to use."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ OpenLog = Callable[[TopicName], Awaitable[TopicLog]]
 
 @dataclass(frozen=True, slots=True)
 class SegmentCreation:
-    """How a segment is made: the properties of its record; `is_first`: without looking whether there is one."""
+    """How a segment is created: properties of its record. `is_first`: created without a look for an existing one."""
 
     properties: Mapping[str, str]
     is_first: bool = False
@@ -55,7 +52,7 @@ class TopicFactory:
         mark_active: Callable[[AnyTopic], None],
         on_segment: Callable[[SegmentTopic], None],
     ) -> None:
-        """`segments`: None where there are no scalable topics. `on_segment`: told of each before it is loaded."""
+        """`segments`: None without scalable topics. `on_segment` is called with each segment before it is loaded."""
         self.segments = segments
         self._catalog = catalog
         self._open_log = open_log
@@ -68,7 +65,7 @@ class TopicFactory:
         self._on_segment = on_segment
 
     async def make(self, name: TopicName, creation: SegmentCreation | None) -> AnyTopic:
-        """Loaded, and under the policies that hold now. `creation`: of a segment that may be made."""
+        """The topic, loaded and with its policies applied. `creation`: given if a segment may be created."""
         if name.is_persistent:
             return await self._make_stored(name, creation)
         topic = NonPersistentTopic(name, settings=self._settings, clock=self._clock, mark_active=self._mark_active)
@@ -102,7 +99,7 @@ class TopicFactory:
         return topic
 
     async def _open_regular(self, name: TopicName) -> TopicLog:
-        """It may have been made beside a scalable one, just now or by somebody who died of it (`twins`)."""
+        """Open the log, and resolve a conflict with a scalable topic of the same name (`catalog.name_conflicts`)."""
         topic_log = await self._open_log(name)
         try:
             await self._catalog.settle(name, is_new=topic_log.epoch == 1)
@@ -116,7 +113,7 @@ class TopicFactory:
 
     async def _open_segment(self, name: TopicName, creation: SegmentCreation | None) -> TopicLog:
         if self.segments is None:
-            raise NotAllowed(f"{name}: there are no scalable topics here")
+            raise NotAllowed(f"{name}: scalable topics are not enabled on this broker")
         if creation is None:
             return await self.segments.open(name, None)
         return await self.segments.open(name, creation.properties, is_first=creation.is_first)
@@ -133,19 +130,22 @@ class TopicFactory:
         return self.adapted(name, await self._catalog.effective(name.namespace_path))
 
     def adapted(self, name: TopicName, policies: Policies) -> Policies:
-        """What of its namespace's policies holds for this one."""
+        """The policies of its namespace as they apply to this topic."""
         if name.domain is not Domain.SEGMENT or self.segments is None:
             return policies
         return segment_policies(policies, self.segments.retention)
 
 
 async def _withdraw(topic_log: TopicLog) -> None:
-    """It has to give way. One that an older version let clients into is kept, closed."""
+    """Remove the log of a regular topic whose name a scalable topic has. One with data is kept, closed."""
     if topic_log.chain.messages_ever or topic_log.cursors:
-        log.error("regular topic beside a scalable one, kept and not served", extra={"topic": topic_log.name})
+        log.error(
+            "regular topic not served, a scalable topic has its name",
+            extra={"topic": topic_log.name},
+        )
         await topic_log.close()
         return
     try:
         await topic_log.delete()
     except Fenced:
-        log.info("regular topic was removed by the scalable one", extra={"topic": topic_log.name})
+        log.info("regular topic already removed, a scalable topic has its name", extra={"topic": topic_log.name})

@@ -1,4 +1,4 @@
-"""Rates of growing counters over a rolling window. Pure: time and values are handed in, whenever somebody looks."""
+"""Rates of growing counters over a rolling window. Pure: times and values are arguments."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ SAMPLES_MAX = 7
 
 
 class Meter:
-    """Several counters that are looked at together. The rate is that since the oldest look within the window, so the
-    first look says 0; looks that follow each other closely are not remembered one by one.
+    """Rates of several counters that are read together, since the oldest reading within the window; the first is 0.
+    Readings that follow each other closely are not stored.
 
-    Whoever has one looks at least once in a window while its counters grow, and need not while they do not: when the
-    last look is older than the window, they were at the window's edge what they were then."""
+    While its counters grow, a meter must be read at least once per window. While they do not grow it need not be read:
+    if the last reading is older than the window, the counters had the same values at the window's edge."""
 
-    __slots__ = ("_looks", "_samples_max", "_window")
+    __slots__ = ("_readings", "_samples_max", "_window")
 
     def __init__(self, window_seconds: float = WINDOW_SECONDS, samples_max: int = SAMPLES_MAX) -> None:
         self._window, self._samples_max = window_seconds, samples_max
-        self._looks: deque[tuple[float, tuple[int, ...]]] = deque()
+        self._readings: deque[tuple[float, tuple[int, ...]]] = deque()
 
     def rates(self, now: float, values: Sequence[int]) -> tuple[float, ...]:
-        looks, taken = self._looks, tuple(values)
-        if looks and any(new < old for new, old in zip(taken, looks[-1][1], strict=True)):
-            looks.clear()  # counted from the beginning again
-        # One look from before the window stays as long as there is none at its edge.
-        while len(looks) > 1 and looks[1][0] <= now - self._window:
-            looks.popleft()
-        if not looks:
-            looks.append((now, taken))
+        readings, taken = self._readings, tuple(values)
+        if readings and any(new < old for new, old in zip(taken, readings[-1][1], strict=True)):
+            readings.clear()  # the counters were reset
+        # One reading from before the window is kept as long as there is none at its edge.
+        while len(readings) > 1 and readings[1][0] <= now - self._window:
+            readings.popleft()
+        if not readings:
+            readings.append((now, taken))
             return (0.0,) * len(taken)
-        if len(looks) == 1 and looks[0][0] < now - self._window:
-            looks[0] = (now - self._window, looks[0][1])
-        then, before = looks[0]
-        if now - looks[-1][0] >= self._window / (self._samples_max - 1):
-            looks.append((now, taken))
+        if len(readings) == 1 and readings[0][0] < now - self._window:
+            readings[0] = (now - self._window, readings[0][1])
+        then, before = readings[0]
+        if now - readings[-1][0] >= self._window / (self._samples_max - 1):
+            readings.append((now, taken))
         passed = now - then
         if passed <= 0:
             return (0.0,) * len(taken)

@@ -1,8 +1,8 @@
-"""Looking at loaded topics now and then, so that rates and times of last use are there whoever asks, and when.
+"""Samples counters of active topics every `SAMPLE_SECONDS`, for rates and times of last use.
 
-Where messages pass it is only noted that something happened (`stirred`): a look compares counters with those of the
-look before. Rates are over the last minute; a time of last use is that of the look which saw it, at most `LOOK_SECONDS`
-late. A topic is awake from what happens in it until a minute without anything has passed; the others are not looked at.
+The message path only marks a topic as active (`activity`); a sample compares counters with those of the sample before.
+Rates are over the last minute. A time of last use is that of the sample which saw it, so it is up to `SAMPLE_SECONDS`
+late. A topic counts as active until it has had no traffic for one minute. Inactive topics are not sampled.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from anabranch.model.position import Position
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import YieldBudget
 
-LOOK_SECONDS = 10.0
+SAMPLE_SECONDS = 10.0
 
 
 @dataclass(slots=True)
 class SubscriptionSample:
-    """What is remembered of one subscription, and what the last look found."""
+    """Counters and rates of one subscription at the last sample."""
 
     meter: Meter = field(default_factory=Meter)
     totals: tuple[int, ...] = (0, 0, 0, 0, 0)  # messages out, bytes out, acknowledged, redelivered, expired or dropped
@@ -44,11 +44,11 @@ class TopicSample:
     rates: tuple[float, ...] = (0.0,) * 4
     published_ms: int = 0
     subscriptions: dict[str, SubscriptionSample] = field(default_factory=dict)
-    short: Meter | None = None  # the same counters over a shorter time, for who wants that (`segment_rates`)
+    short: Meter | None = None  # the same counters over a shorter window (`segment_host.segment_stats`)
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing has happened for a whole window."""
+        """Whether the topic had no traffic for a whole window."""
         return not any(self.rates) and not any(any(one.rates) for one in self.subscriptions.values())
 
 
@@ -56,75 +56,76 @@ class Sampler:
     def __init__(self, clock: Clock, activity: View[Topic | NonPersistentTopic]) -> None:
         self._clock = clock
         self._activity = activity
-        self._awake: set[Topic | NonPersistentTopic] = set()
-        self._books: dict[TopicName, TopicSample] = {}
+        self._active: set[Topic | NonPersistentTopic] = set()
+        self._samples: dict[TopicName, TopicSample] = {}
 
     async def run(self, topics: Mapping[TopicName, Topic | NonPersistentTopic]) -> None:
-        """For ever."""
+        """Sample the active topics periodically; never returns."""
         while True:
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(SAMPLE_SECONDS)
             budget = YieldBudget(self._clock)
-            for topic in tuple(self.awake()):
-                # Quiet, and stirred at this very moment: it is noted, and awake again with the next question.
-                if topics.get(topic.name) is not topic or self.look(topic).is_quiet:
-                    self._awake.discard(topic)
+            for topic in tuple(self.active()):
+                # A topic that is marked right now becomes active again with the next call of `active`.
+                if topics.get(topic.name) is not topic or self.sample(topic).is_quiet:
+                    self._active.discard(topic)
                 await budget.spend()
             self._forget(topics)
 
-    def awake(self) -> set[Topic | NonPersistentTopic]:
-        """Topics in which something happened during the last minute; all others have rates of 0. (Some of these may be
-        closed by now.)"""
-        self._awake |= self._activity.take()
-        return self._awake
+    def active(self) -> set[Topic | NonPersistentTopic]:
+        """Topics with traffic during the last minute; all others have rates of 0. Some may be closed already."""
+        self._active |= self._activity.take()
+        return self._active
 
     def _forget(self, topics: Mapping[TopicName, Topic | NonPersistentTopic]) -> None:
-        """What is no longer loaded."""
-        if len(self._books) > len(topics):
-            self._books = {name: book for name, book in self._books.items() if name in topics}
+        """Drop samples of topics that are no longer loaded."""
+        if len(self._samples) > len(topics):
+            self._samples = {name: sample for name, sample in self._samples.items() if name in topics}
 
     def throughput(self, name: TopicName) -> float:
-        """Bytes per second, in and out, as the last look found them."""
-        book = self._books.get(name)
-        return 0.0 if book is None else book.rates[1] + book.rates[3]
+        """Bytes per second, in and out, at the last sample."""
+        sample = self._samples.get(name)
+        return 0.0 if sample is None else sample.rates[1] + sample.rates[3]
 
-    def look(self, topic: Topic | NonPersistentTopic) -> TopicSample:
-        """Read the topic's counters now; the book is good until the next look."""
+    def sample(self, topic: Topic | NonPersistentTopic) -> TopicSample:
+        """Read the topic's counters now. The result is valid until the next sample."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
-        book = self._books.get(topic.name) or self._books.setdefault(topic.name, TopicSample())
+        sample = self._samples.get(topic.name) or self._samples.setdefault(topic.name, TopicSample())
         out = size = 0
         for name, subscription in topic.subscriptions.items():
-            one = book.subscriptions.get(name) or book.subscriptions.setdefault(name, SubscriptionSample())
-            _look_at(subscription, one, now, now_ms)
+            one = sample.subscriptions.get(name) or sample.subscriptions.setdefault(name, SubscriptionSample())
+            _sample_subscription(subscription, one, now, now_ms)
             out += one.totals[0]
             size += one.totals[1]
-        if len(book.subscriptions) > len(topic.subscriptions):
-            book.subscriptions = {name: one for name, one in book.subscriptions.items() if name in topic.subscriptions}
+        if len(sample.subscriptions) > len(topic.subscriptions):
+            sample.subscriptions = {
+                name: one for name, one in sample.subscriptions.items() if name in topic.subscriptions
+            }
         totals = (topic.messages_in, topic.bytes_in, out, size)
-        if totals[0] > book.totals[0]:
-            book.published_ms = now_ms
-        book.totals, book.rates = totals, book.meter.rates(now, totals)
-        return book
+        if totals[0] > sample.totals[0]:
+            sample.published_ms = now_ms
+        sample.totals, sample.rates = totals, sample.meter.rates(now, totals)
+        return sample
 
 
-def _look_at(
-    subscription: Subscription | MemorySubscription, book: SubscriptionSample, now: float, now_ms: int
+def _sample_subscription(
+    subscription: Subscription | MemorySubscription, sample: SubscriptionSample, now: float, now_ms: int
 ) -> None:
-    totals = sent(subscription)
-    if totals[0] > book.totals[0]:
-        book.out_ms = now_ms
-    if totals[2] > book.totals[2]:
-        book.acked_ms = now_ms
+    totals = delivery_totals(subscription)
+    if totals[0] > sample.totals[0]:
+        sample.out_ms = now_ms
+    if totals[2] > sample.totals[2]:
+        sample.acked_ms = now_ms
     mark = subscription.mark_delete
-    if book.mark is not None and mark != book.mark:
-        book.mark_ms = now_ms
-    book.mark, book.totals, book.rates = mark, totals, book.meter.rates(now, totals)
+    if sample.mark is not None and mark != sample.mark:
+        sample.mark_ms = now_ms
+    sample.mark, sample.totals, sample.rates = mark, totals, sample.meter.rates(now, totals)
 
 
-def sent(subscription: Subscription | MemorySubscription) -> tuple[int, ...]:
-    """Messages out, bytes out, acknowledged, redelivered: of all consumers there are or were; expired or dropped."""
+def delivery_totals(subscription: Subscription | MemorySubscription) -> tuple[int, ...]:
+    """Messages out, bytes out, acknowledged, redelivered (of present and former consumers); expired or dropped."""
     messages = size = acked = again = 0
-    everybody: list[Consumer | Departed] = [subscription.departed, *subscription.consumers]
-    for one in everybody:
+    counted: list[Consumer | Departed] = [subscription.departed, *subscription.consumers]
+    for one in counted:
         messages += one.messages_out
         size += one.bytes_out
         acked += one.messages_acked

@@ -1,7 +1,6 @@
-"""All loaded topics of this broker: opened once however many ask, closed when idle, deleted on request.
+"""All topics that are loaded on this broker: opened on demand, unloaded when idle, deleted on request.
 
-How one is made from its log is in `topic_maker`, which unloaded ones are woken in `patrol`. Must not know connections
-or commands.
+`factory` makes a topic from its log; `unloaded_scan` loads topics that time-based policies apply to.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = logging.getLogger(__name__)
 
 CLOSE_TOGETHER = 64
 REST_SECONDS = 60.0
-"""A topic in which nothing happens is swept so often at least, whatever it said of itself."""
+"""Longest time between two sweeps of a topic without activity."""
 
 
 async def _nothing(_: TopicName) -> None:
@@ -46,7 +45,7 @@ async def _no_segments(name: TopicName) -> None:
 
 
 def _everything(_: TopicName) -> None:
-    """A broker alone serves every topic."""
+    """`check_here` of a single broker: it serves every topic."""
 
 
 class TopicRegistry:
@@ -62,11 +61,11 @@ class TopicRegistry:
         wait_placed: Callable[[TopicName], Awaitable[None]] | None = None,
         segments: SegmentLogs | None = None,
     ) -> None:
-        """`check_writable` raises what an append would raise now, `check_here` ServedElsewhere; `wait_placed` lets a
-        topic that changes hands arrive first. `segments`: None where there are no scalable topics."""
-        self._creations: dict[TopicName, SegmentCreation] = {}  # of segments that are being made
-        self.admit_segment: Callable[[TopicName], Awaitable[None]] = _no_segments  # raises unless it may be attached to
-        self.on_segment: Callable[[SegmentTopic], None] = lambda _: None  # told of each before it is loaded
+        """`check_writable` raises what an append would raise now; `check_here` raises ServedElsewhere; `wait_placed`
+        waits while a topic is being moved. `segments`: None without scalable topics."""
+        self._creations: dict[TopicName, SegmentCreation] = {}  # of segments that are being created
+        self.admit_segment: Callable[[TopicName], Awaitable[None]] = _no_segments  # raises unless clients may attach
+        self.on_segment: Callable[[SegmentTopic], None] = lambda _: None  # called before a segment is loaded
         self._check_here = check_here or _everything
         self._wait_placed = wait_placed or _nothing
         self._catalog = catalog
@@ -78,7 +77,7 @@ class TopicRegistry:
         self._dirty: list[Topic] = []
         self._tasks = TaskOwner("topics")
         self._stopped = False
-        self._changes = 0  # of policies, whichever
+        self._changes = 0  # number of policy changes
         self._policy_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.activity: ActivityTracker[AnyTopic] = ActivityTracker()
         self._unswept = self.activity.view()
@@ -99,7 +98,7 @@ class TopicRegistry:
         )
         self.sampler = Sampler(clock, self.activity.view())
         self.before_inactive_delete: Callable[[TopicName], Awaitable[None]] = (
-            _nothing  # told when a topic dies of disuse
+            _nothing  # called before an inactive topic is deleted
         )
 
     def __iter__(self) -> Iterator[AnyTopic]:
@@ -114,7 +113,7 @@ class TopicRegistry:
         self._tasks.spawn(self.sampler.run(self._topics), "sampler")
 
     def names(self) -> list[TopicName]:
-        """Of all that is loaded or just being opened."""
+        """Names of all topics that are loaded or being opened."""
         return [*self._topics, *(name for name in self._opening if name not in self._topics)]
 
     def loaded(self, name: TopicName) -> AnyTopic | None:
@@ -128,24 +127,24 @@ class TopicRegistry:
             raise NotAllowed(f"{name} cannot be used by a client of regular topics")
         await self._wait_placed(name)
         while True:
-            found = await self._settled(name)
+            found = await self._loaded_or_none(name)
             if found is not None:
                 return found
             if name.domain is Domain.SEGMENT:
                 await self.admit_segment(name)
             elif name not in self._opening:
                 await self._catalog.check_may_load(name, create)
-            if name not in self._topics and name not in self._closing:  # both may have changed while we asked
+            if name not in self._topics and name not in self._closing:  # both may have changed meanwhile
                 try:
                     return await self._open_once(name)
                 except NotFound as error:
                     raise TopicNotFound(f"Topic {name} not found") from error
-                except AlreadyExists:  # its owner tried to make it without looking; it looks now
+                except AlreadyExists:  # created meanwhile by its owner: open it
                     if name.domain is not Domain.SEGMENT:
                         raise
 
-    async def _settled(self, name: TopicName) -> AnyTopic | None:
-        """The loaded topic, when none is just being closed."""
+    async def _loaded_or_none(self, name: TopicName) -> AnyTopic | None:
+        """The loaded topic, after a close in progress has ended; None if it is not loaded."""
         while True:
             if self._stopped:
                 raise NotReady("broker is stopping")
@@ -155,18 +154,18 @@ class TopicRegistry:
                 return self._topics.get(name)
             await asyncio.shield(closing)
 
-    # -- segments, for their owner
+    # -- segments
 
     def check_here(self, name: TopicName) -> None:
-        """ServedElsewhere for what is another's."""
+        """Raises ServedElsewhere unless this broker owns the topic."""
         self._check_here(name)
 
     async def segment(self, name: TopicName, creation: SegmentCreation | None = None) -> SegmentTopic:
-        """The loaded segment; with `creation` it is made. NotFound when it is not there, AlreadyExists when it is made
-        without looking (`SegmentCreation.is_first`) and there is something."""
+        """The loaded segment, created if `creation` is given. Raises NotFound if it does not exist, AlreadyExists if
+        it exists and `creation.is_first` is set."""
         while True:
-            found = await self._settled(name)
-            is_joined = name in self._opening  # which may have begun without knowing of the creation
+            found = await self._loaded_or_none(name)
+            is_joined = name in self._opening  # which may have begun without `creation`
             if found is None:
                 if creation is not None:
                     self._creations[name] = creation
@@ -182,22 +181,22 @@ class TopicRegistry:
             return found
 
     def _segment_made(self, topic: SegmentTopic) -> None:
-        self.on_segment(topic)  # whoever it is by now
+        self.on_segment(topic)  # looked up late: it is assigned after construction
 
     async def delete_segment(self, topic: SegmentTopic) -> None:
-        """It leaves a grave."""
+        """Delete it; a tombstone remains."""
         try:
             await topic.delete(force=True)
         finally:
-            self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the work
+            self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the deletion
 
     async def _open_once(self, name: TopicName) -> AnyTopic:
-        """All who ask at once wait for one opening."""
+        """Concurrent callers share one opening."""
         if self._stopped:
             raise NotReady("broker is stopping")
         opening = self._opening.get(name)
         if opening is None:
-            # A task of its own: the one who asked first may go away without failing the others.
+            # A separate task: the first caller may be cancelled without failing the others.
             opening = asyncio.get_running_loop().create_future()
             if self._tasks.spawn(self._open_for(name, opening), f"open {name}") is None:
                 raise NotReady("broker is stopping")
@@ -214,25 +213,25 @@ class TopicRegistry:
             opening.set_exception(NotReady("the topic could not be opened"))
             raise
         finally:
-            opening.exception()  # seen: whoever asked may be gone
+            opening.exception()  # mark it as retrieved: the callers may be cancelled
 
     async def _open(self, name: TopicName) -> AnyTopic:
         changes = self._changes
         topic = await self._factory.make(name, self._creations.get(name))
         try:
             self._check_here(name)
-        except Error:  # it was given away while we opened it
+        except Error:  # it was moved away while it was opened
             await topic.close()
             raise
         self._topics[name] = topic
-        self.sampler.look(topic)  # rates count from here
+        self.sampler.sample(topic)  # rates count from here
         if self._changes != changes:  # policies changed while the topic was opened
             async with self._applying(name.namespace_path):
                 await topic.apply(await self._factory.policies(name))
         return topic
 
     async def apply_policies(self, namespace: str) -> None:
-        """The policies of a namespace have changed: its loaded topics go by the new ones when this returns."""
+        """The policies of a namespace changed: when this returns, its loaded topics use the new ones."""
         self._changes += 1
         async with self._applying(namespace):
             policies = await self._catalog.effective(namespace)
@@ -240,15 +239,15 @@ class TopicRegistry:
                 if topic.name.namespace_path == namespace:
                     try:
                         await topic.apply(self._factory.adapted(topic.name, policies))
-                    except Error as error:  # being closed (it reads them when opened again), or its disk is failing
+                    except Error as error:  # it is being closed, or its disk is failing
                         log.warning("policies not applied", extra={"topic": str(topic.name), "reason": error.reason})
 
     def _applying(self, namespace: str) -> asyncio.Lock:
-        """Who reads the policies last applies them last; otherwise older ones could stay."""
+        """Lock per namespace: the policies that are read last are applied last."""
         return self._policy_locks.setdefault(namespace, asyncio.Lock())
 
     async def create(self, name: TopicName) -> None:
-        """Make a topic exist: an explicit request of an administrator, whatever the auto-creation policy says."""
+        """Create a topic at an administrator's request, independent of the auto-creation policy."""
         if name.domain not in (Domain.PERSISTENT, Domain.NON_PERSISTENT):
             raise BadName(f"{name} is not a regular topic")
         await self._catalog.policies(name.namespace_path)
@@ -267,15 +266,15 @@ class TopicRegistry:
         for topic in dirty:
             try:
                 topic.dispatch()
-            except Exception:  # one topic's fault must not keep the others from their messages
+            except Exception:  # a fault in one topic must not stop dispatch in the others
                 log.exception("dispatch failed", extra={"topic": str(topic.name)})
 
     # -- closing
 
     async def close(self, name: TopicName, here: Address | None = None) -> None:
-        """Unload: clients are told to come back; nothing is deleted.
+        """Unload: clients are disconnected from the topic; nothing is deleted.
 
-        With our own address they are told when the topic is closed, and come back without a pause.
+        With `here` (this broker's address) they are notified after the close, and reconnect without a pause.
         """
         topic = self._topics.pop(name, None)
         if topic is None:
@@ -292,13 +291,13 @@ class TopicRegistry:
     ) -> list[CloseNotifications]:
         """Close the topics that move. The caller sends the notifications as soon as the new owners serve the topics.
 
-        `check_here` must refuse these topics already, so that none of them is opened again meanwhile. Raises when one
-        of them could not be closed: then what it confirmed may be in our log alone, and nobody may open it.
+        `check_here` must refuse these topics already, so that none is opened again meanwhile. Raises if one could not
+        be closed: its confirmed entries may be in this broker's log only, and no other broker may open it.
         """
         for name, opening in list(self._opening.items()):
             if moves(name):
                 await asyncio.wait([opening])
-        for name, closing in list(self._closing.items()):  # an idle topic may just be closing by itself
+        for name, closing in list(self._closing.items()):  # an idle topic may be closing already
             if moves(name):
                 await asyncio.wait([closing])
         moving = [topic for topic in self if moves(topic.name)]
@@ -313,14 +312,17 @@ class TopicRegistry:
     async def _close_many(
         self, topics: Sequence[AnyTopic], all_notifications: Sequence[CloseNotifications | None]
     ) -> list[BaseException]:
-        """Many at a time; what cannot be closed is reported, the rest goes on. The answer is what went wrong."""
+        """Close `CLOSE_TOGETHER` topics at a time. A failure does not stop the others; failures are returned."""
         failed: list[BaseException] = []
         for start in range(0, len(topics), CLOSE_TOGETHER):
             some = topics[start : start + CLOSE_TOGETHER]
             closing = map(self._close, some, all_notifications[start : start + CLOSE_TOGETHER])
             for topic, outcome in zip(some, await asyncio.gather(*closing, return_exceptions=True), strict=True):
                 if isinstance(outcome, Fenced):
-                    log.info("topic was taken over", extra={"topic": str(topic.name)})
+                    log.info(
+                        "topic was taken over by another broker",
+                        extra={"topic": str(topic.name)},
+                    )
                 elif isinstance(outcome, BaseException):
                     log.error("topic did not close cleanly", extra={"topic": str(topic.name)}, exc_info=outcome)
                     failed.append(outcome)
@@ -344,12 +346,12 @@ class TopicRegistry:
         except NotAllowed:
             raise
         except BaseException:
-            self._topics.pop(name, None)  # half deleted: opening it again finishes the work
+            self._topics.pop(name, None)  # half deleted: opening it again finishes the deletion
             raise
         self._topics.pop(name, None)
 
     async def _sweep(self) -> None:
-        """Close topics nobody uses, so that memory follows use and not history; let logs drop what is consumed."""
+        """Periodically unload idle topics, delete inactive ones, and run the housekeeping of the others."""
         while True:
             await self._clock.sleep(self._settings.sweep_seconds)
             now, budget, active = self._clock.monotonic(), YieldBudget(self._clock), self._unswept.take()
@@ -359,11 +361,11 @@ class TopicRegistry:
                     await budget.spend()
 
     def _rest(self, topic: AnyTopic) -> float:
-        """Until when time alone gives the next sweeps nothing to do for it."""
+        """When the next sweep of the topic is due, if it has no activity before."""
         now = self._clock.monotonic()
         rest = topic.resting_seconds() if isinstance(topic, Topic) else REST_SECONDS
         if topic.is_idle and isinstance(topic, Topic) and topic.is_eligible:
-            return now  # the sweep that deletes it is the next one, or another
+            return now  # it may be deleted by one of the next sweeps
         until = now + min(rest, REST_SECONDS)
         return min(until, topic.used_at + self._settings.idle_topic_seconds) if topic.is_idle else until
 
@@ -380,17 +382,20 @@ class TopicRegistry:
             elif isinstance(topic, Topic):
                 await topic.sweep()
             topic.rests_until = self._rest(topic)
-        except Error as error:  # a full or failing disk: the next sweep tries again
-            log.warning("topic was not swept", extra={"topic": str(topic.name), "reason": error.reason})
+        except Error as error:  # disk full or failing: the next sweep retries
+            log.warning(
+                "sweep of topic failed, will be retried",
+                extra={"topic": str(topic.name), "reason": error.reason},
+            )
 
     async def _delete_unused(self, topic: Topic) -> None:
         try:
             await topic.delete(force=True, when_fenced=partial(self.before_inactive_delete, topic.name))
         finally:
-            self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the work
+            self._topics.pop(topic.name, None)  # half deleted: opening it again finishes the deletion
 
     def _is_unloaded(self, name: TopicName) -> bool:
-        """Ours, and not loaded?"""
+        """Whether this broker serves the topic and has not loaded it."""
         try:
             self._check_here(name)
         except ServedElsewhere:
@@ -398,7 +403,7 @@ class TopicRegistry:
         return name not in self._topics
 
     async def stop(self) -> None:
-        """Close everything, many at a time; what cannot be closed is reported, the rest goes on."""
+        """Close all topics. A failure is logged and does not stop the others."""
         self._stopped = True
         await self._tasks.close()
         remaining = list(self._topics.values())

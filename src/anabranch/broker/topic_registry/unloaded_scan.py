@@ -1,6 +1,6 @@
-"""The patrol: wakes unloaded topics that time has something to do with; the sweep of loaded topics then finds them.
+"""Loads unloaded topics from time to time, so that time-based policies (TTL, retention, inactivity) reach them.
 
-Which ones, and how many a round, is decided in `inactive`. Knows the catalog; must not know what a topic does awake.
+The sweep of loaded topics then applies the policies and unloads them again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VISITS_MAX = 100_000
 
 
 def needs_scan(policies: Policies) -> bool:
-    """Does time alone change something in this namespace's topics?"""
+    """Whether a time-based policy applies to the topics of a namespace."""
     return bool(
         policies.ttl_seconds
         or policies.retention is not None
@@ -39,7 +39,7 @@ def needs_scan(policies: Policies) -> bool:
 
 
 class ScanHistory:
-    """Which unloaded topics were woken when; bounded."""
+    """When each unloaded topic was last loaded by the scan; bounded."""
 
     def __init__(self) -> None:
         self._at: dict[TopicName, float] = {}
@@ -77,13 +77,13 @@ class UnloadedTopicScan:
         self._history = ScanHistory()
 
     async def run(self) -> None:
-        """For ever."""
+        """Scan periodically; never returns."""
         while True:
             await self._clock.sleep(SCAN_SECONDS)
             try:
                 await self.round()
-            except Error as error:  # metadata or disk failing: the next round tries again
-                log.warning("patrol ended early", extra={"reason": error.reason})
+            except Error as error:  # metadata or disk failure: the next round retries
+                log.warning("scan of unloaded topics failed, will be retried", extra={"reason": error.reason})
 
     async def round(self) -> None:
         unloaded = await self._unloaded()

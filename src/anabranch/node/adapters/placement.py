@@ -139,7 +139,7 @@ class ClusterPlacement:
     def loads(self) -> Mapping[int, float]:
         loads: dict[int, float] = {}
         topics = self._topics()
-        for topic in topics.sampler.awake():
+        for topic in topics.sampler.active():
             if topics.loaded(topic.name) is topic:
                 slot = slot_of(str(topic.name))
                 loads[slot] = loads.get(slot, 0.0) + topics.sampler.throughput(topic.name)

@@ -49,7 +49,7 @@ def test_rates_lie_between_the_slowest_and_the_fastest_and_memory_is_bounded(ste
         speeds.append(growth / seconds)
         (rate,) = meter.rates(now, (value,))
         assert min(speeds) - 1e-6 <= rate <= max(speeds) + 1e-6
-        assert len(meter._looks) <= 8
+        assert len(meter._readings) <= 8
 
 
 def test_the_window_is_about_a_minute() -> None:

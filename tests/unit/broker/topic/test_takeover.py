@@ -76,7 +76,7 @@ async def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
     old, heir = attempt(1, 1), attempt(2, 2)
     old.submitted(5, 1)
     place = Place(old)
-    with pytest.raises(NotReady, match="is not durable yet"):
+    with pytest.raises(NotReady, match="are not durable yet"):
         await free_producer_name(place.producers, heir, place.remove)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from anabranch.broker.topic.topic import Topic
 from anabranch.broker.topic_registry.activity import ActivityTracker
 from anabranch.broker.topic_registry.rate_meter import WINDOW_SECONDS
-from anabranch.broker.topic_registry.rate_sampler import LOOK_SECONDS
+from anabranch.broker.topic_registry.rate_sampler import SAMPLE_SECONDS
 from anabranch.broker.topic_registry.registry import REST_SECONDS
 from anabranch.model.names import TopicName
 from anabranch.model.subscription_type import SubscriptionType
@@ -79,11 +79,11 @@ async def crowd() -> tuple[BrokerWorld, Topic, list[Topic]]:
 async def test_only_what_moves_is_looked_at_and_swept() -> None:
     world, busy, idle = await crowd()
     visits = Visits(world, [busy, *idle])
-    await visits.pass_by(WINDOW_SECONDS + 2 * LOOK_SECONDS)  # what was published is a minute ago by now
+    await visits.pass_by(WINDOW_SECONDS + 2 * SAMPLE_SECONDS)  # what was published is a minute ago by now
     visits.forget()
     for number in range(4):
         await world.publish(busy, 2 + number)
-        await visits.pass_by(LOOK_SECONDS)
+        await visits.pass_by(SAMPLE_SECONDS)
     assert visits.looks == {"t0": 4}
     assert visits.sweeps["t0"] >= 4
     await visits.pass_by(REST_SECONDS)
@@ -96,13 +96,13 @@ async def test_rates_after_a_long_sleep_are_of_the_last_minute() -> None:
     await visits.pass_by(1_000)
     visits.forget()
     await world.publish(topic, *range(2, 62))
-    await visits.pass_by(LOOK_SECONDS)
-    book = world.topics.sampler._books[topic.name]
+    await visits.pass_by(SAMPLE_SECONDS)
+    book = world.topics.sampler._samples[topic.name]
     assert visits.looks == {"t0": 1}
     assert (book.rates[0], book.rates[2]) == (1.0, 1.0), "sixty in and out, over a minute"
     await visits.pass_by(2 * WINDOW_SECONDS)
-    assert world.topics.sampler._books[topic.name].is_quiet
-    assert topic not in world.topics.sampler.awake()
+    assert world.topics.sampler._samples[topic.name].is_quiet
+    assert topic not in world.topics.sampler.active()
 
 
 async def test_acknowledgements_alone_wake_a_topic() -> None:
@@ -113,9 +113,9 @@ async def test_acknowledgements_alone_wake_a_topic() -> None:
     visits.forget()
     subscription = topic.subscriptions["s"]
     subscription.ack(subscription.consumers[0], [(positions[0], (), 0)])
-    await visits.pass_by(LOOK_SECONDS)
+    await visits.pass_by(SAMPLE_SECONDS)
     assert visits.looks == {"t0": 1}
-    assert world.topics.sampler._books[topic.name].subscriptions["s"].acked_ms == world.clock.now_ms()
+    assert world.topics.sampler._samples[topic.name].subscriptions["s"].acked_ms == world.clock.now_ms()
 
 
 async def test_a_topic_that_is_left_by_everybody_is_unloaded_in_time() -> None:
