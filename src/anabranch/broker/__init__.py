@@ -9,7 +9,6 @@ It must not know the REST interface, the command line, or how a node wires its p
 | `close_notifications` | CLOSE_PRODUCER and CLOSE_CONSUMER frames that wait until the new owner serves the topic |
 | `errors` | errors of serving, each with a stable code |
 | `name_generator` | unique names for producers, consumers and schemas |
-| `peer_calls` | the calls that other brokers may make at this broker |
 | `peers` | port to the other brokers of the cluster |
 | `placement` | port: which broker serves which topic |
 | `services` | the parts of the broker that a connection is given |

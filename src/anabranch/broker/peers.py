@@ -1,6 +1,6 @@
 """The other brokers of the cluster: the port through which this broker calls them. The node implements it.
 
-A *peer call* has a name (`care.trim`) and plain JSON values as arguments and result. `peer_calls` has the calls that a
+A *peer call* has a name (`care.trim`) and plain JSON values as arguments and result. `admin.peer_calls` has the calls that a
 broker serves.
 """
 

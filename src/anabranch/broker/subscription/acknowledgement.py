@@ -1,6 +1,6 @@
-"""What an acknowledgement settles: the cursor, the consumer that held the entry, the dispatcher that may wait for it.
+"""Effect of an acknowledgement on the cursor, on the consumer that received the entry, and on the dispatcher.
 
-Pure: no await, no clock, nothing is sent. Who may acknowledge what, and what is read next, is the subscription's.
+Pure: no await, no clock, nothing is sent. The subscription decides who may acknowledge, and reads what comes next.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from anabranch.broker.subscription.dispatcher_single_active import SingleDispatc
 from anabranch.model.position import Position
 from anabranch.storage.cursor.cursor import Cursor
 
-UNKNOWN_SIZE = -1  # an entry that nobody here was given: the cursor counts again when asked
+UNKNOWN_SIZE = -1  # the entry was not delivered by this broker: the cursor counts again on demand
 
 Ack = tuple[Position, tuple[int, ...], int]
-"""Position, words of still unacknowledged indexes (may be empty), batch size when the client says it."""
+"""Position, ack set of the unacknowledged batch indexes (may be empty), batch size if the client sends it."""
 
 
 def ack_entry(
@@ -26,7 +26,7 @@ def ack_entry(
     words: tuple[int, ...],
     batch_size: int,
 ) -> None:
-    """One individual acknowledgement; it may come through another consumer than the one that was given the entry."""
+    """One individual acknowledgement. It may come from another consumer than the one that received the entry."""
     owner = consumer if position in consumer.pending else _holder(dispatcher, position)
     pending = owner.pending[position] if owner is not None else None
     if words:
@@ -43,28 +43,28 @@ def ack_entry(
 
 
 def skip_to(cursor: Cursor, dispatcher: Dispatcher | None, position: Position) -> None:
-    """Everything up to here counts as acknowledged, also what consumers hold; they stay."""
+    """Acknowledge everything up to `position`, also entries pending at consumers. Consumers stay attached."""
     cursor.ack_cumulative(position)
     mark = cursor.mark_delete
     for consumer in dispatcher.consumers if dispatcher is not None else ():
-        for held in [held for held in consumer.pending if held <= mark]:
-            _settle(dispatcher, consumer, held)
+        for passed in [one for one in consumer.pending if one <= mark]:
+            _settle(dispatcher, consumer, passed)
 
 
 def skip_removed(cursor: Cursor, dispatcher: SingleDispatcher, consumer: Consumer, horizon: Position) -> None:
-    """Nobody acknowledges what compaction removed (up to `horizon`): it is passed when everything delivered around it
-    is settled."""
+    """Acknowledge entries that compaction removed (up to `horizon`), because no consumer does. They are skipped when
+    every delivered entry before them is acknowledged."""
     if consumer.lost_track:
         return
     upcoming = dispatcher.next_position
-    first_held = min(next(iter(consumer.pending), upcoming), upcoming)
-    upto = min(horizon, Position(first_held.ledger, first_held.entry - 1))
+    first_pending = min(next(iter(consumer.pending), upcoming), upcoming)
+    upto = min(horizon, Position(first_pending.ledger, first_pending.entry - 1))
     if upto > cursor.mark_delete:
         cursor.ack_cumulative(upto)
 
 
 def _holder(dispatcher: Dispatcher | None, position: Position) -> Consumer | None:
-    """Who was given the entry."""
+    """The consumer that the entry was delivered to."""
     if dispatcher is None:
         return None
     return next((other for other in dispatcher.consumers if position in other.pending), None)

@@ -1,6 +1,6 @@
-"""Which consumer of a Shared subscription collects a message that comes in chunks. Pure.
+"""Chunk-to-consumer affinity of a Shared subscription. Pure.
 
-Only whoever has all chunks can put the message together, so the one that got the first gets the rest.
+A consumer needs all chunks to assemble a message, so the consumer of the first chunk receives the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-KNOWN_MAX = 10_000  # messages under way; beyond that the oldest are forgotten, and their rest goes to anybody
+KNOWN_MAX = 10_000  # incomplete messages; the chunks of older ones go to any consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ChunkAffinity(Generic[T]):
         self._owners: OrderedDict[str, T] = OrderedDict()
 
     def owner(self, chunk: Chunk) -> T | None:
-        """Whose it is; None for a message that begins, and for one that nobody has the beginning of."""
+        """The consumer that has the first chunk; None for a first chunk, and if no consumer has it."""
         return None if chunk.number == 0 else self._owners.get(chunk.uuid)
 
     def delivered(self, chunk: Chunk, to: T) -> None:

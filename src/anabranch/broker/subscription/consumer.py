@@ -1,7 +1,4 @@
-"""One attached consumer: permits, what it holds unacknowledged, and how an entry is put on its wire.
-
-Knows its peer and the MESSAGE frame; must not know cursors, other consumers or how entries are chosen for it.
-"""
+"""One attached consumer: permits, unacknowledged entries, and MESSAGE frames to its connection."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from anabranch.protocol.messages import MessageRuns
 from anabranch.storage.topic.topic_log import StoredEntry
 
 PENDING_TRACKED_MAX = 50_000
-"""Exclusive and Failover consumers may leave any number unacknowledged; only so many are remembered one by one."""
+"""Entries that are tracked per Exclusive or Failover consumer, which may leave any number unacknowledged."""
 
 RUN_BYTES = 512 * 1024
-"""So much is handed over between two looks at the socket's room."""
+"""Bytes that are sent between two checks of the socket queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class KeySharedPolicy:
 
 
 class SegmentGrant(NamedTuple):
-    """Under which assignment of its topic's controller a consumer attaches to a segment."""
+    """The controller's assignment under which a consumer attaches to a segment."""
 
     incarnation: int
     generation: int
@@ -45,7 +42,7 @@ class SegmentGrant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSpec:
-    """What SUBSCRIBE said about the consumer itself."""
+    """The consumer's part of SUBSCRIBE."""
 
     consumer_id: int
     name: str
@@ -56,12 +53,12 @@ class ConsumerSpec:
     key_shared: KeySharedPolicy
     epoch: int | None
     read_compacted: bool = False
-    grant: SegmentGrant | None = None  # clients of Pulsar say none
+    grant: SegmentGrant | None = None  # Pulsar's clients send none
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """What SUBSCRIBE said about the subscription."""
+    """The subscription's part of SUBSCRIBE."""
 
     name: str
     spec: ConsumerSpec
@@ -104,11 +101,11 @@ class Consumer:
         self._tracks_all = spec.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         self.closed = False
         self._runs = MessageRuns(spec.consumer_id, spec.partition)
-        self.lost_track = False  # held more than is remembered: `pending` may lack some
+        self.lost_track = False  # more were delivered than are tracked: `pending` is incomplete
 
     @property
     def is_blocked(self) -> bool:
-        """Too many messages unacknowledged (Shared and Key_Shared only)."""
+        """Whether too many messages are unacknowledged (Shared and Key_Shared only)."""
         return self._tracks_all and 0 < self.unacked_max <= self.unacked_messages
 
     @property
@@ -116,7 +113,7 @@ class Consumer:
         return self.permits > 0 and not self.is_blocked and self.peer.has_room and not self.closed
 
     def deliver(self, entry: StoredEntry, redelivery_count: int, ack_set: Sequence[int] | None, slot: int = -1) -> None:
-        """Hand one entry over. Permits may fall below zero by one batch: clients count on it."""
+        """Send one entry. Permits may fall below zero by one batch; clients expect this."""
         messages = entry.messages
         if ack_set:
             messages = sum((word & 0xFFFF_FFFF_FFFF_FFFF).bit_count() for word in ack_set)
@@ -146,10 +143,8 @@ class Consumer:
             self.lost_track = True
 
     def deliver_run(self, entries: list[StoredEntry], start: int) -> int:
-        """`deliver` for those from `start` on, of which nobody has acknowledged anything, while there is room: how
-        many.
-
-        The same steps for many at once; an odd consumer is left to `deliver`.
+        """Fast path of `deliver` for the entries from `start` on, without acknowledged messages, while the consumer is
+        ready. Returns how many were sent; 0 for a consumer with an epoch, which needs `deliver`.
         """
         if self.epoch is not None:
             return 0
@@ -173,7 +168,7 @@ class Consumer:
         return at - start
 
     def _track(self, entries: list[StoredEntry]) -> None:
-        """Remember what was delivered whole, as far as there is room to."""
+        """Track entries that were delivered completely, up to the limit."""
         if not self._tracks_all and len(entries) > (room := max(PENDING_TRACKED_MAX - len(self.pending), 0)):
             self.lost_track = True
             entries = entries[:room]
@@ -182,14 +177,14 @@ class Consumer:
             self.unacked_messages += messages
 
     def settle(self, position: Position) -> Pending | None:
-        """The entry is no longer this consumer's concern."""
+        """Stop tracking the entry."""
         pending = self.pending.pop(position, None)
         if pending is not None:
             self.unacked_messages -= pending.messages
         return pending
 
     def settle_partly(self, position: Position, left: int) -> int:
-        """Some messages of a batch were acknowledged; answers how many."""
+        """`left` messages of a batch are still unacknowledged. Returns how many were acknowledged now."""
         pending = self.pending.get(position)
         if pending is None or left >= pending.messages:
             return 0
@@ -199,7 +194,7 @@ class Consumer:
         return gone
 
     def settle_up_to(self, position: Position) -> int:
-        """Cumulative acknowledgement; answers how many messages it covered."""
+        """Cumulative acknowledgement. Returns how many messages it covered."""
         done = list(takewhile(position.__ge__, self.pending))  # delivered in order, so pending is in order
         return sum(pending.messages for p in done if (pending := self.settle(p)) is not None)
 
@@ -208,7 +203,7 @@ class Consumer:
 
 
 class Departed:
-    """What those consumers of a subscription have done that are gone, in sum: totals never shrink."""
+    """Summed counters of former consumers of a subscription, so that totals never shrink."""
 
     __slots__ = ("bytes_out", "messages_acked", "messages_out", "messages_redelivered")
 

@@ -1,8 +1,8 @@
-"""Which consumer gets the next entry: pure choices, no permits sent, no entries read.
+"""Selects the consumer of the next entry. Pure.
 
-* `RoundRobin`: Shared. The lowest priority number first; inside one level everybody in turn.
+* `RoundRobin`: Shared. The lowest priority number first; within one level in turn.
 * `HashRing`: Key_Shared auto-split. Consistent hashing: a join or leave moves only the slots it must.
-* `StickyRanges`: Key_Shared sticky. The clients own declared ranges; overlaps are refused.
+* `StickyRanges`: Key_Shared sticky. Clients declare their ranges; overlaps are refused.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class RoundRobin(Generic[T]):
 
 
 class HashRing(Generic[T]):
-    """Members are known by a stable label, so every broker builds the same ring from the same members. Only who came
-    or went is worked on: the thousandth consumer costs what the first one did."""
+    """Members have a stable label, so every broker builds the same ring from the same members. A change costs as much
+    as its joins and leaves, however many members there are."""
 
     def __init__(self) -> None:
         self._points: list[int] = []
-        self._owners: list[T] = []  # of the point at the same place
+        self._owners: list[T] = []  # of the point at the same index
         self._members: dict[str, T] = {}
-        # Labels that fell on the same point, ascending: the first one owns it, whatever the order of joining.
+        # Labels with the same point, ascending: the first one owns it, independent of the order of joining.
         self._claims: dict[int, list[str]] = {}
 
     def reset(self, members: Sequence[tuple[str, T]]) -> None:
@@ -99,7 +99,7 @@ def _points_of(label: str) -> set[int]:
 
 
 class StickyRanges(Generic[T]):
-    """Declared inclusive ranges. Slots nobody declared have no owner: their entries wait."""
+    """Declared inclusive ranges. Undeclared slots have no owner: their entries wait."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -141,10 +141,10 @@ class StickyRanges(Generic[T]):
 def failover_active(
     members: Sequence[T], partition: int, priority_of: Callable[[T], int], name_of: Callable[[T], str]
 ) -> T | None:
-    """The one who serves a Failover subscription.
+    """The active consumer of a Failover subscription.
 
-    Only the best priority level counts. A plain topic keeps whoever came first (a join does not take over); partitions
-    are spread over the consumers by name, so every partition of a topic finds another active consumer.
+    Only the best priority level counts. A topic without partitions keeps its first consumer; a join does not take over.
+    Partitions are spread over the consumers by name.
     """
     if not members:
         return None

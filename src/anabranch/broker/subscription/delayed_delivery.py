@@ -1,6 +1,6 @@
-"""Messages that must not be delivered before their time. A pure heap; the shell owns the timer.
+"""Entries that must not be delivered before their time: a heap, and the timer of a subscription.
 
-Held in memory only: after a restart the unacknowledged entries are read again and land here again.
+The heap is in memory only. After a restart the unacknowledged entries are read again and added again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DelayedEntries:
             heapq.heappush(self._heap, (deliver_at_ms, position))
 
     def due(self, now_ms: int) -> list[Position]:
-        """Those whose time has come, removed, in position order."""
+        """Remove and return the entries that are due, in position order."""
         found = []
         while self._heap and self._heap[0][0] <= now_ms:
             position = heapq.heappop(self._heap)[1]
@@ -49,17 +49,19 @@ class DelayedEntries:
         self._known.clear()
 
 
-class DelayAlarm:
-    __slots__ = ("_clock", "_due_ms", "_ring", "_timer")
+class DelayTimer:
+    """The only timer of a subscription's delayed entries, set for the earliest one."""
 
-    def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
+    __slots__ = ("_call", "_clock", "_due_ms", "_timer")
+
+    def __init__(self, clock: Clock, call: Callable[[], None]) -> None:
         self._clock = clock
-        self._ring = ring
+        self._call = call
         self._timer: Timer | None = None
         self._due_ms: int | None = None
 
     def set(self, due_ms: int | None) -> None:
-        """Ring then, not before; None: not at all. Called after every delivery: cheap when nothing changed."""
+        """Call at `due_ms`; None: not at all. Called after every delivery, so it is cheap if nothing changed."""
         if due_ms == self._due_ms and (self._timer is not None or due_ms is None):
             return
         self.stop()
@@ -70,7 +72,7 @@ class DelayAlarm:
 
     def _over(self) -> None:
         self._timer = None
-        self._ring()
+        self._call()
 
     def stop(self) -> None:
         if self._timer is not None:

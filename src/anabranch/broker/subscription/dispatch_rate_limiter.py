@@ -1,7 +1,7 @@
-"""The delivery rate of one subscription: how much it may read now, and when to go on. Knows a clock, no dispatcher.
+"""Dispatch rate of one subscription: how much it may read now, and when to continue.
 
-Two limits meet here: the topic's, which all its subscriptions draw from, and the subscription's own. What is charged is
-what consumers were really given. A subscription without a limit has no brake.
+Two limits apply: the topic's, which all its subscriptions share, and the subscription's own. Only delivered messages
+are charged. A subscription without a limit has no limiter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from anabranch.storage.topic.topic_log import StoredEntry
 
 
 def first_entries(entries: list[StoredEntry], messages_max: int) -> list[StoredEntry]:
-    """As many of them as hold so many messages (batches hold many); at least one, the last one whole."""
+    """The first entries with `messages_max` messages in total; at least one entry, and the last one complete."""
     messages = 0
     for index, entry in enumerate(entries):
         messages += entry.messages
@@ -33,14 +33,14 @@ class DispatchRateLimiter:
         self._bytes = 0
 
     def charge(self, messages_out: int, bytes_out: int) -> None:
-        """The subscription's totals by now; the first call only sets the mark."""
+        """Charge the growth of the subscription's totals since the last call; the first call sets the base."""
         if self._messages is not None and messages_out > self._messages:
             for limiter in self.limiters:
                 limiter.take(messages_out - self._messages, bytes_out - self._bytes)
         self._messages, self._bytes = messages_out, bytes_out
 
     def allowance(self) -> Allowance | None:
-        """What may be read now; None: nothing, `resume` is called when there is."""
+        """What may be read now; None if nothing, and `resume` is called later."""
         now = self._clock.monotonic()
         allowed, wait = UNLIMITED, 0.0
         for limiter in self.limiters:

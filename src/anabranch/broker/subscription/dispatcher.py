@@ -1,11 +1,13 @@
-"""What all dispatchers share. A dispatcher is a machine: consumers join and leave, entries are offered, and it says
-what it wants to read next. It never awaits, reads a clock or touches the log; the subscription around it does.
+"""Interface of the dispatchers, and what they share.
 
-    shell                              dispatcher
-    -----                              ----------
+A dispatcher is a state machine: consumers join and leave, entries are offered, and it returns what to read next. It
+never awaits, reads a clock or touches the log; the subscription around it does.
+
+    subscription                       dispatcher
+    ------------                       ----------
     wants()                    ->      ReadForward(start) | ReadThese(positions) | None
     (reads, cached or not)
-    offer(want, entries)       ->      delivered to consumers, or kept until they have room
+    offer(want, entries)       ->      delivered to consumers, or buffered until they are ready
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Want = ReadForward | ReadThese
 
 
 class Acks(Protocol):
-    """The part of a cursor that dispatch asks."""
+    """The part of a cursor that dispatchers use."""
 
     def is_acked(self, p: Position) -> bool: ...
 
@@ -44,13 +46,13 @@ class Acks(Protocol):
     def first_unacked(self) -> Position: ...
 
     def is_untouched_from(self, p: Position) -> bool:
-        """Is nothing at or behind `p` acknowledged, not even partly? No is always a safe answer."""
+        """Whether nothing at or after `p` is acknowledged, not even partly. False is always safe."""
 
 
 class Dispatcher(Protocol):
     consumers: list[Consumer]
     read_position: Position
-    generation: int  # raised by a rewind: what was read before it must not be offered any more
+    generation: int  # raised by a rewind: entries read before it must not be offered
 
     def join(self, consumer: Consumer) -> None: ...
 
@@ -61,23 +63,23 @@ class Dispatcher(Protocol):
     def offer(self, want: Want, entries: Sequence[StoredEntry]) -> None: ...
 
     def give_back(self, want: Want) -> None:
-        """The read failed; ask for it again later."""
+        """The read failed: want it again later."""
 
     def drain(self) -> None:
-        """Deliver what is buffered, as far as consumers have room now."""
+        """Deliver buffered entries, as far as consumers are ready."""
 
     def rewind(self) -> None:
-        """Forget what was delivered; begin again at the first unacknowledged entry."""
+        """Discard all delivery state; start again at the first unacknowledged entry."""
 
     def redeliver(self, consumer: Consumer, positions: Iterable[Position] | None) -> None:
-        """Deliver again: those of the consumer's entries (None: all of them)."""
+        """Redeliver these entries of the consumer (None: all of them)."""
 
     def settled(self, consumer: Consumer, position: Position) -> None:
-        """The entry was fully acknowledged through this consumer."""
+        """The entry was completely acknowledged through this consumer."""
 
 
 def after(position: Position) -> Position:
-    """The slot behind; reading moves on to the next ledger by itself when there is no such entry."""
+    """The next position. A read continues with the next ledger if there is no such entry."""
     return Position(position.ledger, position.entry + 1)
 
 
@@ -85,21 +87,21 @@ UNLIMITED = 1 << 62
 
 
 def room_left(unacked_max: int, consumers: Iterable[Consumer]) -> int:
-    """Messages that a subscription may still give out before too many are unacknowledged. Asks every consumer: to be
-    done once per step and counted down from there, not once per entry."""
+    """Messages that a subscription may still deliver before too many are unacknowledged. Sums over all consumers, so
+    call it once per step and count down, not once per entry."""
     if unacked_max <= 0:
         return UNLIMITED
     return unacked_max - sum(consumer.unacked_messages for consumer in consumers)
 
 
 class EntryBuffer:
-    """Entries that were read but found no room. Bounded by one read, because nothing is read while it holds any."""
+    """Entries that were read and not delivered yet. Bounded by one read: nothing is read while it is not empty."""
 
     __slots__ = ("at", "entries")
 
     def __init__(self) -> None:
         self.entries: list[StoredEntry] = []
-        self.at = 0  # those before it have been taken
+        self.at = 0  # index of the next entry
 
     def __bool__(self) -> bool:
         return self.at < len(self.entries)
@@ -120,7 +122,7 @@ class EntryBuffer:
         return entry
 
     def drop(self, count: int) -> None:
-        """So many from the left were taken."""
+        """Remove the first `count` entries."""
         self.at += count
         if self.at >= len(self.entries):
             self.clear()

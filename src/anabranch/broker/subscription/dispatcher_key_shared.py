@@ -1,12 +1,12 @@
-"""Key_Shared: one owner per hash slot at a time, order kept inside a slot. Pure: see `dispatch`.
+"""Key_Shared: one owner per hash slot at a time, in order within a slot. Pure, see `dispatcher`.
 
 Three rules keep the order of a slot:
-1. an entry goes to the slot's owner only while no *other* consumer still holds entries of that slot (after a join or
-   leave the former owner finishes first);
+1. an entry goes to the slot's owner only while no *other* consumer has unacknowledged entries of that slot (after a
+   join or leave the former owner finishes first);
 2. an entry that cannot be delivered now is *stashed* (its position, not its bytes), and later entries of the same slot
-   queue up behind it;
-3. stashed entries are read again when something changed for their slot: an ack, new permits, another owner.
-With `allow_out_of_order` rule 1 is dropped. Reading goes on past blocked slots, up to a bound of stashed entries.
+   queue behind it;
+3. stashed entries are read again when something changes for their slot: an ack, new permits, another owner.
+With `allow_out_of_order` rule 1 does not apply. Reading continues past blocked slots, up to a bound of stashed entries.
 """
 
 from __future__ import annotations
@@ -48,10 +48,12 @@ class KeyedDispatcher:
         self._lookahead_max = lookahead_max
         self._stash: dict[int, list[Position]] = {}  # slot -> positions, ascending
         self._stashed = 0
-        self._retry: set[int] = set()  # slots worth another look
-        self._holders: dict[int, tuple[Consumer, int]] = {}  # slot -> who holds how many unacked entries of it
-        self._room = 0  # messages that may still go out, as of this step
-        self._hungry: set[Consumer] = set()  # owners that had no room when one of their slots was looked at
+        self._retry: set[int] = set()  # slots to try again
+        self._holders: dict[
+            int, tuple[Consumer, int]
+        ] = {}  # slot -> consumer with unacked entries of it, and their number
+        self._room = 0  # messages that may still be delivered in this step
+        self._unready_owners: set[Consumer] = set()  # when one of their slots was tried
 
     # -- members
 
@@ -68,7 +70,7 @@ class KeyedDispatcher:
 
     def leave(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
-        self._hungry.discard(consumer)
+        self._unready_owners.discard(consumer)
         if self._ranges is not None:
             self._ranges.leave(consumer)
         self.redeliver(consumer, None)
@@ -102,8 +104,8 @@ class KeyedDispatcher:
         self._room = room_left(self.unacked_max, self.consumers)
         if self._room <= 0 or not any(consumer.is_ready for consumer in self.consumers):
             return None
-        for consumer in [c for c in self._hungry if c.is_ready]:
-            self._hungry.discard(consumer)
+        for consumer in [c for c in self._unready_owners if c.is_ready]:
+            self._unready_owners.discard(consumer)
             self._retry.update(slot for slot in self._stash if self.owner(slot) is consumer)
         again: list[Position] = []
         while self._retry and len(again) < REPLAY_STEP:
@@ -117,18 +119,18 @@ class KeyedDispatcher:
         return ReadForward(self.read_position)
 
     def _taker(self, slot: int) -> Consumer | None:
-        """Who may get an entry of this slot right now."""
+        """The consumer that may receive an entry of this slot now."""
         owner = self.owner(slot)
         if owner is None:
             return None
         holder = self._holders.get(slot)
         if holder is not None and holder[0] is not owner and not self._allow_out_of_order:
-            return None  # rule 1: retried when the holder has settled its last one
+            return None  # rule 1: tried again when the holder has acknowledged its last entry
         if self._room <= 0:
-            self._retry.add(slot)  # nothing is read while it lasts, so this is looked at right after
+            self._retry.add(slot)  # nothing is read while blocked; the slot is tried right after
             return None
         if not owner.is_ready:
-            self._hungry.add(owner)
+            self._unready_owners.add(owner)
             return None
         return owner
 
@@ -149,7 +151,7 @@ class KeyedDispatcher:
         if slot not in self._stash and (taker := self._taker(slot)) is not None:
             self._deliver(taker, entry, slot)
         else:
-            self._put_aside(slot, entry.position)
+            self._stash_entry(slot, entry.position)
 
     def _offer_again(self, want: ReadThese, entries: Sequence[StoredEntry]) -> None:
         found = {entry.position: entry for entry in entries}
@@ -167,7 +169,7 @@ class KeyedDispatcher:
         self._drop_missing(want, found)
 
     def _deliver_stashed(self, slot: int, positions: list[Position], found: dict[Position, StoredEntry]) -> int:
-        """From the head of a slot's queue, as far as it was read and its owner takes it; how many are done with."""
+        """Deliver from the head of a slot's queue, as far as it was read and its owner is ready. Returns how many."""
         for done, position in enumerate(positions):
             if position not in found:
                 return done
@@ -180,7 +182,7 @@ class KeyedDispatcher:
         return len(positions)
 
     def _drop_missing(self, want: ReadThese, found: dict[Position, StoredEntry]) -> None:
-        """Entries that are gone from the log (trimmed, unreadable) must not block their slot for ever."""
+        """Remove entries that are no longer in the log (trimmed, unreadable), so that they do not block their slot."""
         missing = {position for position in want.positions if position not in found}
         if missing:
             for position in missing:
@@ -199,11 +201,11 @@ class KeyedDispatcher:
         count = holder[1] if holder is not None and holder[0] is taker else 0
         self._holders[slot] = (taker, count + 1)
         position = entry.position
-        held = taker.unacked_messages
+        unacked = taker.unacked_messages
         taker.deliver(entry, self.redeliveries.get(position, 0), self._acks.ack_set(position), slot)
-        self._room -= taker.unacked_messages - held
+        self._room -= taker.unacked_messages - unacked
 
-    def _put_aside(self, slot: int, position: Position) -> None:
+    def _stash_entry(self, slot: int, position: Position) -> None:
         positions = self._stash.setdefault(slot, [])
         if positions and positions[-1] >= position:
             if position in positions:
@@ -214,12 +216,12 @@ class KeyedDispatcher:
         self._stashed += 1
 
     def give_back(self, want: Want) -> None:
-        """Stashed entries stay stashed until they are delivered; only look at them again."""
+        """Stashed entries stay stashed until they are delivered; try their slots again."""
         if isinstance(want, ReadThese):
             self._retry.update(self._stash)
 
     def drain(self) -> None:
-        """Nothing is buffered here: what cannot be delivered is stashed by position."""
+        """Nothing is buffered: undelivered entries are stashed by position."""
 
     def rewind(self) -> None:
         self.generation += 1
@@ -227,7 +229,7 @@ class KeyedDispatcher:
         self._stashed = 0
         self._retry.clear()
         self._holders.clear()
-        self._hungry.clear()
+        self._unready_owners.clear()
         self.redeliveries.clear()
         self.read_position = self._acks.first_unacked()
         for consumer in self.consumers:
@@ -239,20 +241,20 @@ class KeyedDispatcher:
             pending = consumer.settle(position)
             if pending is not None:
                 self.redeliveries[position] = self.redeliveries.get(position, 0) + 1
-                self._put_aside(pending.slot, position)
-                self._let_go(consumer, pending.slot)
+                self._stash_entry(pending.slot, position)
+                self._release_slot(consumer, pending.slot)
                 self._retry.add(pending.slot)
 
     def settled(self, consumer: Consumer, position: Position) -> None:
         self.redeliveries.pop(position, None)
 
     def released(self, consumer: Consumer, slot: int) -> None:
-        """An entry of this slot was acknowledged by its holder."""
-        self._let_go(consumer, slot)
+        """The holder acknowledged an entry of this slot."""
+        self._release_slot(consumer, slot)
         if slot in self._stash:
             self._retry.add(slot)
 
-    def _let_go(self, consumer: Consumer, slot: int) -> None:
+    def _release_slot(self, consumer: Consumer, slot: int) -> None:
         holder = self._holders.get(slot)
         if holder is not None and holder[0] is consumer:
             if holder[1] <= 1:

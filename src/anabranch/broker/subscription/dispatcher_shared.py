@@ -1,5 +1,7 @@
-"""Shared: every entry to whoever has room, in turn; what comes back is delivered again. The chunks of one message go to
-one consumer, and wait for it. Pure: see `dispatch`."""
+"""Shared: every entry goes to a ready consumer, in turn. Entries of a consumer that leaves are redelivered.
+
+The chunks of one message go to one consumer, and wait for it. Pure, see `dispatcher`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class Replay:
             heapq.heappush(self._heap, position)
 
     def is_before(self, position: Position) -> bool:
-        """Something earlier is to be delivered again."""
+        """Whether an earlier entry is waiting for redelivery."""
         return bool(self._heap) and self._heap[0] < position
 
     def take(self, count: int) -> tuple[Position, ...]:
@@ -86,7 +88,7 @@ class SharedDispatcher:
 
     @property
     def is_blocked(self) -> bool:
-        """The whole subscription holds too many unacknowledged messages."""
+        """Whether the subscription has too many unacknowledged messages."""
         return room_left(self.unacked_max, self.consumers) <= 0
 
     @property
@@ -105,7 +107,7 @@ class SharedDispatcher:
     def offer(self, want: Want, entries: Sequence[StoredEntry]) -> None:
         if isinstance(want, ReadThese) and len(entries) < len(want.positions):
             for position in set(want.positions).difference(entry.position for entry in entries):
-                self.redeliveries.pop(position, None)  # gone from the log
+                self.redeliveries.pop(position, None)  # no longer in the log
         if entries:
             if isinstance(want, ReadForward):
                 self.read_position = after(entries[-1].position)
@@ -137,7 +139,7 @@ class SharedDispatcher:
             chunk = self._chunk_of(entry)
             collector = None if chunk is None else self._collectors.owner(chunk)
             if chunk is not None and chunk.number and collector is None and self._replay.is_before(position):
-                self._replay.add(position)  # its beginning comes again first: whoever gets that gets this
+                self._replay.add(position)  # its first chunk is redelivered before, and decides the consumer
                 buffer.pop()
                 continue
             if room <= 0 or (collector is not None and not collector.is_ready):
@@ -148,9 +150,9 @@ class SharedDispatcher:
             if chunk is not None:
                 self._collectors.delivered(chunk, consumer)
             buffer.pop()
-            held = consumer.unacked_messages
+            unacked = consumer.unacked_messages
             consumer.deliver(entry, self.redeliveries.get(position, 0), acks.ack_set(position))
-            room -= consumer.unacked_messages - held
+            room -= consumer.unacked_messages - unacked
 
     def rewind(self) -> None:
         self.generation += 1
@@ -171,7 +173,7 @@ class SharedDispatcher:
                 self._replay.add(position)
 
     def release(self, positions: Iterable[Position]) -> None:
-        """Delayed entries whose time has come."""
+        """Deliver delayed entries that are due."""
         for position in positions:
             self._replay.add(position)
 

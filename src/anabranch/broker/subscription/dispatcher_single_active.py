@@ -1,4 +1,4 @@
-"""Exclusive and Failover: one active consumer gets everything, in order. Pure: see `dispatch`."""
+"""Exclusive and Failover: one active consumer receives everything, in order. Pure, see `dispatcher`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SingleDispatcher:
 
     @property
     def next_position(self) -> Position:
-        """Everything before was delivered (since the last rewind)."""
+        """Next position to deliver; everything before was delivered since the last rewind."""
         return self._buffer.head.position if self._buffer else self.read_position
 
     def wants(self) -> Want | None:
@@ -57,7 +57,7 @@ class SingleDispatcher:
             self.drain()
 
     def give_back(self, want: Want) -> None:
-        """Nothing was taken: `read_position` still stands at its start."""
+        """Nothing to do: `read_position` has not moved."""
 
     def drain(self) -> None:
         consumer, buffer, acks = self.active, self._buffer, self._acks
@@ -82,11 +82,11 @@ class SingleDispatcher:
             self.rewind()
 
     def settled(self, consumer: Consumer, position: Position) -> None:
-        """Order is the read order; nothing waits for an acknowledgement here."""
+        """Nothing to do: delivery is in read order and waits for no acknowledgement."""
 
 
 def _both(left: tuple[int, ...], unacked: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Messages that compaction left and that are not acknowledged either."""
+    """Messages that compaction kept and that are not acknowledged."""
     if unacked is None:
         return left
     return tuple(a & b for a, b in zip(left, unacked, strict=False))

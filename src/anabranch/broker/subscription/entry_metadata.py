@@ -1,4 +1,4 @@
-"""The few facts about an entry that dispatch needs, read from its outer metadata. Batches are never opened."""
+"""Metadata of an entry that dispatch needs. Batches are never opened."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ CHECKSUM_MAGIC = b"\x0e\x01"
 
 
 def deliver_at_of(entry: StoredEntry) -> int:
-    """`deliver_at_time` in ms, 0 when the message may go at once.
+    """`deliver_at_time` in ms; 0 if the entry may be delivered at once.
 
-    Most entries have none, and their bytes do not contain the field's tag: that costs a search instead of a parse.
+    Most entries have none, and their bytes do not contain the field's tag: a search replaces the parse.
     """
     if DELIVER_AT_TAG not in _metadata_bytes(entry):
         return 0
     try:
         metadata = entries.metadata(entry.payload)
     except ProtocolError:
-        return 0  # its consumer will find out and acknowledge it with a validation error
+        return 0  # the consumer acknowledges it with a validation error
     return metadata.deliver_at_time if metadata.HasField("deliver_at_time") else 0
 
 
 def chunk_of(entry: StoredEntry) -> Chunk | None:
-    """What part of which message it is; None for a whole one. Found as `deliver_at_of` finds its field."""
+    """The chunk that the entry is; None for a complete message. Searches before it parses, as `deliver_at_of`."""
     if CHUNKS_TAG not in _metadata_bytes(entry):
         return None
     try:
         metadata = entries.metadata(entry.payload)
     except ProtocolError:
-        return None  # its consumer will find out
+        return None  # the consumer detects it
     if metadata.num_chunks_from_msg < 2:
         return None
     return Chunk(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
@@ -58,6 +58,6 @@ def slot_of(entry: StoredEntry) -> int:
 
 
 def batch_size_of(payload: Payload) -> int:
-    """Messages in a batch-layout entry, 0 for a plain one."""
+    """Number of messages of a batch; 0 for an entry that is no batch."""
     metadata = entries.metadata(payload)
     return metadata.num_messages_in_batch if metadata.HasField("num_messages_in_batch") else 0

@@ -1,8 +1,7 @@
-"""How one subscription gets the entries its dispatcher asks for: from memory, from the compacted view, from the disk.
+"""Reads entries for the dispatcher of one subscription: from memory, from the compacted view, or from disk.
 
-Whoever reads a long backlog reads in order. What the system holds in memory of it is read at once: no thread is asked,
-nothing waits. Where it does not, a thread reads, and the block behind the one just handed out is fetched while that one
-is on its way to the consumers: at most one block is held ahead. Knows the log; must not know consumers.
+A backlog is read in order. Blocks that the operating system has in memory are read at once on the event loop. Otherwise
+a thread reads, and the next block is read ahead while the last one is being delivered; at most one block is ahead.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from anabranch.storage.topic.topic_log import StoredEntry, TopicLog
 
 READ_ENTRIES_MAX = 1_000
 COLD_READS = 16
-"""After a read found nothing in memory, so many go to a thread before memory is tried again."""
+"""Number of reads in a thread after a read that was not in memory; then memory is tried again."""
 
 
 class ReadableTopic(Protocol):
@@ -30,7 +29,7 @@ class ReadableTopic(Protocol):
 
 
 class ReadAhead:
-    """A read that nobody has asked for yet."""
+    """A read that was started before the dispatcher wanted it."""
 
     __slots__ = ("start", "task")
 
@@ -47,17 +46,17 @@ class SubscriptionReader:
         self._read_bytes = read_bytes
         self.entries_max, self._bytes_max = READ_ENTRIES_MAX, read_bytes  # of one read
         self._ahead: ReadAhead | None = None
-        self.resident_reads = 0  # so far; each takes a moment of the event loop
+        self.resident_reads = 0  # number so far; each blocks the event loop shortly
         self._next: Position | None = None  # where the last read of the log ended
-        self._cold = 0  # reads to go until memory is tried again
+        self._cold = 0  # thread reads left until memory is tried again
 
     def limit(self, entries: int | None, size: int | None) -> None:
-        """Read at most so much at once (None: as much as is sensible)."""
+        """Limit one read (None: default limits)."""
         self.entries_max = READ_ENTRIES_MAX if entries is None else min(READ_ENTRIES_MAX, entries)
         self._bytes_max = self._read_bytes if size is None else min(self._read_bytes, size)
 
     def read_cached(self, want: Want) -> list[StoredEntry] | None:
-        """Without waiting; None when only `read` can tell."""
+        """Entries that need no waiting; None if `read` is needed."""
         stable, topic_log = self._topic.stable_position(), self._topic.log
         if isinstance(want, ReadForward):
             start = want.start
@@ -81,7 +80,7 @@ class SubscriptionReader:
         return found
 
     def _read_resident(self, start: Position, stable: Position) -> list[StoredEntry] | None:
-        """The next entries of a backlog that is read in order, when they need no waiting."""
+        """The next entries of a backlog read in order, if they are in memory."""
         entries = self._topic.log.read_resident(start, self.entries_max, self._bytes_max, stable)
         if entries is not None:
             self._next = after(entries[-1].position)
@@ -105,9 +104,9 @@ class SubscriptionReader:
         except LedgerNotFound:
             if topic_log.compacted is view:
                 raise
-            return []  # a newer view has taken its place: the pump asks again
+            return []  # replaced by a newer view: the pump reads again
         if not entries and generation == dispatcher.generation:
-            dispatcher.read_position = Position(view.horizon.ledger, view.horizon.entry + 1)  # on to the tail
+            dispatcher.read_position = Position(view.horizon.ledger, view.horizon.entry + 1)  # continue with the log
         return entries
 
     async def _read_log(self, start: Position) -> list[StoredEntry]:
@@ -133,7 +132,7 @@ class SubscriptionReader:
                 self._ahead = ReadAhead(start, task)
 
     async def _try_fetch(self, start: Position) -> list[StoredEntry] | Error:
-        """A failure waits for who asks: perhaps nobody will."""
+        """The error is returned, because the result may never be used."""
         try:
             return await self._fetch(start)
         except Error as error:
@@ -142,6 +141,6 @@ class SubscriptionReader:
     async def _fetch(self, start: Position) -> list[StoredEntry]:
         return await self._topic.log.read(start, self.entries_max, self._bytes_max, self._topic.stable_position())
 
-    def forget(self) -> None:
-        """What was read ahead is not wanted any more."""
+    def discard(self) -> None:
+        """Discard what was read ahead."""
         self._ahead = None

@@ -1,7 +1,7 @@
 """One subscription of a persistent topic: a cursor, its consumers, and the pump that reads for the dispatcher.
 
-The dispatcher decides (pure), `settling` says what an acknowledgement changes (pure); this shell reads entries from the
-log, says who may acknowledge, and moves the cursor on seek. It must not know connections beyond `Peer`.
+The dispatcher (pure) decides, `acknowledgement` (pure) defines the effect of an acknowledgement. This shell reads
+entries from the log, checks who may acknowledge, and moves the cursor on seek.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.subscription.acknowledgement import Ack, ack_entry, skip_removed, skip_to
 from anabranch.broker.subscription.compacted_cursor import CompactedAcks
 from anabranch.broker.subscription.consumer import Consumer, ConsumerSpec, Departed
-from anabranch.broker.subscription.delayed_delivery import DelayAlarm, DelayedEntries
+from anabranch.broker.subscription.delayed_delivery import DelayedEntries, DelayTimer
 from anabranch.broker.subscription.dispatch_rate_limiter import DispatchRateLimiter, first_entries
 from anabranch.broker.subscription.dispatcher import Dispatcher, ReadForward, Want
 from anabranch.broker.subscription.dispatcher_key_shared import KeyedDispatcher
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 ACK_WORDS_MAX = 1_024  # a batch of 65,536 messages
 READ_RETRY_SECONDS = 0.2
-STEP_READS = 4  # of a backlog that is in memory; then the loop serves others first
+STEP_READS = 4  # reads of a backlog in memory per pump; then the event loop gets a turn
 NEVER_MS = 1 << 62
 
 
@@ -55,7 +55,7 @@ class Subscription:
         tasks: TaskOwner,
         mark_active: Callable[[], None],
     ) -> None:
-        """`stir` is told whenever something may be delivered, acknowledged or moved."""
+        """`mark_active` is called when entries may be delivered or acknowledged, or the cursor moves."""
         self.name = name
         self._mark_active = mark_active
         self.cursor = cursor
@@ -63,7 +63,7 @@ class Subscription:
         self.departed = Departed()
         self.entries_expired = 0
         self.last_expired_ms = 0
-        self.on_moved: Callable[[Subscription], None] | None = None  # somebody wants to know when the cursor moves
+        self.on_moved: Callable[[Subscription], None] | None = None  # called when the cursor moves
         self._topic = topic
         self._partition = partition
         self._settings = settings
@@ -74,15 +74,15 @@ class Subscription:
         self._pumping = False
         self._fenced = False
         self._delayed = DelayedEntries(settings.delayed_max)
-        self._alarm = DelayAlarm(clock, self._delay_over)
+        self._delay_timer = DelayTimer(clock, self._delay_over)
         self._delays = True
         self._reader = SubscriptionReader(topic, tasks, settings.read_bytes)
         self._unacked_max = settings.unacked_per_subscription_max
-        self._own_limiter: RateLimiter | None = None  # of this subscription alone
+        self._own_limiter: RateLimiter | None = None  # without the topic's limit
         self._rate_limiter: DispatchRateLimiter | None = None
 
     def apply(self, policies: Policies, shared: RateLimiter | None = None) -> None:
-        """Counts for consumers that are attached, too. `shared`: the limit of the whole topic."""
+        """Apply policies, also to attached consumers. `shared`: the rate limit of the topic."""
         self._set_rates(policies.subscription_dispatch_rate, shared)
         self._unacked_max = policies.unacked_per_subscription_max
         if isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher):
@@ -109,11 +109,11 @@ class Subscription:
 
     @property
     def throttled_times(self) -> int:
-        """How often delivery waited for this subscription's own rate."""
+        """How often delivery waited for this subscription's rate."""
         return 0 if self._own_limiter is None else self._own_limiter.times
 
     def _may_read(self, limiter: DispatchRateLimiter) -> bool:
-        """Charge what was delivered; how large the next read may be."""
+        """Charge what was delivered, and limit the next read. False if delivery must wait."""
         consumers, departed = self.consumers, self.departed
         limiter.charge(
             departed.messages_out + sum(one.messages_out for one in consumers),
@@ -126,7 +126,7 @@ class Subscription:
         return True
 
     def _within(self, want: Want, entries: list[StoredEntry]) -> list[StoredEntry]:
-        """As many entries as the rate has messages for."""
+        """The first entries, as far as the rate allows."""
         return first_entries(entries, self._reader.entries_max) if isinstance(want, ReadForward) else entries
 
     def _deliver_at(self, entry: StoredEntry) -> int:
@@ -148,7 +148,7 @@ class Subscription:
 
     @property
     def is_blocked(self) -> bool:
-        """Too many messages unacknowledged by all consumers together."""
+        """Whether all consumers together have too many unacknowledged messages."""
         return isinstance(self._dispatcher, SharedDispatcher | KeyedDispatcher) and self._dispatcher.is_blocked
 
     @property
@@ -157,18 +157,18 @@ class Subscription:
 
     @property
     def replay_count(self) -> int:
-        """Entries that wait to be delivered again, or for their key."""
+        """Entries that wait for redelivery or for their key."""
         dispatcher = self._dispatcher
         return dispatcher.replay_count if isinstance(dispatcher, SharedDispatcher | KeyedDispatcher) else 0
 
     def attach(self, consumer: Consumer) -> None:
-        """Let a consumer in, or say why not (ConsumerBusy, ConsumerAssignFailed)."""
+        """Attach a consumer. Raises ConsumerBusy or ConsumerAssignFailed."""
         if self._fenced:
             raise TopicFenced(f"subscription {self.name!r} is being closed or moved")
         spec = consumer.spec
         if self._dispatcher is None or not self._dispatcher.consumers:
             self._delayed.clear()
-            self._reader.forget()
+            self._reader.discard()
             self._dispatcher = self._make_dispatcher(spec)
             self.type = spec.type
         elif spec.type is not self.type:
@@ -212,7 +212,7 @@ class Subscription:
         before = self.active_consumer
         dispatcher.leave(consumer)
         if not dispatcher.consumers:
-            self._reader.forget()
+            self._reader.discard()
         self.departed.add(consumer)
         if self.type is SubscriptionType.FAILOVER:
             self._notify_active(before, None)
@@ -225,9 +225,9 @@ class Subscription:
                 consumer.peer.send(replies.active_consumer_change(consumer.consumer_id, consumer is active))
 
     def close_consumers(self, notifications: CloseNotifications | None = None) -> None:
-        """Tell every consumer to come back later (to wherever lookup says then, or the notifications)."""
+        """Close every consumer: at once, or later by `notifications`."""
         consumers, self._dispatcher = list(self.consumers), None
-        self._reader.forget()
+        self._reader.discard()
         for consumer in consumers:
             consumer.closed = True
             self.departed.add(consumer)
@@ -241,7 +241,7 @@ class Subscription:
         self.pump()
 
     def pump(self) -> None:
-        """Deliver whatever can be delivered now; starts at most one read of the disk."""
+        """Deliver what can be delivered now; starts at most one disk read."""
         self._mark_active()
         dispatcher = self._dispatcher
         if dispatcher is None or self._reading or self._pumping or self._fenced:
@@ -267,11 +267,11 @@ class Subscription:
             self._faulted()
         finally:
             self._pumping = False
-        self._alarm.set(self._delayed.next_ms if self.consumers else None)
+        self._delay_timer.set(self._delayed.next_ms if self.consumers else None)
 
     def _faulted(self) -> None:
-        """A fault of ours in the middle of dispatch: what was in hand may be nowhere now. Everybody comes back and gets
-        everything that is not acknowledged; the other subscriptions do not notice."""
+        """An internal error during dispatch: entries being delivered may be lost. All consumers are closed; they
+        reconnect and receive everything unacknowledged. Other subscriptions are not affected."""
         log.exception("dispatch failed, consumers closed", extra={"subscription": self.name})
         self.close_consumers()
 
@@ -280,13 +280,13 @@ class Subscription:
         try:
             entries = await self._reader.read(dispatcher, want)
         except Error as error:
-            log.error("read failed", extra={"subscription": self.name, "reason": error.reason})
+            log.error("read failed, will be retried", extra={"subscription": self.name, "reason": error.reason})
             dispatcher.give_back(want)
             await self._clock.sleep(READ_RETRY_SECONDS)
         else:
             if dispatcher is self._dispatcher and generation == dispatcher.generation:
                 dispatcher.offer(want, entries if self._rate_limiter is None else self._within(want, entries))
-            # else rewound meanwhile: the entries will be met again on the way forward
+            # otherwise rewound meanwhile: the entries are read again
         finally:
             self._reading = False
         self.pump()
@@ -298,7 +298,7 @@ class Subscription:
             self._faulted()
 
     def _delay_over(self) -> None:
-        """The next delayed message is due."""
+        """The next delayed entry is due."""
         if isinstance(self._dispatcher, SharedDispatcher):
             self._dispatcher.release(self._delayed.due(self._clock.now_ms()))
             self.pump()
@@ -306,9 +306,9 @@ class Subscription:
     # -- acknowledgement
 
     def ack(self, consumer: Consumer, acks: Iterable[Ack]) -> None:
-        """Individual acknowledgements. Positions that were never written are ignored: a cursor must not run ahead."""
+        """Individual acknowledgements. Positions after the last entry are ignored: a cursor must not run ahead."""
         if consumer.closed:
-            return  # what it held is somebody else's concern now
+            return  # its entries are redelivered to others
         self._mark_active()
         last, cursor, dispatcher = self._topic.log.last_position, self.cursor, self._dispatcher
         for position, words, batch_size in acks:
@@ -349,7 +349,7 @@ class Subscription:
         return self.cursor.mark_delete
 
     def expire_up_to(self, position: Position) -> int:
-        """Like `skip_to`, for want of time or room."""
+        """`skip_to` because of TTL or a backlog quota."""
         expired = self.skip_to(position)
         if expired:
             self.entries_expired += expired
@@ -357,7 +357,7 @@ class Subscription:
         return expired
 
     def skip_to(self, position: Position) -> int:
-        """Whatever is not acknowledged up to here counts as acknowledged; how many entries that was. Consumers stay."""
+        """Acknowledge everything up to `position`. Returns the number of entries. Consumers stay attached."""
         if position <= self.cursor.mark_delete:
             return 0
         before = self.cursor.backlog_entries
@@ -378,9 +378,9 @@ class Subscription:
     # -- moving
 
     async def seek(self, next_to_read: Position, words: tuple[int, ...] = ()) -> None:
-        """Move the cursor. Every consumer is told to come back (as with the reference): what it held is void."""
+        """Move the cursor. Every consumer is closed, as in Pulsar; its pending entries are void."""
         if self._fenced:
-            raise TopicFenced(f"subscription {self.name!r} is being moved already")
+            raise TopicFenced(f"subscription {self.name!r} is being moved by another seek")
         self._fenced = True
         try:
             self.close_consumers()
@@ -395,16 +395,16 @@ class Subscription:
             self._fenced = False
 
     def fence(self, notifications: CloseNotifications | None = None) -> None:
-        """No consumer may come in any more; those attached are told to go."""
+        """Close all consumers and refuse new ones."""
         self._mark_active()
         self._fenced = True
         self.close_consumers(notifications)
-        self._alarm.stop()
+        self._delay_timer.stop()
         if self._rate_limiter is not None:
             self._rate_limiter.close()
 
     def notify_end_of_topic(self, consumers: Iterable[Consumer] | None = None) -> None:
-        """Terminated and everything acknowledged: say so to those who understand it."""
+        """The topic is terminated and everything acknowledged: notify consumers that understand it."""
         for consumer in self.consumers if consumers is None else consumers:
             if consumer.peer.knows_end_of_topic and consumer.peer.protocol_version >= 9:
                 consumer.peer.send(replies.reached_end_of_topic(consumer.consumer_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anabranch.broker.subscription.acknowledgement import ack_entry, skip_removed, skip_to
-from anabranch.broker.subscription.delayed_delivery import DelayAlarm
+from anabranch.broker.subscription.delayed_delivery import DelayTimer
 from anabranch.broker.subscription.dispatch_rate_limiter import first_entries
 from anabranch.broker.subscription.dispatcher_single_active import SingleDispatcher
 from anabranch.model.position import Position
@@ -96,21 +96,21 @@ def test_as_many_entries_as_hold_so_many_messages() -> None:
     assert first_entries(entries, 100) == entries
 
 
-def test_the_alarm_rings_once_for_the_earliest() -> None:
+def test_the_timer_rings_once_for_the_earliest() -> None:
     clock, rung = ManualClock(), list[float]()
-    alarm, began = DelayAlarm(clock, lambda: rung.append(clock.seconds)), clock.seconds
-    alarm.set(clock.now_ms() + 5_000)
-    alarm.set(clock.now_ms() + 5_000)
-    alarm.set(clock.now_ms() + 2_000)
+    timer, began = DelayTimer(clock, lambda: rung.append(clock.seconds)), clock.seconds
+    timer.set(clock.now_ms() + 5_000)
+    timer.set(clock.now_ms() + 5_000)
+    timer.set(clock.now_ms() + 2_000)
     clock.advance(1)
     assert rung == []
     clock.advance(2)
     clock.advance(10)
     assert rung == [began + 3]
-    alarm.set(clock.now_ms() + 1_000)
-    alarm.set(None)
+    timer.set(clock.now_ms() + 1_000)
+    timer.set(None)
     clock.advance(10)
-    alarm.set(clock.now_ms() + 1_000)
-    alarm.stop()
+    timer.set(clock.now_ms() + 1_000)
+    timer.stop()
     clock.advance(10)
     assert len(rung) == 1

@@ -128,7 +128,7 @@ async def test_what_was_read_ahead_is_forgotten_when_nobody_wants_it() -> None:
     scene = Scene(50)
     await scene.read(0)
     await scene.read(10)
-    scene.reader.forget()
+    scene.reader.discard()
     await scene.read(20)
     assert scene.log.reads == [0, 10, 20, 20, 30]
 

@@ -37,13 +37,13 @@ class Visits:
         self.looks: Counter[str] = Counter()
         self.sweeps: Counter[str] = Counter()
         self.busy = 0
-        look = world.topics.sampler.look
+        look = world.topics.sampler.sample
 
         def counted(topic: Any) -> Any:
             self.looks[topic.name.local] += 1
             return look(topic)
 
-        world.topics.sampler.look = counted  # type: ignore[method-assign]  # the same, counted
+        world.topics.sampler.sample = counted  # type: ignore[method-assign]  # the same, counted
         for topic in topics:
             self.count_sweeps(topic)
 
