@@ -1,7 +1,7 @@
 """The other brokers of the cluster: the port through which this broker calls them. The node implements it.
 
-A *peer call* has a name (`care.trim`) and plain JSON values as arguments and result. `admin.peer_calls` has the calls that a
-broker serves.
+A *peer call* has a name (`care.trim`) and plain JSON values as arguments and result. The calls that a
+broker serves are in `admin.peer_calls`.
 """
 
 from __future__ import annotations
