@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tests.compatibility import snapshot
-from tests.compatibility.public_surface import COLLECTORS
+from tests.compatibility import public_surface, snapshot, stored_metadata
+
+COLLECTORS = {**public_surface.COLLECTORS, "metadata": stored_metadata.collect}
 
 
 def main(names: Sequence[str]) -> int:
