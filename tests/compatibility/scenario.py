@@ -20,8 +20,8 @@ import anabranch
 from anabranch.admin.blocking import BlockingAdmin
 from anabranch.blocking import BlockingClient
 from anabranch.schema import Avro, Json
-from tests.broker_process import BrokerProcess
-from tests.stock_client import new_client
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.traffic.stock_client import new_client
 
 PATIENCE = 30.0
 RECEIVE_MS = int(PATIENCE * 1000)

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.broker_process import BrokerProcess
 from tests.compatibility.scenario import NAMESPACE, REMOVED, Scenario, eventually
+from tests.support.processes.broker_process import BrokerProcess
 
 REMOVED_KEY = f"/managed/{NAMESPACE}/persistent/{REMOVED.rpartition('/')[2]}"
 

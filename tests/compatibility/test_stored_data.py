@@ -23,7 +23,6 @@ import anabranch
 from anabranch.admin.blocking import BlockingAdmin
 from anabranch.blocking import BlockingClient
 from anabranch.schema import Auto
-from tests.broker_process import BrokerProcess
 from tests.compatibility.scenario import (
     CLOSED,
     COMPACTED,
@@ -45,6 +44,7 @@ from tests.compatibility.scenario import (
     subscribe,
     text_of,
 )
+from tests.support.processes.broker_process import BrokerProcess
 
 FOLDER = Path(__file__).parent / "data"
 STATES = ("clean", "killed")

@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.broker_process import BrokerProcess
 from tests.compatibility.scenario import Scenario
+from tests.support.processes.broker_process import BrokerProcess
 
 FOLDER = Path(__file__).parent / "data"
 
