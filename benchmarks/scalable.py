@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
-from anabranch.controller.controllers import Controllers
 from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.service import ScalableTopicService
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.node.settings.scalable_topics import ScalableTopicSettings
@@ -50,9 +50,9 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
 class Phases:
     """When each step of a split was done, for the last one."""
 
-    def __init__(self, service: Controllers) -> None:
+    def __init__(self, service: ScalableTopicService) -> None:
         self.at: dict[str, float] = {}
-        service._step = self._note
+        service.controllers._step = self._note
 
     def _note(self, name: str, topic: TopicName) -> None:
         if name in ENDS:
@@ -220,13 +220,13 @@ def rebalance(scene: Scene) -> list[Outcome]:
             await until(lambda: all(len(reader.held) == before // 10 for reader in readers))
             owners = {one: reader.number for reader in readers for one in reader.held}
             changed: list[float] = []
-            tell = service.told
+            notify = service.topic_changed
 
-            def told(name: TopicName, record: TopicRecord | None) -> None:
+            def told(topic: TopicName, record: TopicRecord | None) -> None:
                 changed.append(time.perf_counter())
-                tell(name, record)
+                notify(topic, record)
 
-            service.told = told
+            service.topic_changed = told  # type: ignore[method-assign]
             await admin.split(topic, 0, after - before + 1, None, None)
             await until(lambda: sum(len(reader.held) for reader in readers) == after)
             now = {one: reader.number for reader in readers for one in reader.held}

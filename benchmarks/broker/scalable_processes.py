@@ -129,10 +129,10 @@ async def left_running(scene: Scene, count: int) -> tuple[int, int]:
     settings = replace(ScalableTopicSettings(), idle_seconds=0.5, sweep_seconds=0.5)
     async with Node(plain_settings(scene.place("tasks"), scalable_topics=settings)) as node:
         await create_all(node.service_url, "warm", 5)
-        await until_here(lambda: len(service_of(node)) == 0)
+        await until_here(lambda: len(service_of(node).controllers) == 0)
         before = await running(scene.size(40, 8))
         await create_all(node.service_url, "idle", count)
-        await until_here(lambda: len(service_of(node)) == 0)
+        await until_here(lambda: len(service_of(node).controllers) == 0)
         after = await running(scene.size(40, 8))
     return max(0, after[0] - before[0]) // count, max(0, after[1] - before[1]) // count
 

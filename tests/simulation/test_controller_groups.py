@@ -16,6 +16,7 @@ import pytest
 
 from anabranch.broker.segment.reader_fence import ReaderFence
 from anabranch.controller import segment_host as host
+from anabranch.controller.events import Halt, Halted, Resume, Resumed
 from anabranch.controller.group import assignment as assigning
 from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group.assignment import AwaitRelease
@@ -37,14 +38,10 @@ from anabranch.controller.group.group_events import (
     GroupSaved,
     GroupSeen,
     GroupUnread,
-    Halt,
-    Halted,
     LayoutTold,
     Push,
     ReadGroup,
     ReleaseOverdue,
-    Resume,
-    Resumed,
     SaveGroup,
 )
 from anabranch.controller.group.group_record import GroupRecord
@@ -52,7 +49,6 @@ from anabranch.controller.group.group_state import GroupState
 from anabranch.controller.records.subscription_registry import SubscriptionState
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import FencingToken, SegmentRef, Start, Status
-from anabranch.controller.topic import subscription_workflow as registering
 from anabranch.controller.topic.operation_events import TellLayout
 from anabranch.metadata.interface import ABSENT
 from anabranch.model.errors import Error
@@ -220,15 +216,6 @@ class Consumer:
         return found
 
 
-def resume(effect: registering.Resume) -> Resume:
-    """As the shell says it."""
-    found = [
-        (draining.Drained if one.is_drained else draining.Refilled)(segment_id, one.rewinds)
-        for segment_id, one in effect.moved.items()
-    ]
-    return Resume(effect.operation_id, tuple(found))
-
-
 class GroupLeader(Leader):
     """Leads the groups of the ordered subscriptions too."""
 
@@ -281,21 +268,19 @@ class GroupLeader(Leader):
     def do_more(self, machine: Any, effect: Any) -> None:
         life = self.life
         match effect:
-            case registering.Halt(name, operation_id) | registering.Resume(name, operation_id):
+            case Halt(name) | Resume(name):
                 self.found_groups()
                 if name not in self.groups:  # while its first layout is on its way
                     life.at(5, lambda: self.perform(machine, [effect]))
-                elif isinstance(effect, registering.Halt):
-                    self.deliver(self.groups[name], Halt(operation_id))
                 else:
-                    self.deliver(self.groups[name], resume(effect))
+                    self.deliver(self.groups[name], effect)
                 return
             case Halted(operation_id, generation):
                 self.say(f"halted for {operation_id} at {generation}")
-                self.deliver(self.subs, registering.Halted(operation_id, generation))
+                self.deliver(self.subs, effect)
                 return
-            case Resumed(operation_id):
-                self.deliver(self.subs, registering.Resumed(operation_id))
+            case Resumed():
+                self.deliver(self.subs, effect)
                 return
         name = next(name for name, group in self.groups.items() if group is machine)
         key = f"{RECORD}/groups/{name}"

@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from anabranch.controller.controllers import Controllers
 from anabranch.controller.interface import LedElsewhere, Start, SubscriptionKind, TopicExists
 from anabranch.controller.records.keys import registry_key, term_key
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
+from anabranch.controller.service import ScalableTopicService
 from anabranch.metadata.interface import Change
 from anabranch.model.errors import Error
 from anabranch.model.metadata_keys import scalable_topic_key
@@ -71,7 +71,7 @@ class Life:
             assert self.outcomes.setdefault(last.operation_id, last.outcome) is last.outcome
 
     # what happens -----------------------------------------------------------------------------------------------------
-    def ask(self, name: str, work: Callable[[Controllers], Awaitable[object]]) -> None:
+    def ask(self, name: str, work: Callable[[ScalableTopicService], Awaitable[object]]) -> None:
         """Of whoever leads, again where somebody else does by then; refusals are fine."""
 
         async def insist() -> None:
@@ -158,7 +158,7 @@ class Life:
             await leader.create(TOPIC, 1, {})
         except TopicExists:
             pass
-        await leader.wake(TOPIC)
+        await leader.activate(TOPIC)
         await brokers.until(self._is_calm, 300)
         self._check_calm()
 

@@ -25,7 +25,7 @@ from anabranch.model.segment import Segment
 
 __all__ = [
     "AssignedSegments",
-    "ConsumerLink",
+    "AssignmentListener",
     "LayoutListener",
     "LayoutView",
     "LayoutWatch",
@@ -81,11 +81,11 @@ def topic_exists(error: Error) -> TopicExists | None:
     return TopicExists(error.reason) if error.code == TopicExists.code else None
 
 
-class ConsumerLink(Protocol):
+class AssignmentListener(Protocol):
     """The connection of one consumer of an ordered subscription."""
 
     @property
-    def says_released(self) -> bool:
+    def reports_releases(self) -> bool:
         """Does it tell when it has let go of a segment? Clients of Pulsar have no word for it."""
 
     def assigned(self, assignment: AssignedSegments) -> None:
@@ -187,7 +187,7 @@ class ScalableTopics(Protocol):
         """On any broker; answered through the listener, also the first time."""
 
     async def register(
-        self, topic: TopicName, wish: Registration, link: ConsumerLink
+        self, topic: TopicName, wish: Registration, listener: AssignmentListener
     ) -> tuple[AssignedSegments, ConsumerRegistration]: ...
 
     def new_id(self) -> str:
@@ -197,7 +197,7 @@ class ScalableTopics(Protocol):
 
     async def delete(self, topic: TopicName) -> None: ...
 
-    async def wake(self, topic: TopicName) -> None:
+    async def activate(self, topic: TopicName) -> None:
         """Somebody needs the topic: it is led when this returns."""
 
     async def record(self, topic: TopicName) -> TopicRecord:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+from anabranch.controller.events import TopicGone
 from anabranch.controller.interface import LayoutListener, LayoutView, TopicExists
 from anabranch.controller.placement import Place, Reachable
 from anabranch.controller.record_store import Records
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.interface import ChangeKind, MetadataStore, StoreUnavailable, Watch
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.model.layout import Layout
@@ -39,7 +39,7 @@ class TopicActivation(Protocol):
     async def create_by_use(self, topic: TopicName) -> None:
         """Raises TopicGone where policies do not allow it."""
 
-    async def wake(self, topic: TopicName) -> None: ...
+    async def activate(self, topic: TopicName) -> None: ...
 
     async def partitions(self, topic: TopicName) -> int:
         """Of a regular topic; 0: it has none, or does not exist."""
@@ -53,7 +53,7 @@ class Watcher:
     asked: TopicName  # as the client called it
     create: bool
     leave: Callable[[Watcher], None]
-    told: object = None  # what it was told last
+    sent: object = None  # the last view; None: nothing yet
 
     def close(self) -> None:
         self.leave(self)
@@ -65,7 +65,7 @@ class Watched:
 
     watchers: dict[Watcher, None] = field(default_factory=dict)
     record: TopicRecord | None = None
-    said: int = 0  # how often the leader here has said something
+    pushes: int = 0  # records that the controller on this broker has pushed
     is_dirty: bool = True  # something may have changed since the last read began
     is_reading: bool = False
 
@@ -74,9 +74,15 @@ class Watches:
     """`async with Watches(…)`: following inside."""
 
     def __init__(
-        self, store: MetadataStore, records: Records, place: Place, births: TopicActivation, clock: Clock
+        self, store: MetadataStore, records: Records, place: Place, activation: TopicActivation, clock: Clock
     ) -> None:
-        self._store, self._records, self._place, self._births, self._clock = store, records, place, births, clock
+        self._store, self._records, self._place, self._activation, self._clock = (
+            store,
+            records,
+            place,
+            activation,
+            clock,
+        )
         self._topics: dict[TopicName, Watched] = {}
         self._watch: Watch | None = None
         self._tasks = TaskOwner("layout-watches")
@@ -103,7 +109,7 @@ class Watches:
         watched = self._topics.setdefault(key, Watched())
         watcher = Watcher(listener, topic, create, self._leave)
         watched.watchers[watcher] = None
-        self._stir(key, watched)
+        self._schedule_read(key, watched)
         return watcher
 
     def _leave(self, watcher: Watcher) -> None:
@@ -122,33 +128,33 @@ class Watches:
             elif (topic := scalable_topic_at(change.key)) is not None and (
                 watched := self._topics.get(topic)
             ) is not None:
-                self._stir(topic, watched)
+                self._schedule_read(topic, watched)
 
     def look_again(self) -> None:
         """Everything may have changed."""
         for topic, watched in tuple(self._topics.items()):
-            self._stir(topic, watched)
+            self._schedule_read(topic, watched)
 
     def placement_changed(self) -> None:
         """Brokers have come, gone or changed their shares: addresses are told anew where they are others."""
         for topic, watched in tuple(self._topics.items()):
             if watched.record is not None:
-                self._tell(topic, watched)
+                self._notify(topic, watched)
 
-    def said(self, topic: TopicName, record: TopicRecord | None) -> None:
+    def on_record(self, topic: TopicName, record: TopicRecord | None) -> None:
         """By the leader on this broker: as good as read."""
         watched = self._topics.get(topic)
         if watched is None:
             return
-        watched.said += 1
+        watched.pushes += 1
         if record is None:
             self._end(topic, watched, TopicGone(f"{topic} was deleted"))
         else:
             watched.record = record
-            self._tell(topic, watched)
+            self._notify(topic, watched)
 
     # reading ----------------------------------------------------------------------------------------------------------
-    def _stir(self, topic: TopicName, watched: Watched) -> None:
+    def _schedule_read(self, topic: TopicName, watched: Watched) -> None:
         watched.is_dirty = True
         if not watched.is_reading and self._tasks.spawn(self._read(topic, watched), "read") is not None:
             watched.is_reading = True
@@ -157,12 +163,12 @@ class Watches:
         failures = 0
         try:
             while watched.is_dirty and watched.watchers:
-                watched.is_dirty, said = False, watched.said
+                watched.is_dirty, pushes = False, watched.pushes
                 try:
-                    found = await self._records.find(topic, sync=any(one.told is None for one in watched.watchers))
-                    if watched.said == said:
+                    found = await self._records.find(topic, sync=any(one.sent is None for one in watched.watchers))
+                    if watched.pushes == pushes:
                         await self._found(topic, watched, found)
-                    elif any(one.told is None for one in watched.watchers):
+                    elif any(one.sent is None for one in watched.watchers):
                         watched.is_dirty = True
                     failures = 0
                 except StoreUnavailable as error:
@@ -185,21 +191,21 @@ class Watches:
             else:
                 await self._absent(topic, watched)
         elif record.leader_term == 0:  # just written: its segments may not exist yet
-            await self._births.wake(topic)
+            await self._activation.activate(topic)
             watched.is_dirty = True
-        elif record is watched.record and all(watcher.told is not None for watcher in watched.watchers):
+        elif record is watched.record and all(watcher.sent is not None for watcher in watched.watchers):
             return  # what the leader here has said is now in the store
         elif not _is_older(record, watched.record):
             watched.record = record
-            self._tell(topic, watched)
+            self._notify(topic, watched)
 
     async def _absent(self, topic: TopicName, watched: Watched) -> None:
         """No scalable topic of that name: created where a watcher wants it, synthetic where it is a regular name."""
-        new = [watcher for watcher in watched.watchers if watcher.told is None]
+        new = [watcher for watcher in watched.watchers if watcher.sent is None]
         scalable = [watcher for watcher in new if watcher.asked.domain in (Domain.TOPIC, Domain.SEGMENT)]
         if any(watcher.create and watcher.asked.domain is Domain.TOPIC for watcher in scalable):
             try:
-                await self._births.create_by_use(topic)
+                await self._activation.create_by_use(topic)
             except TopicExists:
                 pass  # somebody was faster
             except Error as error:
@@ -214,16 +220,16 @@ class Watches:
         if regular:
             view = await self._synthetic(regular[0].asked)
             for watcher in regular:
-                watcher.told = view
+                watcher.sent = view
                 watcher.listener.layout_changed(view)
 
     async def _synthetic(self, name: TopicName) -> LayoutView:
-        count = await self._births.partitions(name)
+        count = await self._activation.partitions(name)
         names = [str(name.partition(index)) for index in range(count)] or [str(name)]
         return LayoutView(name, Layout.synthetic(names, now_ms=self._clock.now_ms()), is_synthetic=True)
 
     # telling ----------------------------------------------------------------------------------------------------------
-    def _tell(self, topic: TopicName, watched: Watched) -> None:
+    def _notify(self, topic: TopicName, watched: Watched) -> None:
         record = watched.record
         assert record is not None
         if record.leader_term == 0 or record.is_deleting:
@@ -242,8 +248,8 @@ class Watches:
         )
         key = (view.incarnation, record.epoch, view.operation_id, view.controller, tuple(brokers.items()))
         for watcher in tuple(watched.watchers):
-            if watcher.told != key:
-                watcher.told = key
+            if watcher.sent != key:
+                watcher.sent = key
                 watcher.listener.layout_changed(view)
 
     def _where(self, topic: TopicName, segment: Segment) -> Reachable | None:
@@ -257,7 +263,7 @@ class Watches:
 
     def _fail_new(self, watched: Watched, error: Error) -> None:
         """Who waits for a first answer is not kept waiting for a store that is away."""
-        self._fail(watched, [watcher for watcher in watched.watchers if watcher.told is None], error)
+        self._fail(watched, [watcher for watcher in watched.watchers if watcher.sent is None], error)
 
     def _fail(self, watched: Watched, watchers: list[Watcher], error: Error) -> None:
         for watcher in watchers:

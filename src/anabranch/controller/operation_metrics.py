@@ -41,7 +41,7 @@ class OperationCounts:
         self.totals = Totals()
         self._known: dict[TopicName, _Known] = {}
 
-    def saw(self, topic: TopicName, record: TopicRecord | None) -> None:
+    def on_record(self, topic: TopicName, record: TopicRecord | None) -> None:
         """Every time a leader here tells its record; None: the topic was deleted."""
         if record is None:
             self._known.pop(topic, None)

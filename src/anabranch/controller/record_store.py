@@ -57,8 +57,8 @@ NOW = 0
 class Records:
     """All topics of one store."""
 
-    def __init__(self, store: MetadataStore, offices: LeaderTerms, memo: RecordCache) -> None:
-        self._store, self._offices, self._memo = store, offices, memo
+    def __init__(self, store: MetadataStore, terms: LeaderTerms, cache: RecordCache) -> None:
+        self._store, self._terms, self._cache = store, terms, cache
 
     # topics -----------------------------------------------------------------------------------------------------------
     async def find(self, topic: TopicName, *, sync: bool = True) -> TopicRecord | None:
@@ -67,7 +67,7 @@ class Records:
             await self._store.sync()
         key = scalable_topic_key(topic)
         found = await self._store.get(key)
-        return None if found is None else self._memo.decode(key, found.value)
+        return None if found is None else self._cache.decode(key, found.value)
 
     async def create(self, topic: TopicName, record: TopicRecord) -> None:
         try:
@@ -102,14 +102,14 @@ class Records:
             found = await self._store.get(key := scalable_topic_key(topic))
             if found is None:
                 return RecordSeen(None, 0)
-            return RecordSeen(self._memo.decode(key, found.value), found.version)
+            return RecordSeen(self._cache.decode(key, found.value), found.version)
         except Error as error:
             log.warning("topic record not read", extra={"topic": str(topic), "reason": error.reason})
             return RecordUnread()
 
     async def save(self, topic: TopicName, effect: SaveRecord) -> RecordSaved | RecordDoubtful:
         try:
-            data = self._memo.encode(key := scalable_topic_key(topic), effect.record)
+            data = self._cache.encode(key := scalable_topic_key(topic), effect.record)
             return RecordSaved(await self._store.put(key, data, expected=effect.expected))
         except Error as error:
             _doubt(topic, "topic record", error)
@@ -118,7 +118,7 @@ class Records:
     async def remove(self, topic: TopicName, term: int, effect: RemoveRecord) -> RecordRemoved | RecordDoubtful:
         """What lies below it first, as far as it is of this life; then the record. Safe to repeat at every step."""
         try:
-            await self._offices.raise_floor(term)
+            await self._terms.raise_floor(term)
             root = groups_key(topic, effect.incarnation)
             for name in await self._store.children(root):
                 await self._forget(f"{root}/{name}")
@@ -131,10 +131,10 @@ class Records:
         except Error as error:
             _doubt(topic, "removal of the topic record", error)
             return RecordDoubtful()
-        self._memo.forget(scalable_topic_key(topic))
+        self._cache.forget(scalable_topic_key(topic))
         try:
             await self._forget(pending_key(topic))
-            await self._offices.lay_down(topic, term)
+            await self._terms.release(topic, term)
         except Error as error:  # a few bytes stay until the name is used again; the topic is gone all the same
             log.warning("traces of a deleted topic stay", extra={"topic": str(topic), "reason": error.reason})
         return RecordRemoved()
@@ -190,14 +190,14 @@ class Records:
         await self._forget(group_key(topic, incarnation, subscription))
 
     # who is wanted ----------------------------------------------------------------------------------------------------
-    async def want(self, topic: TopicName, at_ms: int) -> None:
+    async def mark_pending(self, topic: TopicName, at_ms: int) -> None:
         """From `at_ms` on somebody must lead it. Raises StoreUnavailable."""
         await self._store.put(pending_key(topic), str(at_ms).encode(), expected=ANY)
 
-    async def unwant(self, topic: TopicName) -> None:
+    async def clear_pending_mark(self, topic: TopicName) -> None:
         await self._forget(pending_key(topic))
 
-    async def wanted(self) -> AsyncIterator[tuple[TopicName, int]]:
+    async def pending_topics(self) -> AsyncIterator[tuple[TopicName, int]]:
         """All of the cluster, with their times."""
         async for key, found in self._store.scan(PENDING_TOPICS):
             topic = scalable_topic_at(key, PENDING_TOPICS)

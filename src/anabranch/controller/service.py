@@ -1,34 +1,55 @@
-"""The scalable topics of one broker: what it leads (`controllers`) and the layouts that are watched on it (`watches`).
+"""The scalable topics of one broker: the topics that it leads and the layouts that its clients watch.
 
-Implements `face.ScalableTopics`. Knows no broker; the ports it needs are given by who wires it.
+Implements `interface.ScalableTopics`. Calls about one topic run on its controller (`topic_controllers.py`).
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from anabranch.controller.controllers import Controllers
-from anabranch.controller.interface import LayoutListener, LedTopic
+from anabranch.controller import segment_host as host
+from anabranch.controller.events import NotLeading, TopicGone, UnknownSubscription
+from anabranch.controller.group.group_coordinator import ConsumerLink, GroupCoordinator
+from anabranch.controller.interface import (
+    AssignedSegments,
+    AssignmentListener,
+    LayoutListener,
+    LedTopic,
+    Registration,
+)
 from anabranch.controller.layout_watches import TopicActivation, Watcher, Watches, check_watchable
 from anabranch.controller.namespace_rules import Rules
 from anabranch.controller.operation_metrics import OperationCounts, Totals
 from anabranch.controller.placement import Place
+from anabranch.controller.record_store import Records
 from anabranch.controller.records.record_cache import RecordCache
+from anabranch.controller.records.subscription_registry import SubscriptionKind
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.controller.segment_host import SegmentHost
+from anabranch.controller.segment_host import SegmentHost, SegmentStats, Start
 from anabranch.controller.settings import ScalableTopicsSettings
-from anabranch.controller.topic.topic_controller import Step, no_step
-from anabranch.controller.topic_status import led_topic
+from anabranch.controller.topic import operation_events as operations
+from anabranch.controller.topic import subscription_workflow as subscriptions
+from anabranch.controller.topic.leader_terms import LeaderTerms
+from anabranch.controller.topic.topic_controller import Step, TopicController, no_step
+from anabranch.controller.topic_controllers import TopicControllers, new_operation_id
+from anabranch.controller.topic_status import led_topic, segment_stats, topic_status
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.write_gate import WriteGate
-from anabranch.model.names import TopicName
+from anabranch.model.errors import BadRequest, Error, NotAllowed
+from anabranch.model.layout import Layout
+from anabranch.model.names import Domain, TopicName, check_subscription_name
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
+from anabranch.runtime.tasks import TaskOwner
+
+log = logging.getLogger(__name__)
 
 
-class ScalableService(Controllers):
-    """`async with ScalableService(…)`: leading and watching inside."""
+class ScalableTopicService:
+    """`async with ScalableTopicService(…)`: topics are led and layouts are followed inside."""
 
     def __init__(
         self,
@@ -36,7 +57,7 @@ class ScalableService(Controllers):
         place: Place,
         segments: SegmentHost,
         rules: Rules,
-        births: TopicActivation,
+        activation: TopicActivation,
         *,
         broker: str,
         settings: ScalableTopicsSettings,
@@ -44,53 +65,241 @@ class ScalableService(Controllers):
         chance: Chance,
         step: Step = no_step,
         gate: WriteGate | None = None,
-        memo: RecordCache | None = None,
+        cache: RecordCache | None = None,
     ) -> None:
-        super().__init__(
-            store,
+        """`cache` may be shared with other readers of the same records on this broker."""
+        self.settings = settings
+        self._place, self._host, self._rules = place, segments, rules
+        self._clock, self._chance = clock, chance
+        self.records = Records(store, terms := LeaderTerms(store, broker), cache or RecordCache())
+        self.controllers = TopicControllers(
+            self.records,
+            terms,
             place,
             segments,
             rules,
-            broker=broker,
+            self,
             settings=settings,
             clock=clock,
             chance=chance,
             step=step,
             gate=gate,
-            memo=memo,
         )
-        self.watches = Watches(store, self.records, place, births, clock)
+        self.watches = Watches(store, self.records, place, activation, clock)
         self.counts = OperationCounts()
-        self.told = self._said
+        self._tasks = TaskOwner("scalable topics")
+        self._unlisten: Callable[[], None] | None = None
 
-    def _said(self, topic: TopicName, record: TopicRecord | None) -> None:
-        self.counts.saw(topic, record)
-        self.watches.said(topic, record)
+    async def __aenter__(self) -> Self:
+        await self.watches.__aenter__()
+        self._unlisten = self._host.listen(self.on_segment_event)
+        await self.controllers.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._unlisten is not None:
+            self._unlisten()
+        self.controllers.stop()
+        await self._tasks.close()
+        await self.controllers.__aexit__(kind, error, trace)
+        await self.watches.__aexit__(kind, error, trace)
+
+    @property
+    def is_enabled(self) -> bool:
+        return self.settings.enabled
 
     @property
     def totals(self) -> Totals:
         return self.counts.totals
 
     def led(self) -> list[LedTopic]:
-        leaders = self.leaders
-        self.counts.keep(leaders)
-        return [found for leader in leaders.values() if (found := led_topic(leader)) is not None]
+        controllers = self.controllers.by_topic
+        self.counts.keep(controllers)
+        return [found for one in controllers.values() if (found := led_topic(one)) is not None]
 
+    def new_id(self) -> str:
+        return new_operation_id(self._clock, self._chance)
+
+    # events -----------------------------------------------------------------------------------------------------------
+    def topic_changed(self, topic: TopicName, record: TopicRecord | None) -> None:
+        """A plan or layout of a topic that is led here; None: the topic was deleted."""
+        self.counts.on_record(topic, record)
+        self.watches.on_record(topic, record)
+
+    def placement_changed(self, *, has_gained: bool) -> None:
+        """With `has_gained`, this broker has new topics, which other brokers may have left unfinished."""
+        self.controllers.placement_changed(has_gained=has_gained)
+        self.watches.placement_changed()
+
+    def on_segment_event(self, event: host.HostEvent) -> None:
+        topic = event.segment.name.scalable
+        if isinstance(event, host.SubscriptionSeen):
+            if self._place.is_here(topic):
+                self._tasks.spawn(self._subscription_seen(topic, event), "subscription seen")
+        elif (controller := self.controllers.leading(topic)) is not None:
+            controller.groups.on_segment_event(event)
+
+    async def _subscription_seen(self, topic: TopicName, event: host.SubscriptionSeen) -> None:
+        """A client subscribed at one segment: the subscription is created on all segments."""
+        kind = SubscriptionKind.QUEUE if event.is_shared else SubscriptionKind.STREAM
+        try:
+            await self.subscribe(topic, event.subscription, kind, event.start)
+        except Error as error:
+            log.warning(
+                "subscription seen at a segment was not registered",
+                extra={"topic": str(topic), "subscription": event.subscription, "reason": error.reason},
+            )
+            if not error.retryable:  # otherwise the segment's owner repeats the event while its client waits
+                await self._deny(topic, event, error)
+
+    async def _deny(self, topic: TopicName, event: host.SubscriptionSeen, error: Error) -> None:
+        controller = self.controllers.leading(topic)
+        try:
+            if controller is not None:
+                await controller.ask_host(host.DenyCursor("deny", event.segment, event.subscription, error.reason))
+        except Error as failure:  # the client then waits until its own timeout
+            log.info(
+                "refusal of a subscription did not reach the segment's owner",
+                extra={"topic": str(topic), "subscription": event.subscription, "reason": failure.reason},
+            )
+
+    # calls ------------------------------------------------------------------------------------------------------------
     def watch(self, topic: TopicName, listener: LayoutListener, *, create: bool) -> Watcher:
         """Raises NotAllowed, TopicGone for names that can have no layout."""
         check_watchable(topic)
         return self.watches.watch(topic, listener, create=create)
 
-    def placement_changed(self, *, has_gained: bool) -> None:
-        super().placement_changed(has_gained=has_gained)
-        self.watches.placement_changed()
+    async def create(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None:
+        """The topic exists and is led when this returns. Raises TopicExists, AlreadyExists, NotFound,
+        TooManySegments."""
+        if topic.domain is not Domain.TOPIC:
+            raise BadRequest(f"{topic} is not a scalable topic")
+        if not self.settings.enabled:
+            raise NotAllowed("scalable topics are switched off (scalable_topics.enabled)")
+        if segments < 1:
+            raise NotAllowed(f"a topic needs at least one segment, not {segments}")
+        await self.controllers.check_placed_here(topic)
+        await self._rules.check_may_create(topic)
+        policy = await self._rules.auto_scale_policy(topic.namespace_path)
+        self.settings.limits(policy).check_active(segments)
+        now_ms = self._clock.now_ms()
+        record = TopicRecord(
+            Layout.initial(segments, now_ms=now_ms),
+            incarnation=(now_ms << 10) | int(self._chance.random() * 1024),
+            properties=dict(properties),
+        )
+        await self.records.create(topic, record)
+        try:
+            await self.activate(topic)
+        except TopicGone:
+            await self._rules.check_name(topic)  # the usual reason: a regular topic has the name
+            raise
+        await self.controllers.clear_name(topic)
 
-    async def __aenter__(self) -> Self:
-        await self.watches.__aenter__()
-        return await super().__aenter__()
+    async def activate(self, topic: TopicName) -> None:
+        async def work(controller: TopicController) -> None:
+            await controller.wait_leading()
+            await controller.check_leading()
+            if controller.is_over:
+                raise NotLeading(f"another broker has led {topic} meanwhile")
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await super().__aexit__(kind, error, trace)
-        await self.watches.__aexit__(kind, error, trace)
+        await self.controllers.call(topic, work)
+
+    async def delete(self, topic: TopicName) -> None:
+        """Deletes the current incarnation only; a topic that is re-created while the call is retried is left alone."""
+        operation_id = self.new_id()
+        incarnation = (await self.record(topic)).incarnation
+
+        async def work(controller: TopicController) -> None:
+            await controller.ask(operations.DeleteCall(operation_id, incarnation))
+
+        try:
+            await self.controllers.call(topic, work)
+        except TopicGone:
+            return
+
+    async def record(self, topic: TopicName) -> TopicRecord:
+        found = await self.records.find(topic)
+        if found is None:
+            raise TopicGone(f"{topic} does not exist")
+        return found
+
+    async def names(self, namespace: str, filters: Mapping[str, str]) -> list[str]:
+        found = await self.records.all_of(namespace)
+        return [str(topic) for topic, record in found.items() if filters.items() <= record.properties.items()]
+
+    async def split(
+        self,
+        topic: TopicName,
+        segment_id: int,
+        *,
+        ways: int = 2,
+        points: tuple[int, ...] | None = None,
+        operation_id: str | None = None,
+        reason: str = "",
+    ) -> int:
+        call = operations.SplitCall(operation_id or self.new_id(), segment_id, ways, points, reason)
+        return await self.controllers.call(topic, lambda controller: controller.ask(call))
+
+    async def merge(
+        self, topic: TopicName, segment_ids: tuple[int, ...], *, operation_id: str | None = None, reason: str = ""
+    ) -> int:
+        call = operations.MergeCall(operation_id or self.new_id(), segment_ids, reason)
+        return await self.controllers.call(topic, lambda controller: controller.ask(call))
+
+    async def subscribe(self, topic: TopicName, name: str, kind: SubscriptionKind, start: Start) -> None:
+        call = subscriptions.SubscribeCall(self.new_id(), check_subscription_name(name), kind, start)
+        await self.controllers.call(topic, lambda controller: controller.ask_subscription(call))
+
+    async def unsubscribe(self, topic: TopicName, name: str) -> None:
+        call = subscriptions.UnsubscribeCall(self.new_id(), name)
+
+        async def work(controller: TopicController) -> None:
+            await controller.wait_leading()
+            registry = controller.registry
+            if registry is not None and name not in registry.subscriptions:
+                raise UnknownSubscription(f"no subscription {name} on {topic}")
+            await controller.ask_subscription(call)
+            await controller.groups.forget(name)
+
+        await self.controllers.call(topic, work)
+
+    async def move(self, topic: TopicName, name: str, publish_ms: int | None) -> None:
+        call = subscriptions.MoveCall(self.new_id(), name, publish_ms)
+        await self.controllers.call(topic, lambda controller: controller.ask_subscription(call))
+
+    async def state(self, topic: TopicName) -> dict[str, Any]:
+        return await self.controllers.call(topic, _state)
+
+    async def figures(self, topic: TopicName, record: TopicRecord) -> dict[int, SegmentStats]:
+        return await segment_stats(self._host, topic, record)
+
+    # consumers --------------------------------------------------------------------------------------------------------
+    async def register(
+        self, topic: TopicName, wish: Registration, listener: AssignmentListener
+    ) -> tuple[AssignedSegments, ConsumerLink]:
+        async def work(controller: TopicController) -> tuple[AssignedSegments, ConsumerLink]:
+            group = await self._group(controller, wish)
+            return await group.register(wish.consumer, listener, wish.held, wish.generation)
+
+        return await self.controllers.call(topic, work)
+
+    async def _group(self, controller: TopicController, wish: Registration) -> GroupCoordinator:
+        """The coordinator of the subscription, which is created if it does not exist."""
+        await controller.wait_leading()
+        subscription = controller.groups.ordered(wish.subscription)
+        if subscription is None or subscription.kind is not wish.kind:
+            name = check_subscription_name(wish.subscription)
+            call = subscriptions.SubscribeCall(self.new_id(), name, wish.kind, wish.start)
+            await controller.ask_subscription(call)
+            subscription = controller.groups.ordered(name)
+        if subscription is None:
+            raise NotLeading(f"subscription {wish.subscription} is being changed")
+        return controller.groups.of(subscription)
+
+
+async def _state(controller: TopicController) -> dict[str, Any]:
+    await controller.wait_leading()
+    return topic_status(controller)

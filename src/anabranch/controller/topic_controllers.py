@@ -14,23 +14,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
+from anabranch.controller.events import NotLeading, TopicGone
 from anabranch.controller.interface import LedElsewhere
 from anabranch.controller.namespace_rules import Rules, retention_of
 from anabranch.controller.placement import Place
 from anabranch.controller.record_store import NOW, Records
-from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.controller.segment_host import HostEvent, SegmentHost, SegmentRef, SegmentStats
+from anabranch.controller.segment_host import SegmentHost
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic.gc_runner import collect
 from anabranch.controller.topic.leader_terms import LeaderTerms
-from anabranch.controller.topic.operation_events import NotLeading, TopicGone
-from anabranch.controller.topic.topic_controller import Step, TopicController, no_step
-from anabranch.metadata.interface import MetadataStore, StoreUnavailable
+from anabranch.controller.topic.topic_controller import Step, TopicController, TopicListener, no_step
+from anabranch.controller.topic_status import segment_stats
+from anabranch.metadata.interface import StoreUnavailable
 from anabranch.metadata.write_gate import WriteGate
 from anabranch.model.errors import AlreadyExists, BadRequest, Error, NotAllowed
 from anabranch.model.names import Domain, TopicName
-from anabranch.model.segment import backing_topic
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.retry_delays import RETRY_DELAYS
@@ -45,91 +44,75 @@ T = TypeVar("T")
 
 
 class TopicControllers:
-    """`async with …`: leading inside. `told` hears of every plan and layout of what is led here."""
+    """`async with TopicControllers(…)`: topics are led inside."""
 
     def __init__(
         self,
-        store: MetadataStore,
+        records: Records,
+        terms: LeaderTerms,
         place: Place,
         segments: SegmentHost,
         rules: Rules,
+        listener: TopicListener,
         *,
-        broker: str,
         settings: ScalableTopicsSettings,
         clock: Clock,
         chance: Chance,
         step: Step = no_step,
         gate: WriteGate | None = None,
-        memo: RecordCache | None = None,
     ) -> None:
-        """`memo` may be shared with others on this broker who read the same records."""
-        self.settings = settings
-        self.records = Records(store, offices := LeaderTerms(store, broker), memo or RecordCache())
-        self.told: Callable[[TopicName, TopicRecord | None], None] = _nobody
-        self._offices, self._place, self._host, self._rules = offices, place, segments, rules
+        """`listener` is called with every plan and layout of the topics that are led here."""
+        self._records, self._terms, self._place, self._host, self._rules = records, terms, place, segments, rules
+        self._listener, self._settings = listener, settings
         self._clock, self._chance, self._step, self._gate = clock, chance, step, gate
-        self._leaders: dict[TopicName, TopicController] = {}
+        self._controllers: dict[TopicName, TopicController] = {}
         self._loading: dict[TopicName, asyncio.Task[TopicController | Error]] = {}
-        self._due: dict[TopicName, int] = {}  # unloaded topics of ours that will be wanted, and when
+        self._due: dict[TopicName, int] = {}  # unloaded topics of this broker, and when each needs a leader again
         self._resuming = asyncio.Event()
         self._tasks = TaskOwner("controllers")
         self._is_closed = False
-        self._unlisten: Callable[[], None] | None = None
-
-    @property
-    def is_enabled(self) -> bool:
-        return self.settings.enabled
 
     def __len__(self) -> int:
-        return len(self._leaders)
+        return len(self._controllers)
 
     @property
-    def leaders(self) -> Mapping[TopicName, TopicController]:
-        """What is led here now."""
-        return self._leaders
+    def by_topic(self) -> Mapping[TopicName, TopicController]:
+        """The topics that are led here now."""
+        return self._controllers
 
     async def __aenter__(self) -> Self:
-        self._unlisten = self._host.listen(self.heard)
         self._tasks.spawn(self._resume(), "resume")
         self._tasks.spawn(self._sweep(), "sweep")
         return self
 
+    def stop(self) -> None:
+        """No topic is led anew from now on, and calls are not retried."""
+        self._is_closed = True
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_closed = True
-        if self._unlisten is not None:
-            self._unlisten()
+        self.stop()
         await self._tasks.close()
-        leaders, self._leaders = list(self._leaders.values()), {}
-        await asyncio.gather(*(leader.close() for leader in leaders))
-
-    def heard(self, event: HostEvent) -> None:
-        """What a segment tells: for who answers for the topics."""
-        raise NotImplementedError
-
-    def new_id(self) -> str:
-        """For an operation: nobody else has it."""
-        return f"{self._clock.now_ms():x}-{int(self._chance.random() * (1 << 48)):012x}"
+        controllers, self._controllers = list(self._controllers.values()), {}
+        await asyncio.gather(*(one.close() for one in controllers))
 
     # leading ----------------------------------------------------------------------------------------------------------
     def leading(self, topic: TopicName) -> TopicController | None:
         """The leader here, if there is one at the moment."""
-        found = self._leaders.get(topic)
+        found = self._controllers.get(topic)
         return None if found is None or found.is_over else found
 
     async def lead(self, topic: TopicName) -> TopicController:
         """This broker's leader of the topic. Raises LedElsewhere, TopicGone, StoreUnavailable."""
         if topic.domain is not Domain.TOPIC:
             raise BadRequest(f"{topic} is not a scalable topic")
-        if not self.settings.enabled:
+        if not self._settings.enabled:
             raise NotAllowed("scalable topics are switched off (scalable_topics.enabled)")
         found = self.leading(topic)
         if found is not None and self._place.is_here(topic):
             return found
-        await self._place.wait_placed(topic)
-        if not self._place.is_here(topic):
-            raise LedElsewhere(topic, self._place.owner_address(topic))
+        await self.check_placed_here(topic)
         loading = self._loading.get(topic)
         if loading is None:
             loading = self._tasks.spawn(self._load_outcome(topic), f"load {topic}")
@@ -147,6 +130,12 @@ class TopicControllers:
             raise outcome
         return outcome
 
+    async def check_placed_here(self, topic: TopicName) -> None:
+        """Raises LedElsewhere if another broker has the name."""
+        await self._place.wait_placed(topic)
+        if not self._place.is_here(topic):
+            raise LedElsewhere(topic, self._place.owner_address(topic))
+
     def _loaded(self, topic: TopicName, task: asyncio.Task[TopicController | Error]) -> None:
         self._loading.pop(topic, None)
         if not task.cancelled():
@@ -163,7 +152,7 @@ class TopicControllers:
         found = self.leading(topic)
         if found is not None:
             return found
-        record = await self.records.find(topic)
+        record = await self._records.find(topic)
         if record is None:
             raise TopicGone(f"{topic} does not exist")
         if record.leader_term == 0:
@@ -171,30 +160,30 @@ class TopicControllers:
         else:
             await self.clear_name(topic)
         ownership_epoch = self._place.ownership_epoch(topic)
-        limits = self.settings.limits(
+        limits = self._settings.limits(
             record.auto_scale_policy, await self._rules.auto_scale_policy(topic.namespace_path)
         )
-        term = await self._offices.take(topic, record.leader_term)
+        term = await self._terms.acquire(topic, record.leader_term)
         leader = TopicController(
             topic,
             term,
-            records=self.records,
+            records=self._records,
             segments=self._host,
-            settings=self.settings,
+            settings=self._settings,
             limits=limits,
             clock=self._clock,
             chance=self._chance,
-            told=self._told,
+            listener=self._listener,
             step=self._step,
             gate=self._gate,
             owner_epoch=self._place.owner_epoch,
             ended=self._leader_ended,
         )
         leader.ownership_epoch = ownership_epoch
-        leader.is_wanted = self._due.pop(topic, None) == NOW
+        leader.is_marked_pending = self._due.pop(topic, None) == NOW
         if self._is_closed:
             raise NotLeading("the broker is stopping")
-        self._leaders[topic] = leader
+        self._controllers[topic] = leader
         leader.start()
         return leader
 
@@ -204,7 +193,7 @@ class TopicControllers:
         try:
             await self._rules.check_name(topic)
         except AlreadyExists:
-            await self.records.give_way(topic, record)
+            await self._records.give_way(topic, record)
             raise
 
     async def clear_name(self, topic: TopicName) -> None:
@@ -216,24 +205,21 @@ class TopicControllers:
 
     def _leader_ended(self, topic: TopicName) -> None:
         """What it left unfinished goes on soon, if it is still ours: nobody may be there to ask for it."""
-        leader = self._leaders.get(topic)
-        if leader is None or not leader.is_over or not leader.is_wanted or self._is_closed:
+        leader = self._controllers.get(topic)
+        if leader is None or not leader.is_over or not leader.is_marked_pending or self._is_closed:
             return
-        del self._leaders[topic]
+        del self._controllers[topic]
 
         async def again() -> None:
             await self._clock.sleep(RETRY_DELAYS.retry_after(AGAIN, self._chance.random()))
             if self._place.is_here(topic):
-                await self._wake_quietly(topic)
+                await self._try_activate(topic)
 
         self._tasks.spawn(again(), f"lead {topic} again")
 
-    def _told(self, topic: TopicName, record: TopicRecord | None) -> None:
-        self.told(topic, record)
-
-    async def at_leader(self, topic: TopicName, work: Callable[[TopicController], Awaitable[T]]) -> T:
+    async def call(self, topic: TopicName, work: Callable[[TopicController], Awaitable[T]]) -> T:
         """Again with the next leader, as long as that is here: what is asked for is not done twice."""
-        until = self._clock.monotonic() + self.settings.call_seconds
+        until = self._clock.monotonic() + self._settings.call_seconds
         failures = 0
         while True:
             try:
@@ -247,10 +233,10 @@ class TopicControllers:
     # changes of place -------------------------------------------------------------------------------------------------
     def placement_changed(self, *, has_gained: bool) -> None:
         """Another share of the names is ours. With `has_gained` there is something that others may have left behind."""
-        for topic, leader in tuple(self._leaders.items()):
+        for topic, leader in tuple(self._controllers.items()):
             if not self._place.is_here(topic) or self._place.ownership_epoch(topic) != leader.ownership_epoch:
-                del self._leaders[topic]
-                leader.depose("its name is placed elsewhere now, or was meanwhile")
+                del self._controllers[topic]
+                leader.stop_leading("its name is placed elsewhere now, or was meanwhile")
             else:
                 leader.groups.placement_changed()
         self._due = {topic: at_ms for topic, at_ms in self._due.items() if self._place.is_here(topic)}
@@ -264,7 +250,11 @@ class TopicControllers:
             await self._resuming.wait()
             self._resuming.clear()
             try:
-                wanted = [(topic, at_ms) async for topic, at_ms in self.records.wanted() if self._place.is_here(topic)]
+                wanted = [
+                    (topic, at_ms)
+                    async for topic, at_ms in self._records.pending_topics()
+                    if self._place.is_here(topic)
+                ]
             except Error as error:
                 failures += 1
                 log.warning("wanted topics not read yet", extra={"reason": error.reason})
@@ -276,41 +266,41 @@ class TopicControllers:
             urgent = [topic for topic, at_ms in wanted if at_ms <= now_ms and self.leading(topic) is None]
             log.info("topics resumed", extra={"wanted": len(wanted), "now": len(urgent)})
             for start in range(0, len(urgent), RESUME_TOGETHER):
-                await asyncio.gather(*map(self._wake_quietly, urgent[start : start + RESUME_TOGETHER]))
+                await asyncio.gather(*map(self._try_activate, urgent[start : start + RESUME_TOGETHER]))
 
-    async def _wake_quietly(self, topic: TopicName) -> None:
+    async def _try_activate(self, topic: TopicName) -> None:
         """Somebody must lead it; if it cannot be us now, the next sweep tries again."""
         try:
             await self.lead(topic)
         except TopicGone:
             self._due.pop(topic, None)
-            await self._unwant(topic)
+            await self._clear_pending_mark(topic)
         except Error as error:
             log.info("topic not led yet", extra={"topic": str(topic), "reason": error.reason})
 
-    async def _unwant(self, topic: TopicName) -> None:
+    async def _clear_pending_mark(self, topic: TopicName) -> None:
         try:
-            await self.records.unwant(topic)
+            await self._records.clear_pending_mark(topic)
         except Error as error:
             log.info("still noted as wanted", extra={"topic": str(topic), "reason": error.reason})
 
     # one timer for all ------------------------------------------------------------------------------------------------
     async def _sweep(self) -> None:
         while True:
-            await self._clock.sleep(min(self.settings.sweep_seconds, self.settings.idle_seconds))
+            await self._clock.sleep(min(self._settings.sweep_seconds, self._settings.idle_seconds))
             await self.sweep()
 
     async def sweep(self) -> None:
         """Lead what has become due, collect what retention lets go, unload what is idle."""
         now_ms = self._clock.now_ms()
         for topic in [topic for topic, at_ms in self._due.items() if at_ms <= now_ms]:
-            await self._wake_quietly(topic)
-        for topic, leader in tuple(self._leaders.items()):
+            await self._try_activate(topic)
+        for topic, leader in tuple(self._controllers.items()):
             if leader.is_over:
-                if self._leaders.get(topic) is leader:
-                    del self._leaders[topic]
-                if self._place.is_here(topic) and leader.is_wanted:
-                    await self._wake_quietly(topic)
+                if self._controllers.get(topic) is leader:
+                    del self._controllers[topic]
+                if self._place.is_here(topic) and leader.is_marked_pending:
+                    await self._try_activate(topic)
                 continue
             try:
                 await self._look_after(topic, leader)
@@ -323,41 +313,42 @@ class TopicControllers:
         record = leader.record
         if record is not None and any(True for _ in record.layout.sealed):
             again_ms = await self._collect(topic, leader)
-        idle_ms = int(self.settings.idle_seconds * 1000)
+        idle_ms = int(self._settings.idle_seconds * 1000)
         if leader.is_idle and self._clock.now_ms() - leader.idle_since_ms >= idle_ms:
             await self._unload(topic, leader, again_ms)
 
     async def _collect(self, topic: TopicName, leader: TopicController) -> int:
         """When to look again."""
-        retention = retention_of(self.settings, await self._rules.retention(topic.namespace_path))
+        retention = retention_of(self._settings, await self._rules.retention(topic.namespace_path))
         sizes: dict[int, int] = {}
         if retention.size_bytes >= 0 and leader.record is not None:
-            figures = await self.figures(topic, leader.record)
+            figures = await segment_stats(self._host, topic, leader.record)
             sizes = {segment_id: stats.bytes for segment_id, stats in figures.items()}
-        verdict = await collect(leader, self.records, retention=retention, sizes=sizes, operation_id=self.new_id())
-        soon_ms = self._clock.now_ms() + int(LOOK_AGAIN * self.settings.sweep_seconds * 1000)
+        verdict = await collect(
+            leader,
+            self._records,
+            retention=retention,
+            sizes=sizes,
+            operation_id=new_operation_id(self._clock, self._chance),
+        )
+        soon_ms = self._clock.now_ms() + int(LOOK_AGAIN * self._settings.sweep_seconds * 1000)
         if verdict is None or verdict.look_again_at_ms is None:
             return soon_ms
-        return max(verdict.look_again_at_ms, self._clock.now_ms() + int(self.settings.sweep_seconds * 1000))
+        return max(verdict.look_again_at_ms, self._clock.now_ms() + int(self._settings.sweep_seconds * 1000))
 
     async def _unload(self, topic: TopicName, leader: TopicController, again_ms: int | None) -> None:
         """It is a record and nothing else from now on; with sealed segments also a time to look at them again."""
         if again_ms is not None:
-            await self.records.want(topic, again_ms)
+            await self._records.mark_pending(topic, again_ms)
             self._due[topic] = again_ms
-        elif leader.is_wanted:
-            await self._unwant(topic)
-        leader.is_wanted = False
-        if leader.is_idle and self._leaders.get(topic) is leader:
-            del self._leaders[topic]
+        elif leader.is_marked_pending:
+            await self._clear_pending_mark(topic)
+        leader.is_marked_pending = False
+        if leader.is_idle and self._controllers.get(topic) is leader:
+            del self._controllers[topic]
             await leader.close()
 
-    async def figures(self, topic: TopicName, record: TopicRecord) -> dict[int, SegmentStats]:
-        ordered = list(record.segments.values())
-        refs = [SegmentRef(backing_topic(topic, one), record.incarnation, one.segment_id) for one in ordered]
-        found = zip(ordered, await self._host.measure(refs), strict=True)
-        return {segment.segment_id: stats for segment, stats in found if stats is not None}
 
-
-def _nobody(topic: TopicName, record: TopicRecord | None) -> None:
-    """Nobody watches."""
+def new_operation_id(clock: Clock, chance: Chance) -> str:
+    """Unique: time and 48 random bits."""
+    return f"{clock.now_ms():x}-{int(chance.random() * (1 << 48)):012x}"

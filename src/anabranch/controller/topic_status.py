@@ -7,10 +7,14 @@ from typing import Any
 from anabranch.controller.group.group_coordinator import GroupCoordinator
 from anabranch.controller.interface import LedGroup, LedTopic
 from anabranch.controller.records.subscription_registry import SubscriptionKind
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.segment_host import SegmentHost, SegmentRef, SegmentStats
 from anabranch.controller.topic.topic_controller import TopicController
+from anabranch.model.names import TopicName
+from anabranch.model.segment import backing_topic
 
 
-def state_of(leader: TopicController) -> dict[str, Any]:
+def topic_status(leader: TopicController) -> dict[str, Any]:
     """`operation` is None or what runs; `subscriptions` by name, ordered ones with their consumers."""
     record = leader.record
     assert record is not None
@@ -89,3 +93,11 @@ def led_topic(leader: TopicController) -> LedTopic | None:
     )
     is_changing = record.operation is not None or record.is_deleting
     return LedTopic(leader.topic, record.epoch, active, len(record.segments) - active, is_changing, groups)
+
+
+async def segment_stats(host: SegmentHost, topic: TopicName, record: TopicRecord) -> dict[int, SegmentStats]:
+    """By segment id. Segments whose owner does not answer are missing."""
+    ordered = list(record.segments.values())
+    refs = [SegmentRef(backing_topic(topic, one), record.incarnation, one.segment_id) for one in ordered]
+    found = zip(ordered, await host.measure(refs), strict=True)
+    return {segment.segment_id: stats for segment, stats in found if stats is not None}

@@ -27,7 +27,7 @@ from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.broker.wire.server import BrokerServer
 from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.segment_host import SegmentHost
-from anabranch.controller.service import ScalableService
+from anabranch.controller.service import ScalableTopicService
 from anabranch.metadata.open import without_credentials
 from anabranch.metadata.write_gate import GatedStore
 from anabranch.model.errors import NotReady
@@ -224,12 +224,12 @@ class Node:
         placement: Placement,
         own: SegmentHost | None,
         memo: RecordCache,
-    ) -> ScalableService | None:
+    ) -> ScalableTopicService | None:
         settings, segments = self.settings.scalable_topics, self._segments or own
         if segments is None:
             return None
         rules = ScalableRules(lambda: self.services, admin, settings.auto_create_segments)
-        return ScalableService(
+        return ScalableTopicService(
             metadata,
             placement,
             segments,
@@ -240,7 +240,7 @@ class Node:
             clock=self._clock,
             chance=SystemChance(),
             step=step_of(os.environ),
-            memo=memo,
+            cache=memo,
             gate=metadata.gate,
         )
 

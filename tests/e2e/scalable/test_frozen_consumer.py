@@ -18,8 +18,8 @@ import anabranch
 from anabranch.broker.errors import ConsumerFenced
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.broker.subscription.consumer import SubscribeRequest
-from anabranch.controller.controllers import Controllers
-from anabranch.controller.interface import ConsumerLink, Registration
+from anabranch.controller.interface import AssignmentListener, Registration
+from anabranch.controller.service import ScalableTopicService
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.node.settings.scalable_topics import ScalableTopicSettings
@@ -74,16 +74,18 @@ async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, m
             refused.append(request.spec.name)
             raise
 
-    may_register, register = asyncio.Event(), Controllers.register
+    may_register, register = asyncio.Event(), ScalableTopicService.register
     may_register.set()
 
-    async def registered(self: Controllers, topic: TopicName, wish: Registration, link: ConsumerLink) -> Any:
+    async def registered(
+        self: ScalableTopicService, topic: TopicName, wish: Registration, listener: AssignmentListener
+    ) -> Any:
         if wish.consumer == "old":  # the news that its segment is another's come late
             await may_register.wait()
-        return await register(self, topic, wish, link)
+        return await register(self, topic, wish, listener)
 
     monkeypatch.setattr(SegmentTopic, "_check_admitted", noted)
-    monkeypatch.setattr(Controllers, "register", registered)
+    monkeypatch.setattr(ScalableTopicService, "register", registered)
     settings = replace(plain_settings(tmp_path), scalable_topics=ScalableTopicSettings(session_grace_seconds=0.3))
     async with AsyncExitStack() as stack:
         node = await stack.enter_async_context(Node(settings))
@@ -94,7 +96,7 @@ async def test_who_slept_through_its_replacement_moves_nothing(tmp_path: Path, m
                 await producer.send(str(number).encode(), key="k")
         assert [await line(old) for _ in range(COUNT)] == [f"received {number}" for number in range(COUNT)]
 
-        leader = service_of(node).leading(TopicName.parse(TOPIC))
+        leader = service_of(node).controllers.leading(TopicName.parse(TOPIC))
         assert leader is not None
         members = leader.members["s"]
         (segment,) = [one for one in node.services.topics if isinstance(one, SegmentTopic)]

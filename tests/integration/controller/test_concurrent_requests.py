@@ -10,12 +10,12 @@ from itertools import count, pairwise
 
 import pytest
 
-from anabranch.controller.controllers import Controllers
+from anabranch.controller.events import TopicGone
 from anabranch.controller.interface import Start, SubscriptionKind
 from anabranch.controller.records.keys import pending_key, registry_key, term_key
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
-from anabranch.controller.topic.operation_events import TopicGone
+from anabranch.controller.service import ScalableTopicService
 from anabranch.controller.topic.topic_controller import REQUESTS_TOGETHER
 from anabranch.model.errors import Error
 from anabranch.model.metadata_keys import scalable_topic_key
@@ -30,7 +30,7 @@ HELD_SECONDS = 2.0  # longer than anything here takes, shorter than any deadline
 
 KEYS = 8
 
-Work = Callable[[Controllers], Awaitable[object]]
+Work = Callable[[ScalableTopicService], Awaitable[object]]
 
 
 def key_of(number: int) -> int:
@@ -182,7 +182,7 @@ def split(segment_id: int, operation_id: str = "split") -> Work:
     return lambda leader: leader.split(TOPIC, segment_id, operation_id=operation_id)
 
 
-def merge(leader: Controllers) -> Awaitable[object]:
+def merge(leader: ScalableTopicService) -> Awaitable[object]:
     return leader.merge(TOPIC, (1, 2), operation_id="merge")
 
 
@@ -190,12 +190,12 @@ def subscribe(start: Start, kind: SubscriptionKind = STREAM) -> Work:
     return lambda leader: leader.subscribe(TOPIC, "new", kind, start)
 
 
-def delete(leader: Controllers) -> Awaitable[object]:
+def delete(leader: ScalableTopicService) -> Awaitable[object]:
     return leader.delete(TOPIC)
 
 
-def sweep(leader: Controllers) -> Awaitable[object]:
-    return leader.sweep()
+def sweep(leader: ScalableTopicService) -> Awaitable[object]:
+    return leader.controllers.sweep()
 
 
 def both_orders(one: Work, other: Work) -> list[tuple[Work, Work]]:
@@ -264,7 +264,7 @@ def test_a_subscription_at_the_latest_message_during_a_split(is_split_first: boo
     """Whatever is published after it was confirmed is its own, wherever it goes; nothing from before it was asked."""
     before, confirmed = 0, 0
 
-    async def subscribed(leader: Controllers) -> None:
+    async def subscribed(leader: ScalableTopicService) -> None:
         nonlocal confirmed
         await leader.subscribe(TOPIC, "new", STREAM, LATEST)
         confirmed = len(topics[-1].sent)
@@ -365,7 +365,7 @@ def test_a_split_and_a_collection(is_split_first: bool) -> None:
         assert not [one for one in results if isinstance(one, BaseException)], results
         unread = topic.unread("old")
         topic.publish(4)
-        await topic.leader.sweep()  # if the first was in the middle of the split
+        await topic.leader.controllers.sweep()  # if the first was in the middle of the split
         await topic.calm()
         assert sorted(topic.record.segments) == [1, 2, 3, 4]
         assert topic.unread("old") == [*unread, *topic.sent[-4:]]
@@ -383,7 +383,7 @@ def test_a_segment_is_pruned_while_a_subscription_is_being_created(is_subscribed
         topics.append(topic)
         topic.read("old", 0)
 
-    async def subscribed(leader: Controllers) -> None:
+    async def subscribed(leader: ScalableTopicService) -> None:
         await leader.subscribe(TOPIC, "new", STREAM, EARLIEST)
         confirmed.clear()
         for one, segment in topics[-1].record.segments.items():
@@ -413,7 +413,7 @@ def test_a_subscription_that_was_on_its_way_when_it_was_decided_what_may_go() ->
 
             async def held(step: str) -> None:
                 if step.endswith("/registry") and len(tasks) == 1:
-                    tasks.append(asyncio.ensure_future(topic.leader.sweep()))
+                    tasks.append(asyncio.ensure_future(topic.leader.controllers.sweep()))
                     reached = asyncio.ensure_future(pruning.wait())
                     await asyncio.wait([reached], timeout=HELD_SECONDS)
                     reached.cancel()

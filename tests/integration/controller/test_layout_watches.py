@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from anabranch.controller.events import TopicGone
 from anabranch.controller.interface import LayoutView, TopicExists
 from anabranch.controller.layout_watches import Watches
 from anabranch.controller.record_store import Records
@@ -19,7 +20,6 @@ from anabranch.controller.records.record_cache import RecordCache
 from anabranch.controller.records.topic_record import TopicRecord, planned
 from anabranch.controller.records.topic_record_codec import encode_record
 from anabranch.controller.topic.leader_terms import LeaderTerms
-from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.interface import ANY, Versioned
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.model.errors import Error
@@ -77,7 +77,7 @@ class Nursery:
     async def create_by_use(self, topic: TopicName) -> None:
         self.create()
 
-    async def wake(self, topic: TopicName) -> None:
+    async def activate(self, topic: TopicName) -> None:
         self.woken.append(topic)
 
     async def partitions(self, topic: TopicName) -> int:
@@ -160,8 +160,8 @@ async def test_a_read_that_comes_after_what_the_leader_said(world: World) -> Non
     told = world.watch()
     await world.read_begun()  # it has seen epoch 0
     await world.save(record(2))
-    world.watches.said(TOPIC, record(1))
-    world.watches.said(TOPIC, record(2))
+    world.watches.on_record(TOPIC, record(1))
+    world.watches.on_record(TOPIC, record(2))
     await world.settle()
     assert told.news == [(1, 1), (1, 2)]
 
@@ -178,7 +178,7 @@ async def test_a_read_that_does_not_know_of_the_plan_that_the_leader_told(world:
     plan = plan_split(record(0).layout, 0, now_ms=1, limits=NO_LIMITS)
     running = planned(record(0), "op", plan, now_ms=1)
     await world.save(running)
-    world.watches.said(TOPIC, running)
+    world.watches.on_record(TOPIC, running)
     assert told.plans == ["", "op"]
     await world.settle()
     assert told.plans == ["", "op"]
@@ -224,7 +224,7 @@ async def test_who_comes_late_hears_what_the_others_know_and_not_less(world: Wor
     second = world.watch()
     await world.read_begun()  # for the second one: epoch 0
     await world.save(record(1))
-    world.watches.said(TOPIC, record(1))
+    world.watches.on_record(TOPIC, record(1))
     await world.settle()
     assert first.news == [(1, 0), (1, 1)]
     assert second.news == [(1, 1)]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.controller.events import TopicGone
 from anabranch.controller.interface import LayoutView, Registration, Start, SubscriptionKind
-from anabranch.controller.service import ScalableService
+from anabranch.controller.service import ScalableTopicService
 from anabranch.controller.settings import ScalableTopicsSettings
-from anabranch.controller.topic.operation_events import TopicGone
 from anabranch.metadata.interface import MetadataStore
 from anabranch.metadata.open import open_store
 from anabranch.model.errors import Error
@@ -36,7 +36,7 @@ class Rules(NoRules):
     async def create_by_use(self, topic: TopicName) -> None:
         raise TopicGone(f"{topic} does not exist")
 
-    async def wake(self, topic: TopicName) -> None:
+    async def activate(self, topic: TopicName) -> None:
         return
 
     async def partitions(self, topic: TopicName) -> int:
@@ -81,11 +81,11 @@ def url_of(kind: str, folder: Path) -> str:
 
 
 @asynccontextmanager
-async def two(store: MetadataStore) -> AsyncIterator[tuple[Placing, ScalableService, ScalableService]]:
+async def two(store: MetadataStore) -> AsyncIterator[tuple[Placing, ScalableTopicService, ScalableTopicService]]:
     clock, shelf, placing = SystemClock(), Shelf(), Placing()
 
-    def made(name: str) -> ScalableService:
-        return ScalableService(
+    def made(name: str) -> ScalableTopicService:
+        return ScalableTopicService(
             store,
             placing.at(name),
             MemoryHost(shelf, clock.now_ms),
@@ -123,7 +123,7 @@ async def test_a_topic_lives_on(kind: str, tmp_path: Path) -> None:
         a.placement_changed(has_gained=False)
         b.placement_changed(has_gained=True)  # it has a session: b finds it by itself
         async with asyncio.timeout(60):
-            while b.leading(TOPIC) is None:
+            while b.controllers.leading(TOPIC) is None:
                 await SystemClock().sleep(0.01)
         again, _ = await b.register(TOPIC, wish, Link())
         assert again.segments == given.segments

@@ -179,7 +179,7 @@ async def taken_over(number: int, kind: str) -> None:
             await brokers.kill("a")
             asked.cancel()  # whoever asked it is not answered any more
         brokers.lead("b")
-        await brokers.controllers["b"].wake(TOPIC)
+        await brokers.controllers["b"].activate(TOPIC)
         for reader in story.readers:
             await reader.register(brokers)
         if number == 0 and kind == "killed":

@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
+from anabranch.controller.events import NotLeading, TopicGone
 from anabranch.controller.interface import LedElsewhere, Registration, Start, SubscriptionKind, TopicExists
 from anabranch.controller.namespace_rules import MINUTE_MS
 from anabranch.controller.records.keys import TERM_FLOOR, pending_key, term_key
 from anabranch.controller.records.topic_record import Outcome
 from anabranch.controller.segment_host import HostUnavailable, StaleTerm
 from anabranch.controller.topic.leader_terms import LeaderTerms
-from anabranch.controller.topic.operation_events import NotLeading, SplitCall, TopicGone
+from anabranch.controller.topic.operation_events import SplitCall
 from anabranch.model.errors import Error
 from anabranch.model.layout import Layout
 from anabranch.model.metadata_keys import scalable_topic_key
@@ -30,13 +31,13 @@ def test_a_topic_is_loaded_when_needed_and_unloaded_when_idle() -> None:
             a = brokers.controllers["a"]
             for number in range(20):
                 await a.create(TOPIC.parse(f"topic://public/default/t{number}"), 2, {})
-            assert len(a) == 20
+            assert len(a.controllers) == 20
             tasks = len(asyncio.all_tasks())
-            await brokers.until(lambda: len(a) == 0)
+            await brokers.until(lambda: len(a.controllers) == 0)
             assert len(asyncio.all_tasks()) < tasks
             assert not [key for key in await brokers.store.children("/controllers") if key == "wanted"]
             assert await a.split(TOPIC.parse("topic://public/default/t7"), 0) == 1  # back by itself
-            assert len(a) == 1
+            assert len(a.controllers) == 1
 
     run_simulated(story())
 
@@ -72,7 +73,7 @@ def test_two_who_take_the_office_at_once_have_different_terms() -> None:
 
             async def take(one: LeaderTerms) -> int | None:
                 try:
-                    return await one.take(TOPIC, 0)
+                    return await one.acquire(TOPIC, 0)
                 except Error:
                     return None  # nobody knows: then it is nobody's
 
@@ -88,7 +89,7 @@ def test_a_former_leader_that_does_not_know_it_changes_nothing() -> None:
             a = brokers.controllers["a"]
             await a.create(TOPIC, 1, {})
             brokers.places["a"].believes = True  # frozen past its session: it never heard that b took over
-            old = a.leading(TOPIC)
+            old = a.controllers.leading(TOPIC)
             assert old is not None
             b = brokers.lead("b")
             assert await b.split(TOPIC, 0, operation_id="b") == 1
@@ -168,7 +169,7 @@ def test_an_interrupted_operation_is_resumed_without_being_asked() -> None:
             await brokers.kill("a")
             b = brokers.lead("b")
             await brokers.until(lambda: (record := brokers.record()) is not None and record.epoch == 1)
-            assert len(b) == 1
+            assert len(b.controllers) == 1
             asking.cancel()
 
     run_simulated(story())
@@ -282,7 +283,7 @@ def test_read_segments_go_after_their_time_and_unread_ones_stay() -> None:
             assert record.epoch == 2
             assert record.last_split_at_ms > 0
             await brokers.until(lambda: parent not in brokers.shelf.segments)
-            await brokers.until(lambda: len(a) == 0)
+            await brokers.until(lambda: len(a.controllers) == 0)
 
     run_simulated(story())
 
@@ -340,7 +341,7 @@ def test_sessions_survive_their_leader_and_a_silent_member_is_replaced_after_its
             assert closed == ["one"]  # it did not let go by itself
             await brokers.kill("a")
             b = brokers.lead("b")
-            await brokers.until(lambda: len(b) == 1)  # not asked by anybody
+            await brokers.until(lambda: len(b.controllers) == 1)  # not asked by anybody
             back = Link()
             again, _ = await b.register(TOPIC, Registration("s", STREAM, "two", EARLIEST), back)
             assert again.segments == two.told[-1].segments
@@ -423,7 +424,7 @@ def test_a_registration_that_ends_after_its_connection_does_not_stay_connected()
             await storing.wait()
             joining.cancel()  # as when the connection is closed
             await asyncio.gather(joining, return_exceptions=True)
-            leader = a.leading(TOPIC)
+            leader = a.controllers.leading(TOPIC)
             assert leader is not None
             members = leader.members["s"]
             await brokers.until(lambda: members.has_sessions)
@@ -447,7 +448,7 @@ def test_what_a_leader_leaves_unfinished_goes_on_though_it_stays_here() -> None:
                     raise StaleTerm("somebody else has spoken")
 
             brokers.faults.before = before
-            leader = await a.lead(TOPIC)
+            leader = await a.controllers.lead(TOPIC)
             with pytest.raises(NotLeading):
                 await leader.ask(SplitCall("op", 0))  # its caller gives up
             await brokers.until(lambda: (record := brokers.record()) is not None and record.epoch == 1, 30.0)
@@ -456,7 +457,7 @@ def test_what_a_leader_leaves_unfinished_goes_on_though_it_stays_here() -> None:
 
 
 class ForeignLink(Link):
-    says_released = False
+    reports_releases = False
 
 
 def test_a_client_without_generations_is_named_to_the_owners_before_it_is_told() -> None:

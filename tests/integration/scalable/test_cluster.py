@@ -31,8 +31,8 @@ async def test_any_broker_is_asked_and_watched(tmp_path: Path) -> None:
     async with nodes(tmp_path, "a", "b") as (a, b), layout_client(a) as at_a, layout_client(b) as at_b:
         topic = led_at(a)
         await admin_of(b).create(topic, 4, {"team": "x"})  # an errand: a leads it
-        assert service_of(a).leading(TopicName.parse(topic)) is not None
-        assert service_of(b).leading(TopicName.parse(topic)) is None
+        assert service_of(a).controllers.leading(TopicName.parse(topic)) is not None
+        assert service_of(b).controllers.leading(TopicName.parse(topic)) is None
         for client in (at_a, at_b):
             client.lookup(topic)
             dag = await client.until_layout(lambda it: it.epoch == 0)
@@ -77,7 +77,7 @@ async def test_leadership_moves_with_the_name_and_takes_nothing_from_anybody(tmp
         await move(topic, a, b)
         await controller(at_b, b.service_url)  # the watch follows
         # b leads it without being asked: it has a session
-        await until(lambda: service_of(b).leading(TopicName.parse(topic)) is not None)
+        await until(lambda: service_of(b).controllers.leading(TopicName.parse(topic)) is not None)
         after = (
             await at_b.register(topic, "s", "c", held_segments=ids(before), generation=before.generation)
         ).assignment

@@ -211,7 +211,7 @@ async def test_sessions_and_assignments_survive_a_restart_of_the_broker(tmp_path
         before = await client.register(TOPIC, "s", "a")
     async with Node(plain_settings(tmp_path), segments=host) as node, layout_client(node) as client:
         # resumed without being asked: it has sessions
-        await until(lambda: len(service_of(node)) == 1)
+        await until(lambda: len(service_of(node).controllers) == 1)
         after = await client.register(
             TOPIC, "s", "a", held_segments=ids(before.assignment), generation=before.assignment.generation
         )

@@ -82,7 +82,7 @@ def race(seed: int) -> tuple[str, str]:
             regular, answer = await asyncio.gather(later(catalog.create_partitioned(TWIN, 2)), scalable)
             brokers.faults.trouble = 0.0
             # A creation whose answer was lost may be there or not: whoever uses the name next finds out.
-            await outcome(brokers.controllers["a"].wake(TOPIC))
+            await outcome(brokers.controllers["a"].activate(TOPIC))
             has_regular = brokers.bare.data.get(PARTITIONED) is not None
             has_scalable = brokers.bare.data.get(scalable_topic_key(TOPIC)) is not None
             assert not (has_regular and has_scalable), f"seed {seed}: both are there ({regular}, {answer})"

@@ -13,7 +13,7 @@ from anabranch.broker.catalog.catalog import Catalog
 from anabranch.broker.errors import TopicNotFound
 from anabranch.broker.settings import BrokerSettings
 from anabranch.broker.topic_registry.registry import TopicRegistry
-from anabranch.controller.topic.operation_events import TopicGone
+from anabranch.controller.events import TopicGone
 from anabranch.metadata.interface import ABSENT, Expected, Session, Version
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.write_gate import GatedStore
@@ -152,7 +152,7 @@ class Scene:
         heir = Regular(self.brokers.store, self.regular.ledgers.crashed())
         uses: dict[str, Callable[[], Awaitable[object]]] = {
             "regular": lambda: heir.use(self.kind),
-            "scalable": lambda: self.brokers.controllers["b"].wake(TOPIC),
+            "scalable": lambda: self.brokers.controllers["b"].activate(TOPIC),
         }
         told: dict[str, str] = {}
         for name in sorted(uses, key=lambda name: name != first) * 2:

@@ -14,7 +14,7 @@ from typing import Any
 
 from anabranch.broker.segment.segment_topic import SegmentTopic
 from anabranch.controller.records.topic_record import TopicRecord
-from anabranch.controller.service import ScalableService
+from anabranch.controller.service import ScalableTopicService
 from anabranch.model.names import TopicName
 from anabranch.model.segment import backing_topic
 from anabranch.node.node import Node
@@ -49,7 +49,7 @@ class World:
         self._numbers = 0
 
     @property
-    def service(self) -> ScalableService:
+    def service(self) -> ScalableTopicService:
         return service_of(self.node)
 
     async def record(self) -> TopicRecord:
@@ -118,7 +118,7 @@ async def test_beyond_the_size_the_oldest_read_segments_go_in_two_phases(tmp_pat
         for one in (0, 1):
             await it.read("fast", one)
             await it.until_drained("fast", one)
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [0, 1, 2, 3, 4], "what somebody has not read stays, however large"
 
         await it.read("slow", 0)
@@ -127,15 +127,15 @@ async def test_beyond_the_size_the_oldest_read_segments_go_in_two_phases(tmp_pat
         topic, phases = (await it.segment(0)).name, dict[str, tuple[list[int], bool]]()
 
         def note(step: str, _: TopicName) -> None:
-            leader = it.service.leading(TOPIC)
+            leader = it.service.controllers.leading(TOPIC)
             assert leader is not None
             garbage = [] if leader.record is None else [one.segment_id for one in leader.record.garbage]
             phases[step] = garbage, it.node.services.topics.loaded(topic) is not None
 
-        leader = it.service.leading(TOPIC)
+        leader = it.service.controllers.leading(TOPIC)
         assert leader is not None
         leader._step = note
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [1, 2, 3, 4], "the oldest alone: without it the topic is small enough"
         await until(lambda: leader.record is not None and not leader.record.garbage)
         told = ["before-prune", "after-prune", "tell-layout", "before-delete", "after-delete", "before-swept"]
@@ -143,11 +143,11 @@ async def test_beyond_the_size_the_oldest_read_segments_go_in_two_phases(tmp_pat
         assert phases["before-delete"] == ([0], True), "out of the layout, not off the disk"
         assert phases["after-delete"] == ([0], False), "off the disk, and still to be noted"
         await until(lambda: it.ledger_bytes() <= before - 1536 * KIB)
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [1, 2, 3, 4]
 
         await it.publish(2, 768 * KIB)  # the active ones count too
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [2, 3, 4]
 
 
@@ -161,10 +161,10 @@ async def test_past_its_time_a_read_segment_goes_and_never_before(tmp_path: Path
         await until(lambda: it.ledger_bytes() > 256 * KIB)  # written behind the log
         before = it.ledger_bytes()
         it.clock.ahead_ms += 59 * MINUTE_MS
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [0, 1, 2]
         it.clock.ahead_ms += 2 * MINUTE_MS
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [1, 2]
         await until(lambda: it.ledger_bytes() <= before - 256 * KIB)
 
@@ -177,13 +177,13 @@ async def test_a_namespace_says_otherwise_and_is_heard(tmp_path: Path) -> None:
         for one in ("fast", "slow"):
             await it.read(one, 0)
             await it.until_drained(one, 0)
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [0, 1, 2]
         nothing = {"retention_policies": {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}}
         await it.node.services.catalog.change_policies(
             TOPIC.namespace_path, lambda known: replace(known, other={**known.other, **nothing})
         )
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [1, 2]
 
 
@@ -214,17 +214,17 @@ async def test_a_subscription_without_consumers_keeps_its_backlog_across_splits_
         for one in (0, 1):
             await it.read("fast", one)
             await it.until_drained("fast", one)
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [0, 1, 2, 3, 4]
         backlog = (await it.admin.subscription(str(TOPIC), "slow"))["backlog"]
         assert {key: count for key, count in backlog.items() if count} == {"0": 2, "1": 1}
         await it.read("slow", 1)  # the younger one first: its parent keeps it
         await it.until_drained("slow", 1)
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [0, 1, 2, 3, 4]
         await it.read("slow", 0)
         await it.until_drained("slow", 0)
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [2, 3, 4]
 
 
@@ -241,12 +241,12 @@ async def test_a_topic_that_only_queues_read_is_led_split_and_collected(tmp_path
         for child in (1, 2):
             assert "q" in (await it.segment(child)).subscriptions
         await it.publish(1, 64 * KIB)
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [0, 1, 2]
         (at,) = await it.client.messages(1)
         it.client.ack(at)
         await it.until_drained("q", 0)
-        await it.service.sweep()
+        await it.service.controllers.sweep()
         assert await it.segments() == [1, 2]
         low = str((await it.segment(1)).name)
         assert (await it.client.subscribe(low, "q", 2, permits=10)).kind == BaseCommand.SUCCESS

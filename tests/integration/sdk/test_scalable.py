@@ -349,7 +349,7 @@ async def test_a_segment_that_its_owner_gives_no_more_is_dropped_until_it_is_ass
     async with world.client.stream_consumer(TOPIC, subscription="s", name="a") as consumer:
         await world.publish(24)
         await consumer.ack_cumulative((await received(consumer, 24))[-1])
-        leader = service_of(world.node).leading(TopicName.parse(TOPIC))
+        leader = service_of(world.node).controllers.leading(TopicName.parse(TOPIC))
         assert leader is not None and leader.record is not None and world.node.services.segments is not None
         generation = leader.members["s"].group.assignment.generation
         first = leader.record.segments[0]

@@ -173,7 +173,7 @@ async def test_a_checkpoint_is_restored_after_its_sealed_and_drained_segment_was
 ) -> None:
     saved = await sealed_and_drained(world)
     await world.admin.create_subscription(TOPIC, "late", "STREAM", "latest")
-    await service_of(world.node).sweep()
+    await service_of(world.node).controllers.sweep()
     assert 0 not in (await service_of(world.node).record(TopicName.parse(TOPIC))).segments
     if where == "in the middle":
         with pytest.raises(PositionGone):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.controller.controllers import Controllers
+from anabranch.controller.events import TopicGone
 from anabranch.controller.interface import AssignedSegments
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record
@@ -26,6 +26,7 @@ from anabranch.controller.segment_host import (
     SegmentRef,
     SegmentStats,
 )
+from anabranch.controller.service import ScalableTopicService
 from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.metadata.interface import Expected, OutcomeUnknown, Session, Version
 from anabranch.metadata.memory.store import MemoryStore
@@ -175,10 +176,23 @@ class NoRules:
         return self.said
 
 
+class NoActivation:
+    """Topics are created by the test, not by their use."""
+
+    async def create_by_use(self, topic: TopicName) -> None:
+        raise TopicGone(f"{topic} does not exist")
+
+    async def activate(self, topic: TopicName) -> None:
+        return
+
+    async def partitions(self, topic: TopicName) -> int:
+        return 0
+
+
 class Link:
     """A consumer's connection that remembers what it was told."""
 
-    says_released = True
+    reports_releases = True
 
     def __init__(self) -> None:
         self.told: list[AssignedSegments] = []
@@ -205,7 +219,7 @@ class Brokers:
         self.gate = WriteGate()
         self.store = GatedStore(self.bare, self.gate)
         self.places: dict[str, PlaceOf] = {}
-        self.controllers: dict[str, Controllers] = {}
+        self.controllers: dict[str, ScalableTopicService] = {}
         self._names = names
         self._lives = 0
 
@@ -221,15 +235,16 @@ class Brokers:
             await one.__aexit__(None, None, None)
         await self.store.close()
 
-    async def start(self, name: str) -> Controllers:
+    async def start(self, name: str) -> ScalableTopicService:
         """A broker, or its next life."""
         self._lives += 1
         place = self.places[name] = self.placing.at(name)
-        made = self.controllers[name] = Controllers(
+        made = self.controllers[name] = ScalableTopicService(
             self.store,
             place,
             FaultyHost(self.shelf, self.clock, self.faults),
             self.rules,
+            NoActivation(),
             broker=name,
             settings=self.settings,
             clock=self.clock,
@@ -241,8 +256,9 @@ class Brokers:
     async def kill(self, name: str) -> None:
         """Its tasks end where they are; nothing is tidied up."""
         gone = self.controllers.pop(name)
-        gone._tasks.cancel()
-        for leader in gone._leaders.values():
+        for tasks in (gone._tasks, gone.controllers._tasks, gone.watches._tasks):
+            tasks.cancel()
+        for leader in gone.controllers.by_topic.values():
             leader._tasks.cancel()
             leader.is_over = True
         if gone._unlisten is not None:
@@ -250,7 +266,7 @@ class Brokers:
         if self.placing.owner == name:
             self.placing.owner = None
 
-    def lead(self, name: str) -> Controllers:
+    def lead(self, name: str) -> ScalableTopicService:
         """From now on all names are this broker's."""
         before, self.placing.owner = self.placing.owner, name
         self.placing.ownership_epoch += before != name

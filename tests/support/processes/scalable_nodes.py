@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.broker.admin.scalable_topics import ScalableAdmin
-from anabranch.controller.service import ScalableService
+from anabranch.controller.service import ScalableTopicService
 from anabranch.model.names import TopicName
 from anabranch.node.node import Node
 from anabranch.node.settings.node import NodeSettings
@@ -42,9 +42,9 @@ def admin_of(node: Node) -> ScalableAdmin:
     return ScalableAdmin(lambda: node.services)
 
 
-def service_of(node: Node) -> ScalableService:
+def service_of(node: Node) -> ScalableTopicService:
     found = node.services.scalable
-    assert isinstance(found, ScalableService)
+    assert isinstance(found, ScalableTopicService)
     return found
 
 

@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any
 
 from anabranch.controller import segment_host as host
+from anabranch.controller.events import StepDown
 from anabranch.controller.records.subscription_registry import Registry, SubscriptionState
 from anabranch.controller.records.topic_record import Outcome, TopicRecord
 from anabranch.controller.records.topic_record_codec import decode_record, encode_record
@@ -46,7 +47,6 @@ from anabranch.controller.topic.operation_events import (
     Rest,
     Rested,
     SaveRecord,
-    StepDown,
     SubscriptionsKnown,
     TellDeleted,
     TellLayout,
@@ -482,9 +482,9 @@ class Leader:
                     RecordSaved,
                     RecordDoubtful(),
                 )
-            case SaveRegistry(registry, stamp, reason):
+            case SaveRegistry(registry, version, reason):
                 self.say(f"saves registry: {reason}")
-                wanted = ABSENT if stamp is None else stamp
+                wanted = ABSENT if version is None else version
                 self.write(
                     machine,
                     lambda: world.data.put(REGISTRY, registry.encode(), wanted, None),

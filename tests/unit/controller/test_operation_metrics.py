@@ -33,7 +33,7 @@ def done(record: TopicRecord, at_ms: int) -> TopicRecord:
 def totals(*told: TopicRecord | None) -> Totals:
     counts = OperationCounts()
     for record in told:
-        counts.saw(TOPIC, record)
+        counts.on_record(TOPIC, record)
     return counts.totals
 
 
@@ -78,10 +78,10 @@ def test_another_life_of_the_name_is_another_leadership() -> None:
 
 def test_what_is_not_led_is_forgotten() -> None:
     counts = OperationCounts()
-    counts.saw(TOPIC, FIRST)
+    counts.on_record(TOPIC, FIRST)
     counts.keep({TOPIC})
-    counts.saw(TOPIC, FIRST)
+    counts.on_record(TOPIC, FIRST)
     assert counts.totals.leaderships == 1
     counts.keep(())
-    counts.saw(TOPIC, FIRST)
+    counts.on_record(TOPIC, FIRST)
     assert counts.totals.leaderships == 2

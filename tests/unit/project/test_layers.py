@@ -63,11 +63,7 @@ PENDING: dict[str, frozenset[str]] = {
             "client/producer/producer.py",
         }
     ),
-    "siblings": frozenset(
-        {
-            "controller",
-        }
-    ),
+    "siblings": frozenset(),
     "table": frozenset(
         {
             "admin",

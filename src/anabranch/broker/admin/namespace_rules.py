@@ -47,14 +47,14 @@ class ScalableRules:
             return None
         return int(found.get("retentionTimeInMinutes", 0)), int(found.get("retentionSizeInMB", 0))
 
-    # -- `controller.watches.TopicActivation`
+    # -- `controller.layout_watches.TopicActivation`
 
     async def create_by_use(self, topic: TopicName) -> None:
         if not await self.may_auto_create(topic.namespace_path):
             raise TopicNotFound(f"{topic} does not exist, and is not created by its use")
         await self._admin.create(str(topic), self._auto_create_segments, {})
 
-    async def wake(self, topic: TopicName) -> None:
+    async def activate(self, topic: TopicName) -> None:
         await self._admin.wake(str(topic))
 
     async def partitions(self, topic: TopicName) -> int:

@@ -220,7 +220,7 @@ class ScalableAdmin:
 
     @peer_call("scalable.wake_here")
     async def wake_at_leader(self, topic: str) -> None:
-        await self._led(topic, lambda name: self._topics().wake(name))
+        await self._led(topic, lambda name: self._topics().activate(name))
 
     @peer_call("scalable.split_here")
     async def split_at_leader(

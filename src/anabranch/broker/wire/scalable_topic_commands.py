@@ -87,7 +87,7 @@ class LayoutSession:
 
 
 class RegisteredConsumer:
-    """One registered consumer: implements `face.ConsumerLink`."""
+    """One registered consumer: implements `interface.AssignmentListener`."""
 
     def __init__(self, connection: Connection, consumer_id: int, topic: TopicName, wish: Registration) -> None:
         self.consumer_id, self.topic, self.wish = consumer_id, topic, wish
@@ -97,7 +97,7 @@ class RegisteredConsumer:
         self.is_over = False
 
     @property
-    def says_released(self) -> bool:
+    def reports_releases(self) -> bool:
         return self._connection.extensions
 
     def assigned(self, assignment: AssignedSegments) -> None:

@@ -1,21 +1,22 @@
-"""The consumers of one ordered subscription, led: the shell around `GroupState`. Does its effects, knows who is
-connected.
+"""Coordinator of one ordered subscription: the asyncio shell around `GroupState`. Performs its effects and holds the
+links of connected consumers.
 
-A consumer's connection is a `ConsumerLink`, numbered here; what a consumer is told goes through it. Whoever registers
-is answered together with its first assignment, once that is durable. Must not know frames or sockets.
+A consumer is connected by one `ConsumerLink`. A registration is answered together with the first assignment, once that
+is durable.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import count
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from anabranch.controller import segment_host as host
+from anabranch.controller.events import Halt, Halted, NotLeading, Resume, Resumed, StepDown
 from anabranch.controller.group import assignment as assigning
-from anabranch.controller.group import consumer_sessions as seating
+from anabranch.controller.group import consumer_sessions as sessions
 from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group import group_events as grouping
 from anabranch.controller.group.assignment import AwaitRelease
@@ -24,40 +25,78 @@ from anabranch.controller.group.group_state import GroupState
 from anabranch.controller.group.implicit_leave import ImplicitLeaveDetector
 from anabranch.controller.group.owner_requests import SegmentOwners, together
 from anabranch.controller.group.retention_holds import Holds
-from anabranch.controller.interface import AssignedSegments, ConsumerLink
+from anabranch.controller.group.topic_leader import TopicLeader
+from anabranch.controller.interface import AssignedSegments, AssignmentListener
 from anabranch.controller.record_store import Records
 from anabranch.controller.records.subscription_registry import Subscription
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import SegmentRef
-from anabranch.controller.topic import subscription_workflow as registering
-from anabranch.controller.topic.operation_events import NotLeading, StepDown
 from anabranch.model.errors import Error, NotAllowed
 from anabranch.runtime.retry_delays import RETRY_DELAYS
-
-if TYPE_CHECKING:
-    from anabranch.controller.topic.topic_controller import TopicController
 
 log = logging.getLogger(__name__)
 
 GRANT_SECONDS = 2.0
-"""So long a client of Pulsar waits for its assignment while the owners of its segments are told."""
-
-_links = count(1)
-"""Numbers of links: never used twice while this process lives."""
+"""A Pulsar client waits at most this long for its assignment while the owners of its segments confirm the grant."""
 
 
 class SessionTaken(NotAllowed):
-    """Another process of the consumer's name has registered since."""
+    """Another process has registered under the consumer's name since."""
 
     code = "consumer-fenced"
 
 
-class GroupCoordinator:
-    """For one life of a subscription, while one leader leads."""
+class ConsumerLink:
+    """One connection of a registered consumer. Implements `interface.ConsumerRegistration`."""
 
-    def __init__(
-        self, leader: TopicController, records: Records, subscription: Subscription, record: TopicRecord
-    ) -> None:
+    def __init__(self, coordinator: GroupCoordinator, number: int, consumer: str, listener: AssignmentListener) -> None:
+        self._coordinator = coordinator
+        self.number, self.consumer, self.listener = number, consumer, listener
+        self.joining: asyncio.Future[AssignedSegments] = asyncio.get_running_loop().create_future()
+        self.assignment: AssignedSegments | None = None  # the last one that was, or is about to be, sent
+        self.is_granting = False  # `assignment` is sent when the owners have confirmed the grant
+        self.leave_detector = ImplicitLeaveDetector()
+        self._is_ended = False
+
+    @property
+    def is_joining(self) -> bool:
+        """The registration is not answered yet."""
+        return not self.joining.done()
+
+    def send(self, assignment: AssignedSegments) -> None:
+        """The first assignment answers the registration."""
+        if self.is_joining:
+            self.joining.set_result(assignment)
+        else:
+            self.listener.assigned(assignment)
+
+    def refuse(self, error: Error) -> None:
+        if self.is_joining:
+            self.joining.set_exception(error)
+            self.joining.exception()  # marks it as retrieved: the caller may be gone
+
+    def end(self, error: Error) -> None:
+        if not self._is_ended:
+            self._is_ended = True
+            self.listener.ended(error)
+
+    def released(self, segment_ids: Iterable[int], generation: int) -> None:
+        self._coordinator.released(self, segment_ids, generation)
+
+    async def progressed(self, reports: Iterable[Report]) -> None:
+        await self._coordinator.progressed(self, reports)
+
+    async def leave(self) -> None:
+        await self._coordinator.leave(self)
+
+    def disconnected(self) -> None:
+        self._coordinator.disconnected(self)
+
+
+class GroupCoordinator:
+    """For one incarnation of a subscription, during one leader term."""
+
+    def __init__(self, leader: TopicLeader, records: Records, subscription: Subscription, record: TopicRecord) -> None:
         self.subscription = subscription
         self.life = subscription.operation_id
         self.record = record
@@ -73,13 +112,10 @@ class GroupCoordinator:
             leader, subscription.name, record.incarnation, lambda: self.record.segments, lambda: self.is_over
         )
         self._holds = Holds(self.group, lambda: self.record.segments, self._owners.hold, leader.clock)
-        self._links: dict[int, ConsumerLink] = {}
-        self._names: dict[int, str] = {}
-        self._owner_epochs: dict[int, int] = {}  # who owned the segments that are not drained, when we last looked
-        self._pushed: dict[int, AssignedSegments] = {}  # what each link was told last
-        self._granting: set[int] = set()  # links whose last assignment is told when the owners know
-        self._farewells = ImplicitLeaveDetector()
-        self._joining: dict[int, asyncio.Future[AssignedSegments]] = {}
+        self._numbers = count(1)
+        self._links: dict[int, ConsumerLink] = {}  # by number
+        self._joining: set[ConsumerLink] = set()  # registrations that are not answered, also those that were fenced
+        self._owner_epochs: dict[int, int] = {}  # of undrained segments, when last looked at
         self._saves = 0  # group records that are durable
         self._saved = asyncio.Event()
         self._failures = 0
@@ -97,73 +133,67 @@ class GroupCoordinator:
             self._leader.spawn(self._holds.run(), "holds")
 
     def end(self, error: Error) -> None:
-        """Nobody is told anything any more; who waits for an answer gets this one."""
+        """Stops the group: pending registrations are refused, connected consumers are notified. Safe to repeat."""
         self.is_over = True
-        for joining in self._joining.values():
-            if not joining.done():
-                joining.set_exception(error)
-                joining.exception()
+        for link in tuple(self._joining):
+            link.refuse(error)
         self._saved.set()
-        links, self._links = self._links, {}
-        for link in links.values():
-            link.ended(error)
+        for link in tuple(self._links.values()):
+            link.end(error)
 
-    # what consumers say -----------------------------------------------------------------------------------------------
+    # requests of consumers --------------------------------------------------------------------------------------------
     async def register(
-        self, name: str, link: ConsumerLink, number: int, held: Iterable[int], generation: int | None
-    ) -> AssignedSegments:
-        """Its assignment, durable. `number` is what `new_link` gave for this link."""
-        joining: asyncio.Future[AssignedSegments] = asyncio.get_running_loop().create_future()
-        before = self._joining.get(number)
-        if before is not None and not before.done():
-            before.cancel()
-        self._links[number], self._names[number], self._joining[number] = link, name, joining
-        is_new = generation is None and link.says_released  # clients of Pulsar never say one
-        self._deliver(seating.Registered(name, number, is_new))
+        self, consumer: str, listener: AssignmentListener, held: Iterable[int], generation: int | None
+    ) -> tuple[AssignedSegments, ConsumerLink]:
+        """Returns when the consumer's assignment is durable."""
+        link = ConsumerLink(self, next(self._numbers), consumer, listener)
+        self._links[link.number] = link
+        self._joining.add(link)
+        is_new = generation is None and listener.reports_releases  # Pulsar's clients never send a generation
+        self._deliver(sessions.Registered(consumer, link.number, is_new))
         if generation is not None:
-            self._deliver(assigning.Holding(name, generation, frozenset(held)))
+            self._deliver(assigning.Holding(consumer, generation, frozenset(held)))
         try:
             async with asyncio.timeout(self._leader.settings.call_seconds):
-                return await asyncio.shield(joining)
+                return await asyncio.shield(link.joining), link
         except TimeoutError as error:
-            self.disconnected(number)
-            raise NotLeading(f"the registration of {name} could not be stored in time") from error
-        except BaseException:  # nobody is there any more who could say that this connection is gone
-            self.disconnected(number)
+            self.disconnected(link)
+            raise NotLeading(f"the registration of {consumer} could not be stored in time") from error
+        except BaseException:  # the caller never gets the link, so it cannot report the end of its connection
+            self.disconnected(link)
             raise
         finally:
-            if self._joining.get(number) is joining:
-                del self._joining[number]
+            self._joining.discard(link)
 
-    def disconnected(self, number: int) -> None:
-        self._forget(number)
-        self._deliver(seating.Disconnected(number))
+    def disconnected(self, link: ConsumerLink) -> None:
+        self._forget(link)
+        self._deliver(sessions.Disconnected(link.number))
 
-    async def leave(self, name: str, number: int | None) -> None:
+    async def leave(self, link: ConsumerLink) -> None:
         """Returns when that is durable."""
-        self._deliver(seating.LeftCleanly(name, number))
-        if number is not None:
-            self._forget(number)
+        self._deliver(sessions.LeftCleanly(link.consumer, link.number))
+        self._forget(link)
         await self._wait_saved()
 
-    def released(self, number: int, segment_ids: Iterable[int], generation: int) -> None:
-        name = self._names.get(number)
-        if name is not None and self.group.sessions.is_current(name, number):
+    def released(self, link: ConsumerLink, segment_ids: Iterable[int], generation: int) -> None:
+        if self._is_current(link):
             for one in segment_ids:
-                self._deliver(assigning.Released(name, one, generation))
+                self._deliver(assigning.Released(link.consumer, one, generation))
 
-    async def progressed(self, number: int, reports: Iterable[Report]) -> None:
-        """Of a checkpoint group: how far a member is. Returns when that is durable. Raises SessionTaken."""
-        name = self._names.get(number)
-        if name is None or not self.group.sessions.is_current(name, number):
+    async def progressed(self, link: ConsumerLink, reports: Iterable[Report]) -> None:
+        """Progress of a checkpoint group's member. Returns when that is durable. Raises SessionTaken."""
+        if not self._is_current(link):
             raise SessionTaken("another process has this consumer's name and session now")
         for one in reports:
-            self._deliver(grouping.Progressed(name, one))
+            self._deliver(grouping.Progressed(link.consumer, one))
         self._holds.changed()
         await self._wait_saved()
 
+    def _is_current(self, link: ConsumerLink) -> bool:
+        return link.number in self._links and self.group.sessions.is_current(link.consumer, link.number)
+
     async def _wait_saved(self) -> None:
-        """Until what was said is stored; nothing is waited for when it changed nothing."""
+        """Waits until all changes so far are stored; returns at once if there are none."""
         try:
             async with asyncio.timeout(self._leader.settings.call_seconds):
                 while not self.group.is_ready and not self.is_over:
@@ -172,7 +202,7 @@ class GroupCoordinator:
                 while self._saves < wanted and not self.is_over:
                     await self._next_save()
         except TimeoutError as error:
-            raise NotLeading("what was said could not be stored in time") from error
+            raise NotLeading("the change could not be stored in time") from error
         if self.is_over:
             raise NotLeading("another broker leads the topic now")
 
@@ -180,56 +210,49 @@ class GroupCoordinator:
         self._saved.clear()
         await self._saved.wait()
 
-    # what happens -----------------------------------------------------------------------------------------------------
-    def layout_told(self, record: TopicRecord) -> None:
+    # events -----------------------------------------------------------------------------------------------------------
+    def layout_changed(self, record: TopicRecord) -> None:
         self.record = record
         self._deliver(grouping.LayoutTold(record.layout))
         self._note_owners()
         self._holds.changed()
 
     def placement_changed(self) -> None:
-        """A drain is told by who owned the segment then. Where that is another broker now, it may not have lived to:
-        the next one is asked."""
+        """The owner of a segment reports its drain. If the segment has moved, the former owner may have crashed before
+        it reported, so the new owner is asked."""
         before = dict(self._owner_epochs)
         self._note_owners()
         moved = [one for one, owner_epoch in self._owner_epochs.items() if before.get(one, owner_epoch) != owner_epoch]
         if moved and self.subscription.kind.has_cursors:
-            self._leader.spawn(self._owners.ask_drained(sorted(moved), self._found_drained), "ask drained again")
+            self._leader.spawn(self._owners.ask_drained(sorted(moved), self._on_drained), "ask drained again")
 
     def _note_owners(self) -> None:
         if not self.group.has_layout:
             return
         self._owner_epochs = self._owners.owner_epochs(self.group.drain.undrained)
 
-    def _found_drained(self, segment_id: int, rewinds: int) -> None:
-        self._deliver(draining.Drained(segment_id, rewinds))
+    def _on_drained(self, segment_id: int, rewind_count: int) -> None:
+        self._deliver(draining.Drained(segment_id, rewind_count))
 
-    def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
+    def on_segment_event(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
         if isinstance(event, host.ReaderLeft):
-            self._reader_left(event.segment.segment_id, event.reader)
+            self._on_reader_left(event.segment.segment_id, event.reader)
             return
         kind = draining.Drained if isinstance(event, host.Drained) else draining.Refilled
         self._deliver(kind(event.segment.segment_id, event.rewinds))
 
-    def halt(self, operation_id: str) -> None:
-        self._deliver(grouping.Halt(operation_id))
+    def on_seek(self, event: Halt | Resume) -> None:
+        self._deliver(event)
 
-    def resume(self, operation_id: str, moved: Mapping[int, host.Moved]) -> None:
-        found = [
-            (draining.Drained if one.is_drained else draining.Refilled)(segment_id, one.rewinds)
-            for segment_id, one in sorted(moved.items())
-        ]
-        self._deliver(grouping.Resume(operation_id, tuple(found)))
-
-    def _reader_left(self, segment_id: int, reader: str) -> None:
-        """A client that has no word for leaving closed it."""
-        member = reader.removesuffix(f"-seg-{segment_id}")
-        for number, name in tuple(self._names.items()):
-            if name != member or self._links[number].says_released:
+    def _on_reader_left(self, segment_id: int, reader: str) -> None:
+        """A client without a LEAVE command closed its reader of this segment."""
+        consumer = reader.removesuffix(f"-seg-{segment_id}")
+        for link in tuple(self._links.values()):
+            if link.consumer != consumer or link.listener.reports_releases:
                 continue
-            if self._farewells.closed(number, segment_id):
-                self._forget(number)
-                self._deliver(seating.LeftCleanly(name, number))
+            if link.leave_detector.on_closed(segment_id):
+                self._forget(link)
+                self._deliver(sessions.LeftCleanly(consumer, link.number))
 
     def _deliver(self, event: grouping.Event) -> None:
         if not self.is_over and not self._leader.is_over:
@@ -251,41 +274,40 @@ class GroupCoordinator:
             case grouping.AskDrained(segment_ids):
                 self._note_owners()
                 if self.subscription.kind.has_cursors:
-                    leader.spawn(self._owners.ask_drained(segment_ids, self._found_drained), "ask drained")
+                    leader.spawn(self._owners.ask_drained(segment_ids, self._on_drained), "ask drained")
             case grouping.Push(connection, _, generation, segment_ids):
-                self._push(connection, self._assigned(generation, segment_ids))
+                self._send_assignment(connection, self._assigned(generation, segment_ids))
             case AwaitRelease(segment_id, holder, generation):
                 if self._hands_over_by_closing(holder):
                     self._later(0, assigning.Released(holder, segment_id, generation))
                     leader.spawn(self._close_if_kept(holder, segment_id, generation), "close consumer")
                 else:
                     self._later(leader.settings.drain_seconds, grouping.ReleaseOverdue(segment_id, generation))
-            case grouping.Halted(operation_id, generation):
-                leader.deliver(leader.subs, registering.Halted(operation_id, generation))
-            case grouping.Resumed(operation_id):
-                leader.deliver(leader.subs, registering.Resumed(operation_id))
+            case Halted() | Resumed():
+                leader.on_group_answer(effect)
             case grouping.SaveProgressAt(at_ms):
                 self._later(max(0, at_ms - leader.clock.now_ms()) / 1000, grouping.ProgressDue())
             case grouping.CloseConsumer():
                 leader.spawn(self._close(effect), "close consumer")
-            case seating.WakeAt(at_ms):
-                self._later(max(0, at_ms - leader.clock.now_ms()) / 1000, seating.Ticked())
-            case seating.Welcome():
-                pass  # its assignment follows: both are one answer
-            case seating.Fence(_, connection):
-                self._fence(connection)
-            case seating.Refuse(_, connection, error):
-                self._refuse(connection, error)
+            case sessions.WakeAt(at_ms):
+                self._later(max(0, at_ms - leader.clock.now_ms()) / 1000, sessions.Ticked())
+            case sessions.Welcome():
+                pass  # the assignment follows and answers the registration
+            case sessions.Fence(_, connection):
+                self._fence(self._links.get(connection))
+            case sessions.Refuse(_, connection, error):
+                self._refuse(self._links.get(connection), error)
             case StepDown(reason):
-                leader.depose(reason)
+                leader.stop_leading(reason)
             case _:
                 assert_never(effect)
 
     def _hands_over_by_closing(self, holder: str) -> bool:
-        """Clients of Pulsar never say that they have let go: they close their exclusive reader, and until then the
-        segment's owner lets nobody else in. So the next one may be told at once; it knocks until the door is open."""
-        links = [self._links[number] for number, name in self._names.items() if name == holder]
-        return self.subscription.kind.has_cursors and bool(links) and not any(link.says_released for link in links)
+        """Pulsar's clients do not report a release: they close their exclusive reader, and until then the segment's
+        owner admits no other. So the next consumer is assigned at once, and retries until the owner admits it."""
+        links = [link for link in self._links.values() if link.consumer == holder]
+        reports = any(link.listener.reports_releases for link in links)
+        return self.subscription.kind.has_cursors and bool(links) and not reports
 
     def _later(self, seconds: float, event: grouping.Event) -> None:
         async def wait() -> None:
@@ -306,7 +328,7 @@ class GroupCoordinator:
 
     async def _save(self, effect: grouping.SaveGroup) -> None:
         event: grouping.GroupSaved | grouping.GroupDoubtful = grouping.GroupDoubtful()
-        if not effect.record.sessions.joined_at_ms or await self._leader.want():
+        if not effect.record.sessions.joined_at_ms or await self._leader.mark_pending():
             event = await self._records.save_group(
                 self._leader.topic, self._incarnation, self.subscription.name, effect
             )
@@ -320,8 +342,10 @@ class GroupCoordinator:
         self._saved.set()
 
     async def _close(self, effect: grouping.CloseConsumer) -> None:
-        """At the owner of one segment, or of all that the consumer can have had; until each has confirmed it. Readers
-        of checkpoint groups have no cursor there that they could move: what they say counts here, while it is theirs.
+        """Closes the consumer at the owner of one segment, or of all segments that it may hold, until each confirms.
+
+        Readers of checkpoint groups have no cursor at the owners, so there is nothing to close: their reports count
+        only while they hold the segment.
         """
         segments: list[int] = []
         if not self.subscription.kind.has_cursors:
@@ -336,23 +360,24 @@ class GroupCoordinator:
         self._deliver(grouping.ConsumerClosed(effect))
 
     async def _close_if_kept(self, consumer: str, segment_id: int, generation: int) -> None:
-        """A client of Pulsar that was told to let go and does not: its successor knocks, but not for ever."""
+        """Closes a Pulsar client that keeps a revoked segment, because its successor does not retry for ever."""
         await self._leader.clock.sleep(self._leader.settings.drain_seconds)
         assignment = self.group.assignment
         has_it_again = consumer in assignment.members and segment_id in assignment.assigned(consumer).segment_ids
         if not has_it_again:
             await self._owners.close(consumer, [segment_id], generation)
 
-    async def _grant(self, number: int, segment_id: int, generation: int) -> None:
-        """The owner is told whom to let in, as long as that is so: the client cannot say it itself."""
-        name, consumer = self.subscription.name, self._names.get(number)
+    async def _grant(self, link: ConsumerLink, segment_id: int, generation: int) -> None:
+        """Names the consumer to the segment's owner, because the client cannot send its generation itself. Retried
+        while the consumer has the segment."""
 
         def request(ref: SegmentRef) -> host.GrantReader | None:
-            told = self._pushed.get(number)
-            is_so = told is not None and any(one.segment_id == segment_id for one in told.segments)
-            return host.GrantReader("grant", ref, name, consumer, generation) if is_so and consumer else None
+            sent = link.assignment
+            if sent is None or all(one.segment_id != segment_id for one in sent.segments):
+                return None
+            return host.GrantReader("grant", ref, self.subscription.name, link.consumer, generation)
 
-        await self._owners.insist(segment_id, request)
+        await self._owners.retry_until_confirmed(segment_id, request)
 
     def _assigned(self, generation: int, segment_ids: Iterable[int]) -> AssignedSegments:
         found = (self.record.segments.get(one) for one in segment_ids)
@@ -369,67 +394,53 @@ class GroupCoordinator:
             self.group.void_below,
         )
 
-    def _push(self, number: int, assigned: AssignedSegments) -> None:
-        joining, link, before = self._joining.get(number), self._links.get(number), self._pushed.get(number)
-        is_joining = joining is not None and not joining.done()
-        if before == assigned and (not is_joining or number in self._granting):
+    def _send_assignment(self, number: int, assigned: AssignedSegments) -> None:
+        link = self._links.get(number)
+        if link is None or (link.assignment == assigned and (not link.is_joining or link.is_granting)):
             return
-        if link is None and not is_joining:
-            return
-        self._pushed[number] = assigned
-        self._farewells.given(number, (one.segment_id for one in assigned.segments))
-        if link is None or link.says_released or not self.subscription.kind.has_cursors:
-            self._tell(number, assigned)
+        before, link.assignment = link.assignment, assigned
+        link.leave_detector.on_assigned(one.segment_id for one in assigned.segments)
+        if link.listener.reports_releases or not self.subscription.kind.has_cursors:
+            link.send(assigned)
             return
         known = frozenset(() if before is None else (one.segment_id for one in before.segments))
         granted = asyncio.Event()
-        self._granting.add(number)
+        link.is_granting = True
         new = [one.segment_id for one in assigned.segments if one.segment_id not in known]
-        self._leader.spawn(self._grant_all(number, new, assigned.generation, granted), "grant")
-        self._leader.spawn(self._tell_granted(number, assigned, granted), "tell")
+        self._leader.spawn(self._grant_all(link, new, assigned.generation, granted), "grant")
+        self._leader.spawn(self._send_granted(link, assigned, granted), "send assignment")
 
-    def _tell(self, number: int, assigned: AssignedSegments) -> None:
-        joining, link = self._joining.get(number), self._links.get(number)
-        if joining is not None and not joining.done():
-            joining.set_result(assigned)
-        elif link is not None:
-            link.assigned(assigned)
-
-    async def _grant_all(self, number: int, segment_ids: list[int], generation: int, granted: asyncio.Event) -> None:
-        await together(lambda one: self._grant(number, one, generation), segment_ids)
+    async def _grant_all(
+        self, link: ConsumerLink, segment_ids: list[int], generation: int, granted: asyncio.Event
+    ) -> None:
+        await together(lambda one: self._grant(link, one, generation), segment_ids)
         granted.set()
 
-    async def _tell_granted(self, number: int, assigned: AssignedSegments, granted: asyncio.Event) -> None:
-        """A client that cannot say under which assignment it comes is named to the owners before it comes; where one
-        does not answer, it may have to knock."""
+    async def _send_granted(self, link: ConsumerLink, assigned: AssignedSegments, granted: asyncio.Event) -> None:
+        """Sends the assignment after the grants. If an owner does not confirm in time, the client may have to retry."""
         try:
             async with asyncio.timeout(GRANT_SECONDS):
                 await granted.wait()
         except TimeoutError:
-            log.info("told before its owners were", extra={"topic": str(self._leader.topic)})
-        if self._pushed.get(number) is assigned:  # otherwise a newer one is about to be told
-            self._granting.discard(number)
-            self._tell(number, assigned)
+            log.info(
+                "assignment sent before segment owners confirmed it",
+                extra={"topic": str(self._leader.topic), "consumer": link.consumer},
+            )
+        if link.assignment is assigned:  # otherwise a newer one follows
+            link.is_granting = False
+            link.send(assigned)
 
-    def _fence(self, number: int) -> None:
-        link = self._forget(number)
+    def _fence(self, link: ConsumerLink | None) -> None:
         if link is not None:
-            link.assigned(self._assigned(self.group.assignment.generation, ()))
+            self._forget(link)
+            link.listener.assigned(self._assigned(self.group.assignment.generation, ()))
 
-    def _forget(self, number: int) -> ConsumerLink | None:
-        self._names.pop(number, None)
-        self._pushed.pop(number, None)
-        self._granting.discard(number)
-        self._farewells.forget(number)
-        return self._links.pop(number, None)
+    def _refuse(self, link: ConsumerLink | None, error: Error) -> None:
+        if link is not None:
+            self._forget(link)
+            link.refuse(error)
 
-    def _refuse(self, number: int, error: Error) -> None:
-        joining = self._joining.get(number)
-        self._forget(number)
-        if joining is not None and not joining.done():
-            joining.set_exception(error)
-            joining.exception()
-
-
-def new_link() -> int:
-    return next(_links)
+    def _forget(self, link: ConsumerLink) -> None:
+        """Nothing more is sent through this link."""
+        self._links.pop(link.number, None)
+        link.assignment, link.is_granting = None, False

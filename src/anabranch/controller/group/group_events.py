@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anabranch.controller.events import Halt, Halted, LeadershipLost, Resume, Resumed, StepDown, Version
 from anabranch.controller.group import assignment as assigning
 from anabranch.controller.group import consumer_sessions as seating
 from anabranch.controller.group import drain_tracker as draining
@@ -14,20 +15,19 @@ from anabranch.controller.group.assignment import AwaitRelease
 from anabranch.controller.group.checkpoint_progress import Report
 from anabranch.controller.group.consumer_sessions import Connection, Fence, Refuse, WakeAt, Welcome
 from anabranch.controller.group.group_record import GroupRecord
-from anabranch.controller.topic.operation_events import Deposed, Stamp, StepDown
 from anabranch.model.layout import Layout
 
 
-# events (beside those of sessions, Holding, Released, Deposed) --------------------------------------------------------
+# events (beside those of sessions, Holding, Released, LeadershipLost) -------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class GroupSeen:
     record: GroupRecord | None
-    stamp: Stamp | None
+    version: Version | None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSaved:
-    stamp: Stamp
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +43,6 @@ class GroupUnread:
 @dataclass(frozen=True, slots=True)
 class LayoutTold:
     layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class Halt:
-    """The subscription is to be moved: everything is taken back first. Answered by Halted; by Resumed if it was."""
-
-    operation_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """It was moved on all segments, whose owners let nobody in from before. Answered by Resumed."""
-
-    operation_id: str
-    found: tuple[draining.Drained | draining.Refilled, ...]  # what each of them is now
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +90,7 @@ Event = (
     | assigning.Holding
     | assigning.Released
     | seating.Event
-    | Deposed
+    | LeadershipLost
 )
 
 
@@ -120,7 +105,7 @@ class SaveGroup:
     """Compare-and-set (None: there must be none). Answered by GroupSaved or GroupDoubtful."""
 
     record: GroupRecord
-    expected: Stamp | None
+    expected: Version | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +143,6 @@ class CloseConsumer:
     consumer: str
     segment_id: int | None
     generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Halted:
-    """Nobody is to read anything, durably. Who was let in under a lower generation is to be closed."""
-
-    operation_id: str
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What is open after the move is assigned, durably."""
-
-    operation_id: str
 
 
 Told = Halted | Resumed | Push | Welcome | Fence | Refuse | AwaitRelease | CloseConsumer

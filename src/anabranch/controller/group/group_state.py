@@ -16,10 +16,11 @@ only when all of them have is given out what is open then (`Resume`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import assert_never
 
+from anabranch.controller.events import Halt, Halted, LeadershipLost, Resume, Resumed, StepDown, Version
 from anabranch.controller.group import assignment as assigning
 from anabranch.controller.group import consumer_sessions as seating
 from anabranch.controller.group import drain_tracker as draining
@@ -43,22 +44,18 @@ from anabranch.controller.group.group_events import (
     GroupSaved,
     GroupSeen,
     GroupUnread,
-    Halt,
-    Halted,
     LayoutTold,
     ProgressDue,
     Progressed,
     Push,
     ReadGroup,
     ReleaseOverdue,
-    Resume,
-    Resumed,
     SaveGroup,
     SaveProgressAt,
     Told,
 )
 from anabranch.controller.group.group_record import GroupMove, GroupRecord
-from anabranch.controller.topic.operation_events import Deposed, Stamp, StepDown
+from anabranch.controller.segment_host import Moved
 from anabranch.model.layout import Layout
 
 PROGRESS_MS = 200
@@ -73,7 +70,7 @@ class GroupState:
         self._life, self._term, self._grace_ms = life, term, grace_ms
         self._first_generation = first_generation
         self._now_ms = 0
-        self._stamp: Stamp | None = None
+        self._version: Version | None = None
         self._saving: GroupRecord | None = None
         self._is_dirty = False
         self._is_ready = False  # our term is in the record
@@ -134,15 +131,15 @@ class GroupState:
         if self._is_over:
             return []
         match event:
-            case GroupSeen(record, stamp):
-                return self._seen(record, stamp)
+            case GroupSeen(record, version):
+                return self._seen(record, version)
             case GroupUnread():
                 return [ReadGroup()]
-            case GroupSaved(stamp):
-                return self._saved(stamp)
+            case GroupSaved(version):
+                return self._saved(version)
             case GroupDoubtful():
                 return [ReadGroup()]
-            case Deposed(reason):
+            case LeadershipLost(reason):
                 return self._step_down(reason)
             case _:
                 if not self._is_ready:
@@ -151,15 +148,15 @@ class GroupState:
                 return self._live(event) + self._flush()
 
     # the record -------------------------------------------------------------------------------------------------------
-    def _seen(self, record: GroupRecord | None, stamp: Stamp | None) -> list[Effect]:
+    def _seen(self, record: GroupRecord | None, version: Version | None) -> list[Effect]:
         if record is not None and record.leader_term > self._term:
             return self._step_down(f"the leader of term {record.leader_term} has written")
-        self._stamp = stamp
+        self._version = version
         if self._is_ready:  # nobody but us can have written since: it is there, or it is not
             assert self._saving is not None
-            if record == self._saving and stamp is not None:
-                return self._saved(stamp)
-            return [SaveGroup(self._saving, stamp)]
+            if record == self._saving and version is not None:
+                return self._saved(version)
+            return [SaveGroup(self._saving, version)]
         if record is None or record.life != self._life:
             record = GroupRecord(self._life, assignment=AssignmentRecord(self._first_generation))
         else:
@@ -169,10 +166,10 @@ class GroupState:
         self.drain, self.assignment = DrainTracker(record.drain), Assignment(record.assignment)
         self.progress, self._move = Progress(record.reached), record.move
         self._saving = replace(record, leader_term=self._term)
-        return [SaveGroup(self._saving, stamp)]
+        return [SaveGroup(self._saving, version)]
 
-    def _saved(self, stamp: Stamp) -> list[Effect]:
-        self._stamp, self._saving = stamp, None
+    def _saved(self, version: Version) -> list[Effect]:
+        self._version, self._saving = version, None
         effects: list[Effect] = [*self._addressed(self._leaving)]
         self._leaving = []
         if not self._is_ready:
@@ -197,7 +194,7 @@ class GroupState:
         self._is_dirty = self._has_news = False
         self._leaving, self._outbox = self._outbox, []
         self._saving = self.record()
-        return [SaveGroup(self._saving, self._stamp)]
+        return [SaveGroup(self._saving, self._version)]
 
     def _addressed(self, told: list[Told]) -> Iterable[Told]:
         """Connections may have changed while it waited: what is for a former one goes to nobody."""
@@ -219,11 +216,11 @@ class GroupState:
                     self.progress.forget(one)
                 undrained = tuple(sorted(self.drain.undrained)) if is_first else ()
                 return [AskDrained(undrained)] if undrained else []
-            case Halt(operation_id):
+            case Halt(_, operation_id):
                 self._halt(operation_id)
                 return []
-            case Resume(operation_id, found):
-                self._resume(operation_id, found)
+            case Resume(_, operation_id, moved):
+                self._resume(operation_id, moved)
                 return []
             case Progressed(consumer, report):
                 return self._progressed(consumer, report)
@@ -252,7 +249,7 @@ class GroupState:
                 return []
             case seating.Registered() | seating.Disconnected() | seating.LeftCleanly() | seating.Ticked():
                 return self._seated(self.sessions.handle(event, self._now_ms))
-            case GroupSeen() | GroupSaved() | GroupDoubtful() | GroupUnread() | Deposed() | ConsumerClosed():
+            case GroupSeen() | GroupSaved() | GroupDoubtful() | GroupUnread() | LeadershipLost() | ConsumerClosed():
                 raise AssertionError(event)
             case _:
                 assert_never(event)
@@ -266,15 +263,16 @@ class GroupState:
             self._is_dirty = True
         self._outbox.append(Resumed(operation_id) if move.is_over else Halted(operation_id, move.generation))
 
-    def _resume(self, operation_id: str, found: Iterable[draining.Drained | draining.Refilled]) -> None:
+    def _resume(self, operation_id: str, moved: Mapping[int, Moved]) -> None:
         move = self._move
         if move is None or move.operation_id != operation_id:
             return
         if not move.is_over:
             self._move = replace(move, is_over=True)
             self._is_dirty = True
-            for event in found:
-                self.drain.handle(event)
+            for segment_id, one in sorted(moved.items()):
+                kind = draining.Drained if one.is_drained else draining.Refilled
+                self.drain.handle(kind(segment_id, one.rewinds))
             self._assigned(self.assignment.handle(assigning.Vacated()))
             self._assigned(self.assignment.handle(assigning.SegmentsChanged(self.drain.open, self.drain.drained)))
         self._outbox.append(Resumed(operation_id))

@@ -1,8 +1,8 @@
-"""Who has left without a word. Pulsar's clients have none for leaving: one that has closed its readers of all segments
-it was given is gone. Knows links by number and segments by id; decides, does nothing, and must not know why they close.
+"""Detects that a client without a LEAVE command is gone. Pulsar's clients have none, so a client counts as gone when it
+has closed its readers of all segments that it was assigned.
 
-Closing comes as a hint of the segment's owner, also where a client merely lets go of what was taken from it. So what
-is given to it anew counts as not closed, and what it does not have says nothing.
+The segment's owner reports each close as a hint, also when the client only closes a segment that was revoked. So a
+segment that is assigned again counts as not closed, and a close of a segment that is not assigned is ignored.
 """
 
 from __future__ import annotations
@@ -11,26 +11,20 @@ from collections.abc import Iterable
 
 
 class ImplicitLeaveDetector:
+    """For one link of a consumer."""
+
     def __init__(self) -> None:
-        self._given: dict[int, frozenset[int]] = {}
-        self._closed: dict[int, set[int]] = {}
+        self._assigned: frozenset[int] = frozenset()
+        self._closed: set[int] = set()
 
-    def given(self, link: int, segment_ids: Iterable[int]) -> None:
-        """The complete list of what it has now."""
-        now, before = frozenset(segment_ids), self._given.get(link, frozenset())
-        self._given[link] = now
-        if link in self._closed:
-            self._closed[link] &= now & before
+    def on_assigned(self, segment_ids: Iterable[int]) -> None:
+        """`segment_ids` is the complete assignment."""
+        before, self._assigned = self._assigned, frozenset(segment_ids)
+        self._closed &= self._assigned & before
 
-    def closed(self, link: int, segment_id: int) -> bool:
-        """It closed its reader there. True: that was the last one, it is gone."""
-        given = self._given.get(link, frozenset())
-        if segment_id not in given:
-            return False  # it was taken from it
-        closed = self._closed.setdefault(link, set())
-        closed.add(segment_id)
-        return closed >= given
-
-    def forget(self, link: int) -> None:
-        self._given.pop(link, None)
-        self._closed.pop(link, None)
+    def on_closed(self, segment_id: int) -> bool:
+        """The client closed its reader of this segment. True if that was the last one, so the client is gone."""
+        if segment_id not in self._assigned:
+            return False  # it was revoked
+        self._closed.add(segment_id)
+        return self._closed >= self._assigned

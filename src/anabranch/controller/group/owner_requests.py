@@ -26,7 +26,7 @@ ASK_TOGETHER = 16
 """Requests to owners of segments under way at a time, for one purpose."""
 
 
-class Asking(Protocol):
+class RequestSender(Protocol):
     """The topic's leader, as far as it is needed here."""
 
     topic: TopicName
@@ -35,7 +35,7 @@ class Asking(Protocol):
 
     async def ask_host(self, request: host.Request) -> host.Answer: ...
 
-    def depose(self, reason: str) -> None: ...
+    def stop_leading(self, reason: str) -> None: ...
 
 
 async def together(ask: Callable[[int], Awaitable[None]], segment_ids: Iterable[int]) -> None:
@@ -48,7 +48,7 @@ async def together(ask: Callable[[int], Awaitable[None]], segment_ids: Iterable[
 class SegmentOwners:
     def __init__(
         self,
-        leader: Asking,
+        leader: RequestSender,
         subscription: str,
         incarnation: int,
         segments: Callable[[], Mapping[int, Segment]],
@@ -88,14 +88,18 @@ class SegmentOwners:
         """The consumer is to be closed there, and not to come back under a lower generation."""
         name = self._subscription
         await together(
-            lambda one: self.insist(one, lambda ref: host.CloseReader("close", ref, name, consumer, generation)),
+            lambda one: self.retry_until_confirmed(
+                one, lambda ref: host.CloseReader("close", ref, name, consumer, generation)
+            ),
             segment_ids,
         )
 
     async def hold(self, segment_id: int, position: Position | None) -> None:
-        await self.insist(segment_id, lambda ref: host.Hold("hold", ref, self._subscription, position))
+        await self.retry_until_confirmed(segment_id, lambda ref: host.Hold("hold", ref, self._subscription, position))
 
-    async def insist(self, segment_id: int, request: Callable[[SegmentRef], host.Request | None]) -> None:
+    async def retry_until_confirmed(
+        self, segment_id: int, request: Callable[[SegmentRef], host.Request | None]
+    ) -> None:
         """Until the owner has confirmed it; None: it is not wanted any more."""
         await self._answer(segment_id, request, "owner does not answer")
 
@@ -107,7 +111,7 @@ class SegmentOwners:
             try:
                 return await self._leader.ask_host(asked)
             except host.StaleTerm as error:
-                self._leader.depose(error.reason)
+                self._leader.stop_leading(error.reason)
                 return None
             except Error as error:
                 failures += 1

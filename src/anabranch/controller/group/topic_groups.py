@@ -8,25 +8,21 @@ consumers are told.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from anabranch.controller import segment_host as host
+from anabranch.controller.events import NotLeading, UnknownSubscription
 from anabranch.controller.group.group_coordinator import GroupCoordinator
+from anabranch.controller.group.topic_leader import TopicLeader
 from anabranch.controller.record_store import Records
 from anabranch.controller.records.subscription_registry import Subscription, SubscriptionKind, SubscriptionState
-from anabranch.controller.topic.operation_events import NotLeading
-from anabranch.controller.topic.subscription_workflow import UnknownSubscription
 from anabranch.model.errors import Error
 from anabranch.model.names import encode_component
-
-if TYPE_CHECKING:
-    from anabranch.controller.topic.topic_controller import TopicController
 
 log = logging.getLogger(__name__)
 
 
 class TopicGroups:
-    def __init__(self, leader: TopicController, records: Records) -> None:
+    def __init__(self, leader: TopicLeader, records: Records) -> None:
         self.by_name: dict[str, GroupCoordinator] = {}
         self._leader, self._records = leader, records
 
@@ -90,10 +86,10 @@ class TopicGroups:
         for members in tuple(self.by_name.values()):
             members.placement_changed()
 
-    def heard(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
+    def on_segment_event(self, event: host.Drained | host.Refilled | host.ReaderLeft) -> None:
         members = self.by_name.get(event.subscription)
         if members is not None:
-            members.heard(event)
+            members.on_segment_event(event)
 
     @property
     def have_sessions(self) -> bool:

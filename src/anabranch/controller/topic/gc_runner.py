@@ -45,7 +45,7 @@ async def collect(
     progress = await _progress(leader, records, record, registry, statuses)
     verdict = gc.decide(record, now_ms=now_ms, retention=retention, subscriptions=progress, sizes=sizes, holds={})
     prune = tuple(one for one in verdict.prune if one in statuses)
-    if leader.registry is not registry or leader.record is not record or not leader.is_calm:
+    if leader.registry is not registry or leader.record is not record or not leader.has_no_pending_calls:
         return None  # a subscription or the layout changed while we asked, or will: the next sweep looks again
     if prune:
         log.info("segments collected", extra={"topic": str(leader.topic), "segments": prune})

@@ -20,7 +20,7 @@ from anabranch.model.names import TopicName
 TRIES = 16
 
 
-class OfficeContended(Busy):
+class TermContended(Busy):
     """Others take the office of this topic at the same time, again and again."""
 
     code = "not-leader"
@@ -32,7 +32,7 @@ class LeaderTerms:
     def __init__(self, store: MetadataStore, holder: str) -> None:
         self._store, self._holder = store, holder
 
-    async def take(self, topic: TopicName, above: int) -> int:
+    async def acquire(self, topic: TopicName, above: int) -> int:
         """A term that is higher than all before, and than `above`. Raises StoreUnavailable; then none was taken."""
         key = term_key(topic)
         for _ in range(TRIES):
@@ -51,7 +51,7 @@ class LeaderTerms:
                 if await self._floor() >= term:
                     continue
             return term
-        raise OfficeContended(f"the term of {topic} is taken by others")
+        raise TermContended(f"the term of {topic} is taken by others")
 
     async def raise_floor(self, term: int) -> None:
         """Before a topic's record goes: no successor of its name gets a term that it had."""
@@ -65,9 +65,9 @@ class LeaderTerms:
                 return
             except (VersionMismatch, OutcomeUnknown):
                 await self._store.sync()
-        raise OfficeContended("the floor of terms is raised by too many at once")
+        raise TermContended("the floor of terms is raised by too many at once")
 
-    async def lay_down(self, topic: TopicName, term: int) -> None:
+    async def release(self, topic: TopicName, term: int) -> None:
         """After the record is gone: the memory of its terms goes, unless somebody has taken the next one already."""
         found = await self._store.get(term_key(topic))
         if found is None or _number(found.value) != term:

@@ -7,18 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anabranch.controller.events import LeadershipLost, StepDown, Version
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import Answer, Request
-from anabranch.model.errors import Busy, Error, NotFound, NotReady
-
-Stamp = int
-"""The version of a record that was read."""
-
-
-class NotLeading(NotReady):
-    """Another broker leads this topic now. Ask it; an operation with the same id is not done twice."""
-
-    code = "not-leader"
+from anabranch.model.errors import Busy, Error
 
 
 class TooManyCalls(Busy):
@@ -31,12 +23,6 @@ class OperationAborted(Error):
     """Given up before anything was sealed; the topic is as it was."""
 
     code, retryable = "operation-aborted", True
-
-
-class TopicGone(NotFound):
-    """The topic was deleted."""
-
-    code = "topic-not-found"
 
 
 # calls: what people and policies want ---------------------------------------------------------------------------------
@@ -81,7 +67,7 @@ class RecordSeen:
     """The record as it stands; None when there is none."""
 
     record: TopicRecord | None
-    stamp: Stamp
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +79,7 @@ class RecordUnread:
 class RecordSaved:
     """The write that was asked for last is in the store."""
 
-    stamp: Stamp
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +123,6 @@ class SubscriptionsKnown:
     subscriptions: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Deposed:
-    """The lease or the election is lost."""
-
-    reason: str
-
-
 Event = (
     RecordSeen
     | RecordUnread
@@ -155,7 +134,7 @@ Event = (
     | Rested
     | Asked
     | SubscriptionsKnown
-    | Deposed
+    | LeadershipLost
 )
 
 
@@ -170,7 +149,7 @@ class SaveRecord:
     """Compare-and-set. Answered by RecordSaved or RecordDoubtful."""
 
     record: TopicRecord
-    expected: Stamp
+    expected: Version
     reason: str
 
 
@@ -182,7 +161,7 @@ class RemoveRecord:
     """
 
     incarnation: int
-    expected: Stamp
+    expected: Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,13 +205,6 @@ class Reply:
     operation_id: str
     error: Error | None
     epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class StepDown:
-    """This leader leads no longer; it does and says nothing more."""
-
-    reason: str
 
 
 Effect = ReadRecord | SaveRecord | RemoveRecord | Ask | Rest | TellPlan | TellLayout | TellDeleted | Reply | StepDown

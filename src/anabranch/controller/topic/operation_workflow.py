@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from anabranch.controller import segment_host as host
+from anabranch.controller.events import LeadershipLost, NotLeading, StepDown, TopicGone, Version
 from anabranch.controller.records.topic_record import (
     Operation,
     Outcome,
@@ -40,12 +41,10 @@ from anabranch.controller.topic.operation_events import (
     Asked,
     Call,
     DeleteCall,
-    Deposed,
     Effect,
     Event,
     Failed,
     MergeCall,
-    NotLeading,
     OperationAborted,
     PruneCall,
     ReadRecord,
@@ -60,14 +59,11 @@ from anabranch.controller.topic.operation_events import (
     Rested,
     SaveRecord,
     SplitCall,
-    Stamp,
-    StepDown,
     SubscriptionsKnown,
     TellDeleted,
     TellLayout,
     TellPlan,
     TooManyCalls,
-    TopicGone,
 )
 from anabranch.model.errors import Error
 from anabranch.model.layout import LayoutLimits
@@ -114,7 +110,7 @@ class OperationWorkflow:
         self._topic, self._term = topic, term
         self._create_ms_max, self._journals_seal = create_ms_max, journals_seal
         self._now_ms = 0
-        self._stamp: Stamp = 0
+        self._version: Version = 0
         self._incarnation: int | None = None
         self._saving: TopicRecord | RemoveRecord | None = None
         self._calls: dict[str, Call] = {}  # first come, first served
@@ -154,18 +150,18 @@ class OperationWorkflow:
                 return [Reply(event.call.operation_id, NotLeading(f"{self._topic} is led elsewhere"), -1)]
             return []
         match event:
-            case RecordSeen(record, stamp):
+            case RecordSeen(record, version):
                 if self._saving is not None:
                     return []  # what comes of our own write decides; hints may come late
                 if record is None:
                     return self._gone()
-                self.record, self._stamp = record, stamp
+                self.record, self._version = record, version
                 self._failures.pop(_key(ReadRecord()), None)
             case RecordUnread():
                 return [self._rest(ReadRecord())]
-            case RecordSaved(stamp):
+            case RecordSaved(version):
                 assert isinstance(self._saving, TopicRecord)
-                self.record, self._stamp, self._saving = self._saving, stamp, None
+                self.record, self._version, self._saving = self._saving, version, None
             case RecordRemoved():
                 return self._gone()
             case RecordDoubtful():
@@ -187,7 +183,7 @@ class OperationWorkflow:
                 self._calls.setdefault(call.operation_id, call)
             case SubscriptionsKnown(subscriptions):
                 self._subscriptions = subscriptions
-            case Deposed(reason):
+            case LeadershipLost(reason):
                 return self._step_down(reason)
             case _:
                 assert_never(event)
@@ -378,13 +374,13 @@ class OperationWorkflow:
         left = [segment for segment in segments if segment.segment_id not in self._deleted]
         if left:
             return self._ask(host.Delete(_SWEEP, self._ref(segment)) for segment in left)
-        self._saving = RemoveRecord(record.incarnation, self._stamp)
+        self._saving = RemoveRecord(record.incarnation, self._version)
         return [self._saving]
 
     # ends -------------------------------------------------------------------------------------------------------------
     def _save(self, record: TopicRecord, reason: str) -> list[Effect]:
         self._saving = with_term(record, self._term)
-        return [SaveRecord(self._saving, self._stamp, reason)]
+        return [SaveRecord(self._saving, self._version, reason)]
 
     def _reply(self, call: Call, error: Error | None) -> Reply:
         del self._calls[call.operation_id]

@@ -12,11 +12,22 @@ means finished, on all segments, by whoever leads. Of an ordered subscription no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from anabranch.controller import segment_host as host
+from anabranch.controller.events import (
+    Halt,
+    Halted,
+    LeadershipLost,
+    NotLeading,
+    Resume,
+    Resumed,
+    StepDown,
+    UnknownSubscription,
+    Version,
+)
 from anabranch.controller.records.subscription_registry import (
     Move,
     Registry,
@@ -26,17 +37,8 @@ from anabranch.controller.records.subscription_registry import (
 )
 from anabranch.controller.records.topic_record import TopicRecord
 from anabranch.controller.segment_host import CursorSpec, Request, SegmentRef, Start
-from anabranch.controller.topic.operation_events import (
-    Answered,
-    Ask,
-    Deposed,
-    Failed,
-    NotLeading,
-    Reply,
-    Stamp,
-    StepDown,
-)
-from anabranch.model.errors import AlreadyExists, Busy, Error, NotFound
+from anabranch.controller.topic.operation_events import Answered, Ask, Failed, Reply
+from anabranch.model.errors import AlreadyExists, Busy, Error
 from anabranch.model.names import TopicName
 from anabranch.model.segment import Segment, backing_topic
 
@@ -45,10 +47,6 @@ class OtherKind(AlreadyExists):
     """The subscription exists with another type."""
 
     code = "subscription-of-other-type"
-
-
-class UnknownSubscription(NotFound):
-    code = "subscription-not-found"
 
 
 class SubscriptionBusy(Busy):
@@ -84,13 +82,13 @@ class MoveCall:
 SubscriptionCall = SubscribeCall | UnsubscribeCall | MoveCall
 
 
-# events (beside Answered, Failed, Deposed) ----------------------------------------------------------------------------
+# events (beside Answered, Failed, LeadershipLost) ---------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RegistrySeen:
     """As it stands; None and no stamp when there is none."""
 
     registry: Registry | None
-    stamp: Stamp | None
+    version: Version | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +98,7 @@ class RegistryUnread:
 
 @dataclass(frozen=True, slots=True)
 class RegistrySaved:
-    stamp: Stamp
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +119,6 @@ class CursorRested:
 
 
 @dataclass(frozen=True, slots=True)
-class Halted:
-    """The answer to Halt: nobody is to read, durably; who was let in under a lower generation is to be closed."""
-
-    operation_id: str
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """The answer to Resume, or to a Halt for what a predecessor has finished."""
-
-    operation_id: str
-
-
-@dataclass(frozen=True, slots=True)
 class SubscriptionAsked:
     call: SubscriptionCall
 
@@ -152,7 +135,7 @@ Event = (
     | SubscriptionAsked
     | Answered
     | Failed
-    | Deposed
+    | LeadershipLost
 )
 
 
@@ -167,7 +150,7 @@ class SaveRegistry:
     """Compare-and-set (None: there must be none). Answered by RegistrySaved or RegistryDoubtful."""
 
     registry: Registry
-    expected: Stamp | None
+    expected: Version | None
     reason: str
 
 
@@ -184,23 +167,6 @@ class TellSubscriptions:
     """For the workflow (SubscriptionsKnown): what new segments get cursors of."""
 
     subscriptions: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Halt:
-    """For the group of an ordered subscription: take everything back. Answered by Halted or Resumed."""
-
-    subscription: str
-    operation_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """For the same: all cursors are moved; what they found, by segment. Answered by Resumed."""
-
-    subscription: str
-    operation_id: str
-    moved: Mapping[int, host.Moved]
 
 
 Effect = ReadRegistry | SaveRegistry | CursorRest | TellSubscriptions | Halt | Resume | Ask | Reply | StepDown
@@ -232,7 +198,7 @@ class Subscriptions:
         self.registry: Registry | None = None
         self._topic, self._term = topic, term
         self._now_ms = 0
-        self._stamp: Stamp | None = None
+        self._version: Version | None = None
         self._saving: Registry | None = None
         self._record: TopicRecord | None = None
         self._calls: dict[str, SubscriptionCall] = {}
@@ -252,15 +218,15 @@ class Subscriptions:
                 return [Reply(event.call.operation_id, NotLeading(f"{self._topic} is led elsewhere"), -1)]
             return []
         match event:
-            case RegistrySeen(registry, stamp):
+            case RegistrySeen(registry, version):
                 if self._saving is not None:
                     return []
-                self.registry, self._stamp = registry or Registry(), stamp
+                self.registry, self._version = registry or Registry(), version
             case RegistryUnread():
                 return [self._rest(ReadRegistry())]
-            case RegistrySaved(stamp):
+            case RegistrySaved(version):
                 assert self._saving is not None
-                self.registry, self._stamp, self._saving = self._saving, stamp, None
+                self.registry, self._version, self._saving = self._saving, version, None
                 intents = {intent for one in self.registry.subscriptions.values() for intent in _intents(one)}
                 self._done = {todo for todo in self._done if todo[0] in intents or todo[1] == FINISHED}
                 self._pauses = {one: pause for one, pause in self._pauses.items() if one in intents}
@@ -293,7 +259,7 @@ class Subscriptions:
                 if isinstance(error, host.StaleTerm):
                     return self._step_down(str(error))
                 return [self._rest(request)]
-            case Deposed(reason):
+            case LeadershipLost(reason):
                 return self._step_down(reason)
             case _:
                 assert_never(event)
@@ -455,7 +421,7 @@ class Subscriptions:
     # ends -------------------------------------------------------------------------------------------------------------
     def _save(self, registry: Registry, reason: str) -> list[Effect]:
         self._saving = replace(registry, leader_term=self._term)
-        return [SaveRegistry(self._saving, self._stamp, reason)]
+        return [SaveRegistry(self._saving, self._version, reason)]
 
     def _reply(self, call: SubscriptionCall, error: Error | None) -> Reply:
         del self._calls[call.operation_id]

@@ -14,8 +14,9 @@ import logging
 from collections.abc import Callable
 from contextvars import Context
 from itertools import count
-from typing import Any, assert_never
+from typing import Any, Protocol, assert_never
 
+from anabranch.controller import events
 from anabranch.controller import segment_host as host
 from anabranch.controller.group.topic_groups import TopicGroups
 from anabranch.controller.record_store import NOW, Records, has_intents, is_unfinished
@@ -60,6 +61,11 @@ def no_step(name: str, topic: TopicName) -> None:
     """Nobody wants to know."""
 
 
+class TopicListener(Protocol):
+    def topic_changed(self, topic: TopicName, record: TopicRecord | None) -> None:
+        """Called with every plan and layout as it becomes valid; None: the topic was deleted."""
+
+
 class TopicController:
     """For one topic and one term. `told`: every plan and layout as it becomes true, None when the topic is gone."""
 
@@ -74,7 +80,7 @@ class TopicController:
         limits: LayoutLimits,
         clock: Clock,
         chance: Chance,
-        told: Callable[[TopicName, TopicRecord | None], None],
+        listener: TopicListener,
         step: Step = no_step,
         gate: WriteGate | None = None,
         owner_epoch: Callable[[TopicName], int] = lambda _: 0,
@@ -87,17 +93,17 @@ class TopicController:
         self.ownership_epoch: int | None = None  # of the place that made it the leader
         self.is_over = False
         self.over_because = ""
-        self.is_wanted = False  # as the store says, as far as we know
+        self.is_marked_pending = False  # as the store says, as far as we know
         self.idle_since_ms = clock.now_ms()
         self._records, self._host, self._chance = records, segments, chance
-        self._told, self._step = told, step
+        self._listener, self._step = listener, step
         self._gate, self._ended = gate, ended
         self._permit: tuple[Permit, Context] | None = None  # while an operation runs
         self._numbers = count(1)
         self._asking = asyncio.Semaphore(REQUESTS_TOGETHER)
         self._waiting: dict[str, asyncio.Future[int]] = {}
         self._pruning = ""  # the last prune's operation
-        self._in_office: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._leading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks = TaskOwner(f"leader {topic}")
         self.ops = OperationWorkflow(
             topic,
@@ -122,26 +128,26 @@ class TopicController:
         """Until our term is in the record: from then on what it says is what we say. Raises NotLeading, TopicGone."""
         try:
             async with asyncio.timeout(self.settings.call_seconds):
-                await asyncio.shield(self._in_office)
+                await asyncio.shield(self._leading)
         except TimeoutError as error:
             raise StillRunning(f"{self.topic} could not be taken over yet") from error
         assert self.ops.record is not None
         return self.ops.record
 
-    async def look(self) -> None:
+    async def check_leading(self) -> None:
         """At the record as it stands: whoever was overtaken without noticing (a topic deleted and created again, led by
         others meanwhile) is over when this returns."""
         event = await self._records.load(self.topic)
         self.deliver(self.ops, event)
 
-    def depose(self, reason: str) -> None:
+    def stop_leading(self, reason: str) -> None:
         """Somebody else leads, or may."""
         for machine in (self.ops, self.subs, *(one.group for one in self.members.values())):
-            self.deliver(machine, steps.Deposed(reason))
+            self.deliver(machine, events.LeadershipLost(reason))
         self._end(reason)
 
     async def close(self) -> None:
-        self.depose("the broker unloads it")
+        self.stop_leading("the broker unloads it")
         await self._tasks.close()
 
     def _end(self, reason: str) -> None:
@@ -149,10 +155,10 @@ class TopicController:
             return
         self.is_over, self.over_because = True, reason
         log.info("topic is led here no longer", extra={"topic": str(self.topic), "term": self.term, "reason": reason})
-        error: Error = steps.NotLeading(f"{self.topic}: {reason}")
-        if not self._in_office.done():
-            self._in_office.set_exception(error)
-            self._in_office.exception()
+        error: Error = events.NotLeading(f"{self.topic}: {reason}")
+        if not self._leading.done():
+            self._leading.set_exception(error)
+            self._leading.exception()
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(error)
@@ -179,7 +185,7 @@ class TopicController:
         return not has_intents(registry) and not self.groups.have_sessions
 
     @property
-    def is_calm(self) -> bool:
+    def has_no_pending_calls(self) -> bool:
         """Nobody has asked for anything that is not settled yet: a call that comes now begins at once."""
         return self.ops.is_idle and not self._waiting
 
@@ -218,7 +224,7 @@ class TopicController:
             if not pruning.done():
                 raise StillRunning(f"segments of {self.topic} are still being collected")
             if self.is_over:
-                raise steps.NotLeading(f"{self.topic}: {self.over_because}")
+                raise events.NotLeading(f"{self.topic}: {self.over_because}")
 
     def _check_room(self, call: steps.SplitCall) -> None:
         record = self.ops.record
@@ -243,8 +249,8 @@ class TopicController:
     def _look(self) -> None:
         """After every event: are we in office, are there new groups, is there something to do?"""
         record = self.ops.record
-        if record is not None and record.leader_term == self.term and not self._in_office.done():
-            self._in_office.set_result(None)
+        if record is not None and record.leader_term == self.term and not self._leading.done():
+            self._leading.set_result(None)
         if not self.is_idle:
             self.idle_since_ms = self.clock.now_ms()
         if record is not None and record.operation is None and not record.is_deleting and self.ops.is_idle:
@@ -292,21 +298,24 @@ class TopicController:
                 if not self._is_restored:
                     self._is_restored = True
                     self.spawn(self.groups.restore(), "restore groups")
-            case registering.Halt(name, operation_id):
+            case events.Halt(name):
                 if (found := self.groups.ordered(name)) is not None:
-                    self.groups.of(found).halt(operation_id)
-            case registering.Resume(name, operation_id, moved):
-                if (members := self.members.get(name)) is not None:
-                    members.resume(operation_id, moved)
+                    self.groups.of(found).on_seek(effect)
+            case events.Resume(name):
+                if (group := self.members.get(name)) is not None:
+                    group.on_seek(effect)
             case steps.Reply(operation_id, error, epoch):
                 self._reply(operation_id, error, epoch)
-            case steps.StepDown(reason):
-                self.depose(reason)
+            case events.StepDown(reason):
+                self.stop_leading(reason)
             case steps.TellDeleted():
-                self._told(self.topic, None)
+                self._listener.topic_changed(self.topic, None)
                 self._gone()
             case _:
                 assert_never(effect)
+
+    def on_group_answer(self, event: events.Halted | events.Resumed) -> None:
+        self.deliver(self.subs, event)
 
     def run(self, machine: Any, work: Any, name: str) -> None:
         """Do it, and hand its outcome to the machine."""
@@ -347,7 +356,7 @@ class TopicController:
     async def _save(self, effect: steps.SaveRecord) -> steps.RecordSaved | steps.RecordDoubtful:
         if not await self._enter_gate(effect.record):
             return steps.RecordDoubtful()
-        if is_unfinished(effect.record) and not await self.want():
+        if is_unfinished(effect.record) and not await self.mark_pending():
             return steps.RecordDoubtful()
         word = self._word(effect.record)
         self._step(f"before-{word}", self.topic)
@@ -368,21 +377,21 @@ class TopicController:
             return "commit" if after.epoch > before.epoch else "abort"
         return "delete" if after.is_deleting else "prune" if after.epoch > before.epoch else "swept"
 
-    async def want(self) -> bool:
+    async def mark_pending(self) -> bool:
         """Written down before the first unfinished thing is; False when it could not be."""
-        if not self.is_wanted:
+        if not self.is_marked_pending:
             try:
-                await self._records.want(self.topic, NOW)
+                await self._records.mark_pending(self.topic, NOW)
             except Error as error:
                 log.warning("not noted as wanted", extra={"topic": str(self.topic), "reason": error.reason})
                 return False
-            self.is_wanted = True
+            self.is_marked_pending = True
         return True
 
     async def _save_registry(
         self, effect: registering.SaveRegistry
     ) -> registering.RegistrySaved | registering.RegistryDoubtful:
-        if has_intents(effect.registry) and not await self.want():
+        if has_intents(effect.registry) and not await self.mark_pending():
             return registering.RegistryDoubtful()
         return await self._records.save_registry(self.topic, effect)
 
@@ -413,10 +422,10 @@ class TopicController:
 
     def _tell(self, record: TopicRecord) -> None:
         self._step("tell-plan" if record.operation is not None else "tell-layout", self.topic)
-        self._told(self.topic, record)
+        self._listener.topic_changed(self.topic, record)
         self.deliver(self.subs, registering.LayoutKnown(record))
         for members in tuple(self.members.values()):
-            members.layout_told(record)
+            members.layout_changed(record)
 
     def _reply(self, operation_id: str, error: Error | None, epoch: int) -> None:
         waiting = self._waiting.get(operation_id)
@@ -429,10 +438,10 @@ class TopicController:
             waiting.exception()
 
     def _gone(self) -> None:
-        error = steps.TopicGone(f"{self.topic} was deleted")
-        if not self._in_office.done():
-            self._in_office.set_exception(error)
-            self._in_office.exception()
+        error = events.TopicGone(f"{self.topic} was deleted")
+        if not self._leading.done():
+            self._leading.set_exception(error)
+            self._leading.exception()
         self.groups.end(error)
         # Replies that wait for the deletion follow in the same list of effects.
         asyncio.get_running_loop().call_soon(self._end, "the topic was deleted")

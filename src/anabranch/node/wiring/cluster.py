@@ -16,7 +16,7 @@ from anabranch.broker.topic_registry.registry import TopicRegistry
 from anabranch.broker.wire.server import BrokerServer
 from anabranch.cluster.broker_info import BrokerInfo
 from anabranch.cluster.cluster import Cluster
-from anabranch.controller.service import ScalableService
+from anabranch.controller.service import ScalableTopicService
 from anabranch.interbroker.client import PeerClient
 from anabranch.interbroker.endpoint import PeerEndpoint
 from anabranch.interbroker.secret import load_secret
@@ -73,7 +73,7 @@ class ClusterWiring:
         self._stack.push_async_callback(watching.close)
         watching.spawn(self.place.watch_fence(), "fence")
 
-    def follow(self, scalable: ScalableService) -> None:
+    def follow(self, scalable: ScalableTopicService) -> None:
         """Scalable topics are led where their names are placed."""
         following = TaskOwner("scalable topics")
         self._stack.push_async_callback(following.close)

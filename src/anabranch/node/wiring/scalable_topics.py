@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anabranch.controller.service import ScalableService
+from anabranch.controller.service import ScalableTopicService
 from anabranch.controller.topic.topic_controller import Step, no_step
 from anabranch.model.names import TopicName
 
@@ -24,7 +24,7 @@ by SIGSTOP, until somebody lets it go on."""
 LOOK_SECONDS = 0.5
 
 
-async def follow_placement(cluster: Cluster, service: ScalableService) -> None:
+async def follow_placement(cluster: Cluster, service: ScalableTopicService) -> None:
     """For ever: tell the controllers when names come to this broker or leave it, and watchers when addresses change."""
     served: frozenset[tuple[int, int]] = frozenset()  # slots and since which epoch of theirs
     seen: object = None

@@ -34,7 +34,7 @@ class Bench:
     """A group with one member, `a`, that has both segments; every save is done when the test says so."""
 
     def __init__(self, stored: GroupRecord | None = None) -> None:
-        self.group, self.now_ms, self.stamp = GroupState("life", 1, grace_ms=1_000), 10_000, 0
+        self.group, self.now_ms, self.version = GroupState("life", 1, grace_ms=1_000), 10_000, 0
         self.tell(GroupSeen(stored, 0), save=True)
         self.tell(LayoutTold(Layout.initial(2, now_ms=0)), save=True)
         self.told = self.tell(Registered("a", 1), save=True)
@@ -43,8 +43,8 @@ class Bench:
         effects = list[object](self.group.handle(event, self.now_ms))
         for effect in effects:
             if save and isinstance(effect, SaveGroup):
-                self.stamp += 1
-                effects += self.tell(GroupSaved(self.stamp), save=True)
+                self.version += 1
+                effects += self.tell(GroupSaved(self.version), save=True)
         return effects
 
     def stored(self) -> GroupRecord:

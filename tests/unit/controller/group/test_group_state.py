@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from anabranch.controller.events import Halt, Halted, Resume, Resumed, StepDown
 from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group.assignment import AwaitRelease, Holding
 from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered, Ticked, Welcome
@@ -16,28 +17,24 @@ from anabranch.controller.group.group_events import (
     GroupDoubtful,
     GroupSaved,
     GroupSeen,
-    Halt,
-    Halted,
     LayoutTold,
     Push,
     ReadGroup,
     ReleaseOverdue,
-    Resume,
-    Resumed,
     SaveGroup,
 )
 from anabranch.controller.group.group_record import BadGroup, GroupRecord
 from anabranch.controller.group.group_state import GroupState
-from anabranch.controller.topic.operation_events import StepDown
+from anabranch.controller.segment_host import Moved
 from anabranch.model.layout import NO_LIMITS, Layout
 from anabranch.model.replacement import plan_split, replaced, reserved
 from anabranch.model.segment import Seal
 
 
 class Bench:
-    def __init__(self, term: int = 1, stored: GroupRecord | None = None, stamp: int | None = None) -> None:
+    def __init__(self, term: int = 1, stored: GroupRecord | None = None, version: int | None = None) -> None:
         self.group = GroupState("life", term, grace_ms=100)
-        self.stored, self.stamp, self.now_ms = stored, stamp, 0
+        self.stored, self.version, self.now_ms = stored, version, 0
         assert self.group.begin() == [ReadGroup()]
 
     def tell(self, *events: Event) -> list[Effect]:
@@ -47,16 +44,16 @@ class Bench:
         while ahead:
             for effect in self.group.handle(ahead.pop(0), self.now_ms):
                 if isinstance(effect, SaveGroup):
-                    assert effect.expected == self.stamp
+                    assert effect.expected == self.version
                     self.stored = GroupRecord.decode(effect.record.encode())
-                    self.stamp = (self.stamp or 0) + 1
-                    ahead.append(GroupSaved(self.stamp))
+                    self.version = (self.version or 0) + 1
+                    ahead.append(GroupSaved(self.version))
                 else:
                     left.append(effect)
         return left
 
     def lead(self, layout: Layout) -> list[Effect]:
-        return self.tell(GroupSeen(self.stored, self.stamp), LayoutTold(layout))
+        return self.tell(GroupSeen(self.stored, self.version), LayoutTold(layout))
 
 
 def pushes(effects: list[Effect]) -> dict[str, tuple[int, ...]]:
@@ -168,7 +165,7 @@ def test_generations_of_a_new_life_begin_above_those_of_the_old() -> None:
     old.lead(two())
     old.tell(Registered("a", 1))
     heir = GroupState("another", 2, first_generation=1 << 32)
-    (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
+    (save,) = heir.handle(GroupSeen(old.stored, old.version), 0)
     assert isinstance(save, SaveGroup)
     assert save.record.assignment.generation == 1 << 32
 
@@ -198,17 +195,17 @@ class TestSeek:
 
     def test_everything_is_taken_back_before_a_cursor_moves(self) -> None:
         bench = self.read_on()
-        (save,) = bench.group.handle(Halt("seek"), 0)
+        (save,) = bench.group.handle(Halt("s", "seek"), 0)
         assert isinstance(save, SaveGroup), "nothing is told before it is durable"
         assert save.record.assignment.owned == {"a": (), "b": ()}
-        told = bench.group.handle(GroupSaved((bench.stamp or 0) + 1), 0)
+        told = bench.group.handle(GroupSaved((bench.version or 0) + 1), 0)
         assert pushes(told) == {"a": (), "b": ()}
         assert Halted("seek", save.record.assignment.generation) in told
         assert bench.group.void_below == save.record.assignment.generation
 
     def test_nothing_is_given_out_meanwhile(self) -> None:
         bench = self.read_on()
-        bench.tell(Halt("seek"))
+        bench.tell(Halt("s", "seek"))
         told = bench.tell(
             draining.Refilled(0, rewinds=1), draining.Drained(0, rewinds=1), Registered("c", 9), LeftCleanly("a", 7)
         )
@@ -216,9 +213,9 @@ class TestSeek:
 
     def test_afterwards_the_parent_comes_first(self) -> None:
         bench = self.read_on()
-        bench.tell(Halt("seek"))
-        found = draining.Refilled(0, rewinds=1), draining.Refilled(1), draining.Refilled(2), draining.Refilled(3)
-        told = bench.tell(Resume("seek", found))
+        bench.tell(Halt("s", "seek"))
+        moved = {0: Moved(False, 1), 1: Moved(False, 0), 2: Moved(False, 0), 3: Moved(False, 0)}
+        told = bench.tell(Resume("s", "seek", moved))
         assert sorted(one for ids in pushes(told).values() for one in ids) == [0, 1]
         assert all(e.generation > bench.group.void_below for e in told if isinstance(e, Push))
         assert told[-1] == Resumed("seek")
@@ -228,22 +225,22 @@ class TestSeek:
 
     def test_a_seek_to_the_end_closes_nothing(self) -> None:
         bench = self.read_on()
-        bench.tell(Halt("seek"))
-        told = bench.tell(Resume("seek", (draining.Drained(0), draining.Refilled(1))))
+        bench.tell(Halt("s", "seek"))
+        told = bench.tell(Resume("s", "seek", {0: Moved(True, 0), 1: Moved(False, 0)}))
         assert sorted(one for ids in pushes(told).values() for one in ids) == [1, 2, 3]
 
     def test_a_successor_goes_on_where_it_was(self) -> None:
         old = self.read_on()
-        (halted,) = [e for e in old.tell(Halt("seek")) if isinstance(e, Halted)]
-        heir = Bench(2, old.stored, old.stamp)
+        (halted,) = [e for e in old.tell(Halt("s", "seek")) if isinstance(e, Halted)]
+        heir = Bench(2, old.stored, old.version)
         heir.lead(split(two()))
         assert pushes(heir.tell(Registered("a", 17), Registered("b", 18))) == {"a": (), "b": ()}
-        assert heir.tell(Halt("seek")) == [halted]
-        told = heir.tell(Resume("seek", (draining.Refilled(0, rewinds=1),)))
+        assert heir.tell(Halt("s", "seek")) == [halted]
+        told = heir.tell(Resume("s", "seek", {0: Moved(False, 1)}))
         assert sorted(one for ids in pushes(told).values() for one in ids) == [0, 1]
-        last = Bench(3, heir.stored, heir.stamp)
+        last = Bench(3, heir.stored, heir.version)
         last.lead(split(two()))
-        assert last.tell(Halt("seek")) == [Resumed("seek")], "done is not done twice"
+        assert last.tell(Halt("s", "seek")) == [Resumed("seek")], "done is not done twice"
 
 
 class TestSuccessor:
@@ -251,7 +248,7 @@ class TestSuccessor:
         old = Bench()
         old.lead(two())
         old.tell(Registered("a", 1), Registered("b", 2), LeftCleanly("b", 2))
-        heir = Bench(2, old.stored, old.stamp)
+        heir = Bench(2, old.stored, old.version)
         heir.lead(two())
         assert pushes(heir.tell(Registered("a", 9))) == {"a": (0, 1)}
         # one above what it found: whatever the owners were told last, nobody is locked out
@@ -269,7 +266,7 @@ class TestSuccessor:
         old.tell(Disconnected(7))
         old.now_ms = 100
         old.tell(Ticked())  # and dies before the owners have closed it
-        heir = Bench(2, old.stored, old.stamp)
+        heir = Bench(2, old.stored, old.version)
         (close,) = [effect for effect in heir.lead(two()) if isinstance(effect, CloseConsumer)]
         heir.tell(ConsumerClosed(close))
         assert heir.group.assignment.members == frozenset()
@@ -278,11 +275,11 @@ class TestSuccessor:
         old = Bench()
         old.lead(two())
         heir = GroupState("life", 2, grace_ms=100)
-        (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
+        (save,) = heir.handle(GroupSeen(old.stored, old.version), 0)
         assert isinstance(save, SaveGroup)
         old.tell(Registered("a", 1))  # told, so it must hold
         assert heir.handle(GroupDoubtful(), 0) == [ReadGroup()]
-        (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
+        (save,) = heir.handle(GroupSeen(old.stored, old.version), 0)
         assert isinstance(save, SaveGroup)
         assert list(save.record.sessions.joined_at_ms) == ["a"]
 
@@ -290,10 +287,10 @@ class TestSuccessor:
         old = Bench()
         old.lead(two())
         (save,) = old.group.handle(Registered("a", 1), 0)
-        heir = Bench(2, old.stored, old.stamp)
+        heir = Bench(2, old.stored, old.version)
         heir.lead(two())
         old.group.handle(GroupDoubtful(), 0)
-        (effect,) = old.group.handle(GroupSeen(heir.stored, heir.stamp), 0)
+        (effect,) = old.group.handle(GroupSeen(heir.stored, heir.version), 0)
         assert isinstance(save, SaveGroup)
         assert isinstance(effect, StepDown)
 
@@ -305,15 +302,15 @@ class TestSuccessor:
         assert isinstance(save, SaveGroup)
         bench.group.handle(GroupDoubtful(), 0)
         if is_applied:
-            bench.stored, bench.stamp = GroupRecord.decode(save.record.encode()), 77
-        assert pushes(bench.tell(GroupSeen(bench.stored, bench.stamp))) == {"a": (0, 1)}
+            bench.stored, bench.version = GroupRecord.decode(save.record.encode()), 77
+        assert pushes(bench.tell(GroupSeen(bench.stored, bench.version))) == {"a": (0, 1)}
 
     def test_another_life_of_the_subscription(self) -> None:
         old = Bench()
         old.lead(two())
         old.tell(Registered("a", 1))
         heir = GroupState("another", 2)
-        (save,) = heir.handle(GroupSeen(old.stored, old.stamp), 0)
+        (save,) = heir.handle(GroupSeen(old.stored, old.version), 0)
         assert isinstance(save, SaveGroup)
         assert save.record == GroupRecord("another", 2)
 

@@ -27,7 +27,7 @@ class Asked:
         self.owner_epoch: Callable[[TopicName], int] = lambda name: len(str(name))
         self.errors = list(errors)
         self.requests: list[host.Request] = []
-        self.deposed: list[str] = []
+        self.stopped: list[str] = []
         self.is_over = False
 
     async def ask_host(self, request: host.Request) -> host.Answer:
@@ -38,8 +38,8 @@ class Asked:
             return Status(True, None, frozenset(), frozenset({("s", request.segment.segment_id), ("other", 9)}))
         return host.Done()
 
-    def depose(self, reason: str) -> None:
-        self.deposed.append(reason)
+    def stop_leading(self, reason: str) -> None:
+        self.stopped.append(reason)
 
     def owners(self) -> SegmentOwners:
         segments = {one.segment_id: one for one in LAYOUT.active}
@@ -58,7 +58,7 @@ def test_an_owner_that_knows_of_a_later_leader_ends_us() -> None:
     leader = Asked(StaleTerm("term 9"))
     found: list[tuple[int, int]] = []
     run_simulated(leader.owners().ask_drained([1], lambda segment, rewinds: found.append((segment, rewinds))))
-    assert len(leader.requests) == 1 and len(leader.deposed) == 1 and found == []
+    assert len(leader.requests) == 1 and len(leader.stopped) == 1 and found == []
 
 
 def test_what_is_drained_is_told_of_this_subscription_alone() -> None:
@@ -73,7 +73,7 @@ def test_nobody_is_asked_what_nobody_wants_to_know() -> None:
     leader.is_over = True
     run_simulated(leader.owners().close("c", [0, 1], 5))
     leader.is_over = False
-    run_simulated(leader.owners().insist(1, lambda ref: None))
+    run_simulated(leader.owners().retry_until_confirmed(1, lambda ref: None))
     assert leader.requests == []
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from anabranch.controller import segment_host as host
+from anabranch.controller.events import StepDown
 from anabranch.controller.records.topic_record import Outcome, Phase, TopicRecord
 from anabranch.controller.segment_host import Done, HostError, HostUnavailable, SealFacts, SegmentRef, StaleTerm, Status
 from anabranch.controller.topic.operation_events import (
@@ -30,7 +31,6 @@ from anabranch.controller.topic.operation_events import (
     Rested,
     SaveRecord,
     SplitCall,
-    StepDown,
     SubscriptionsKnown,
     TellDeleted,
     TellLayout,
@@ -48,9 +48,9 @@ LIMITS = LayoutLimits(segments_max=4, dag_depth_max=2)
 class Bench:
     """One leader, answered by hand. `stored` is the record in the store."""
 
-    def __init__(self, term: int, stored: TopicRecord, stamp: int = 1, **options: Any) -> None:
+    def __init__(self, term: int, stored: TopicRecord, version: int = 1, **options: Any) -> None:
         self.machine = OperationWorkflow(TOPIC, term, limits=LIMITS, **options)
-        self.stored, self.stamp, self.now_ms = stored, stamp, 1_000
+        self.stored, self.version, self.now_ms = stored, version, 1_000
         self.told: list[Effect] = []
         assert self.machine.begin() == [ReadRecord()]
 
@@ -61,15 +61,15 @@ class Bench:
         while events:
             for effect in self.machine.handle(events.pop(0), self.now_ms):
                 if isinstance(effect, SaveRecord):
-                    assert effect.expected == self.stamp
-                    self.stored, self.stamp = effect.record, self.stamp + 1
-                    events.append(RecordSaved(self.stamp))
+                    assert effect.expected == self.version
+                    self.stored, self.version = effect.record, self.version + 1
+                    events.append(RecordSaved(self.version))
                 else:
                     left.append(effect)
         return left
 
     def lead(self, *subscriptions: str) -> list[Effect]:
-        self.tell(RecordSeen(self.stored, self.stamp))
+        self.tell(RecordSeen(self.stored, self.version))
         return self.tell(SubscriptionsKnown(frozenset(subscriptions)))
 
     def answer(self, effect: Effect) -> list[Effect]:
@@ -123,16 +123,16 @@ class TestSplit:
     def test_two_compare_and_sets(self) -> None:
         bench = Bench(1, new_record())
         bench.lead()
-        before = bench.stamp
+        before = bench.version
         ahead = [e for e in bench.tell(Asked(SplitCall("op", 0))) if isinstance(e, Ask)]
         while ahead:
             ahead += [e for e in bench.answer(ahead.pop()) if isinstance(e, Ask)]
         assert bench.stored.epoch == 1
-        assert bench.stamp == before + 2
+        assert bench.version == before + 2
 
     def test_no_child_without_the_registry(self) -> None:
         bench = Bench(1, new_record())
-        bench.tell(RecordSeen(bench.stored, bench.stamp))
+        bench.tell(RecordSeen(bench.stored, bench.version))
         assert asked(bench.tell(Asked(SplitCall("op", 0)))) == []
         assert asked(bench.tell(SubscriptionsKnown(frozenset({"a"})))) == [("Create", 1), ("Create", 2)]
 
@@ -200,8 +200,8 @@ class TestCrash:
         assert isinstance(save, SaveRecord)
         assert bench.machine.handle(RecordDoubtful(), 1_000) == [ReadRecord()]
         if is_applied:
-            bench.stored, bench.stamp = save.record, bench.stamp + 1
-        effects = bench.tell(RecordSeen(bench.stored, bench.stamp))
+            bench.stored, bench.version = save.record, bench.version + 1
+        effects = bench.tell(RecordSeen(bench.stored, bench.version))
         assert asked(effects) == [("Create", 1), ("Create", 2)]
         assert bench.stored.layout.next_segment_id == 3
 
@@ -215,8 +215,8 @@ class TestCrash:
         assert isinstance(save, SaveRecord)
         assert bench.machine.handle(RecordDoubtful(), 1_000) == [ReadRecord()]
         if is_applied:
-            bench.stored, bench.stamp = save.record, bench.stamp + 1
-        effects = bench.tell(RecordSeen(bench.stored, bench.stamp))
+            bench.stored, bench.version = save.record, bench.version + 1
+        effects = bench.tell(RecordSeen(bench.stored, bench.version))
         assert effects[-1] == Reply("op", None, 1)
         assert bench.stored.epoch == 1
 
@@ -284,7 +284,7 @@ class TestAbort:
 
 def test_a_new_topic_gets_its_segments_before_its_first_leader_is_noted() -> None:
     bench = Bench(1, new_record(2, term=0))
-    made = bench.tell(RecordSeen(bench.stored, bench.stamp))
+    made = bench.tell(RecordSeen(bench.stored, bench.version))
     assert asked(made) == [("Create", 0), ("Create", 1)]
     assert bench.stored.leader_term == 0
     bench.answer(made[0])
@@ -314,11 +314,11 @@ def test_deletion_is_finished_by_the_next_leader() -> None:
     bench.lead()
     assert asked(bench.tell(Asked(DeleteCall("bye")))) == [("Delete", 0), ("Delete", 1)]
     assert bench.stored.is_deleting
-    heir = Bench(2, bench.stored, bench.stamp)
-    effects = heir.tell(RecordSeen(heir.stored, heir.stamp))
+    heir = Bench(2, bench.stored, bench.version)
+    effects = heir.tell(RecordSeen(heir.stored, heir.version))
     assert asked(effects) == [("Delete", 0), ("Delete", 1)]
     assert heir.answer(effects[0]) == []
-    assert heir.answer(effects[1]) == [RemoveRecord(9, heir.stamp)]
+    assert heir.answer(effects[1]) == [RemoveRecord(9, heir.version)]
     assert heir.tell(RecordRemoved()) == [TellDeleted()]
 
 

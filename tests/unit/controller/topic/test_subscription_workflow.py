@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anabranch.controller import segment_host as host
+from anabranch.controller.events import Halt, Halted, Resume, Resumed, StepDown
 from anabranch.controller.records.subscription_registry import (
     BadRegistry,
     Move,
@@ -15,22 +16,18 @@ from anabranch.controller.records.subscription_registry import (
 )
 from anabranch.controller.records.topic_record import TopicRecord, aborted, committed, planned
 from anabranch.controller.segment_host import Done, HostUnavailable, SegmentMissing, Start
-from anabranch.controller.topic.operation_events import Answered, Ask, Failed, Reply, StepDown
+from anabranch.controller.topic.operation_events import Answered, Ask, Failed, Reply
 from anabranch.controller.topic.subscription_workflow import (
     CursorRest,
     CursorRested,
     Effect,
     Event,
-    Halt,
-    Halted,
     LayoutKnown,
     MoveCall,
     ReadRegistry,
     RegistryDoubtful,
     RegistrySaved,
     RegistrySeen,
-    Resume,
-    Resumed,
     SaveRegistry,
     SubscribeCall,
     SubscriptionAsked,
@@ -58,9 +55,9 @@ def splitting() -> TopicRecord:
 class Bench:
     def __init__(self, record: TopicRecord, term: int = 1, stored: Registry | None = None) -> None:
         self.machine = Subscriptions(TOPIC, term)
-        self.stored, self.stamp = stored, None if stored is None else 1
+        self.stored, self.version = stored, None if stored is None else 1
         assert self.machine.begin() == [ReadRegistry()]
-        self.begun = self.tell(RegistrySeen(stored, self.stamp), LayoutKnown(record))
+        self.begun = self.tell(RegistrySeen(stored, self.version), LayoutKnown(record))
 
     def tell(self, *events: Event) -> list[Effect]:
         left: list[Effect] = []
@@ -68,9 +65,9 @@ class Bench:
         while ahead:
             for effect in self.machine.handle(ahead.pop(0), 10):
                 if isinstance(effect, SaveRegistry):
-                    assert effect.expected == self.stamp
-                    self.stored, self.stamp = Registry.decode(effect.registry.encode()), (self.stamp or 0) + 1
-                    ahead.append(RegistrySaved(self.stamp))
+                    assert effect.expected == self.version
+                    self.stored, self.version = Registry.decode(effect.registry.encode()), (self.version or 0) + 1
+                    ahead.append(RegistrySaved(self.version))
                 else:
                     left.append(effect)
         return left

@@ -1,0 +1,36 @@
+"""The topic's leader, as its groups need it. `topic/topic_controller.py` implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from anabranch.controller.events import Halted, Resumed
+from anabranch.controller.group.owner_requests import RequestSender
+from anabranch.controller.records.subscription_registry import Registry
+from anabranch.controller.records.topic_record import TopicRecord
+from anabranch.controller.settings import ScalableTopicsSettings
+
+
+class TopicLeader(RequestSender, Protocol):
+    term: int
+    settings: ScalableTopicsSettings
+    is_over: bool
+
+    @property
+    def record(self) -> TopicRecord | None: ...
+
+    @property
+    def registry(self) -> Registry | None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, object], name: str) -> None:
+        """Runs `work` as a task that ends with the leader."""
+
+    async def pause(self, failures: int) -> None:
+        """Waits before a retry; longer after more failures."""
+
+    async def mark_pending(self) -> bool:
+        """Marks the topic in the store as one that needs a leader. False if the store did not confirm it."""
+
+    def on_group_answer(self, event: Halted | Resumed) -> None:
+        """A group answers a Halt or Resume of the subscription workflow."""
