@@ -6,7 +6,6 @@ The modules named here say what they expect; each prints its own figures too.
 
 from __future__ import annotations
 
-from benchmarks import metadata_cache
 from benchmarks.stores import etcd as metadata_etcd
 from benchmarks.stores import oxia as metadata_oxia
 from benchmarks.stores import sqlite as metadata_sqlite
@@ -37,7 +36,6 @@ MEASURES: dict[str, Run] = {
     "zk": zookeeper_bulk,
     "etcd": etcd_bulk,
     "oxia": oxia_puts,
-    "cache": metadata_cache.run,
     "watch": metadata_watch.run,
 }
 SETTINGS = "servers as in tests/services, on the same machine; etcd and Oxia with fsync, ZooKeeper without"

@@ -46,11 +46,8 @@ from anabranch.metadata.recipes.leader_term import (
     encode_leader,
 )
 from anabranch.metadata.recipes.session_keeper import Lease, SessionKeeper
-from anabranch.metadata.recipes.subtree_mirror import Mirror
 from anabranch.model.errors import Error
-from anabranch.runtime.chance import Chance
-from anabranch.runtime.clock import Clock, Timer
-from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
+from anabranch.runtime.clock import Timer
 from anabranch.runtime.tasks import TaskOwner
 
 
@@ -251,47 +248,6 @@ async def read_term(store: MetadataStore, path: str) -> TermRecord | None:
 async def read_leader(store: MetadataStore, path: str) -> Leader | None:
     """Who leads; None when nobody does, also while somebody is just being elected."""
     return _leader(await store.get(leader_key(path)))
-
-
-def observe(
-    store: MetadataStore, path: str, *, clock: Clock, chance: Chance, patience: RetryDelays = RETRY_DELAYS
-) -> Observer:
-    return Observer(Mirror(store, leader_key(path), clock=clock, chance=chance, patience=patience))
-
-
-class Observer:
-    """Who leads, without being a candidate: `async with`, then `leader`, or iterate over the changes."""
-
-    def __init__(self, mirror: Mirror) -> None:
-        self._mirror = mirror
-
-    async def __aenter__(self) -> Self:
-        await self._mirror.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._mirror.close()
-
-    @property
-    def leader(self) -> Leader | None:
-        return _leader(self._mirror.now.get(self._mirror.prefix))
-
-    async def wait_ready(self, seconds: float) -> None:
-        """Until `leader` has been read for the first time."""
-        await self._mirror.wait_ready(seconds)
-
-    async def changes(self) -> AsyncIterator[Leader | None]:
-        """The leader of now, then every change that was seen."""
-        news = self._mirror.changes()
-        last = self.leader
-        yield last
-        async for change in news:
-            found = _leader(change.new)
-            if found != last:
-                last = found
-                yield found
 
 
 def _leader(found: Versioned | None) -> Leader | None:

@@ -1,4 +1,4 @@
-"""Locks, elections and members as their users see them, under simulated time."""
+"""Elections and members as their users see them, under simulated time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,8 @@ from anabranch.metadata.recipes.election import (
     Election,
     Leader,
     NotLeader,
-    observe,
     read_leader,
     read_term,
-)
-from anabranch.metadata.recipes.lock import (
-    LockAcquired,
-    LockBusy,
-    LockLost,
-    LockNotHeld,
-    ResourceLock,
-    read_lock,
-    wait_released,
 )
 from anabranch.metadata.recipes.membership import Altered, Joined, Left, Members, Registration
 from anabranch.metadata.recipes.session_keeper import SessionKeeper
@@ -70,138 +60,6 @@ async def scene(seed: int = 1) -> AsyncIterator[Scene]:
 
 def run(check: Coroutine[Any, Any, None]) -> None:
     run_simulated(check)
-
-
-# locks ----------------------------------------------------------------------------------------------------------------
-
-
-def test_one_holds_it_the_other_waits_for_the_release() -> None:
-    async def check() -> None:
-        async with scene() as world:
-            one, two = await world.keeper("one"), await world.keeper("two")
-            async with ResourceLock(one, "/lock", b"1") as first, ResourceLock(two, "/lock", b"2") as second:
-                held = await first.acquire(5)
-                events = second.events()
-                with pytest.raises(TimeoutError):
-                    await second.acquire(1)
-                waiting = asyncio.ensure_future(second.acquire(5))
-                assert await anext(events) == LockBusy(b"1")
-                assert await read_lock(two.store, "/lock") == b"1"
-                assert await first.release(1)
-                with pytest.raises(LockNotHeld):
-                    held.check()
-                (await waiting).check()
-                assert await read_lock(two.store, "/lock") == b"2"
-
-    run(check())
-
-
-def test_a_lost_session_is_told_and_the_lock_taken_again() -> None:
-    async def check() -> None:
-        async with scene() as world:
-            keeper = await world.keeper("one")
-            async with ResourceLock(keeper, "/lock", b"1") as lock:
-                events = lock.events()
-                held = await lock.acquire(5)
-                await lock.update(b"other value", 1)
-                world.expire(keeper)
-                with pytest.raises(LockNotHeld):
-                    held.check()
-                assert await anext(events) == LockAcquired(held)
-                assert await anext(events) == LockLost(held, "lost")
-                again = await anext(events)
-                assert isinstance(again, LockAcquired)
-                again.held.check()
-                assert await read_lock(keeper.store, "/lock") == b"other value", "the last value, not the first"
-
-    run(check())
-
-
-def test_revalidation_finds_that_somebody_else_took_it() -> None:
-    async def check() -> None:
-        async with scene() as world:
-            one, two = await world.keeper("one"), await world.keeper("two")
-            async with ResourceLock(one, "/lock", b"1") as first, ResourceLock(two, "/lock", b"2") as second:
-                held = await first.acquire(5)
-                events = first.events()
-                world.stores[0].cut()
-                await second.acquire(10)
-                world.stores[0].heal()
-                assert await anext(events) == LockLost(held, "overdue")
-                assert await anext(events) == LockBusy(b"2")
-                assert first.held is None
-
-    run(check())
-
-
-def test_two_locks_of_one_process_exclude_each_other_too() -> None:
-    async def check() -> None:
-        async with scene() as world:
-            keeper = await world.keeper("one")
-            async with ResourceLock(keeper, "/lock", b"a") as first, ResourceLock(keeper, "/lock", b"b") as second:
-                await first.acquire(5)
-                with pytest.raises(TimeoutError):
-                    await second.acquire(3)
-
-    run(check())
-
-
-def test_a_write_that_lands_after_the_lock_was_given_up_is_removed() -> None:
-    async def check() -> None:
-        async with scene() as world:
-            late = Script().then(Kind.PUT, Fate(request_s=1.0, loss=Loss.LATE))
-            late.then(Kind.GET, Fate(), Fate(request_s=0.5))  # the look after the doubt takes longer than we wait
-            keeper = await world.keeper("one", late)
-            async with ResourceLock(keeper, "/lock", b"1") as lock:
-                with pytest.raises(TimeoutError):
-                    await lock.acquire(0.3)
-                await asyncio.sleep(0.4)
-                assert [one.kind for one in late.seen].count(Kind.PUT) == 1
-                await asyncio.sleep(0.5)
-                assert [one.kind for one in late.seen].count(Kind.DELETE) == 1
-                assert await read_lock(keeper.store, "/lock") is None
-
-    run(check())
-
-
-@pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.ANSWER, Loss.LATE, Loss.REFUSED])
-def test_the_lock_is_held_once_whatever_is_lost(loss: Loss) -> None:
-    async def check() -> None:
-        async with scene() as world:
-            faults = Script().then(Kind.PUT, Fate(loss=loss)).then(Kind.DELETE, Fate(loss=loss))
-            keeper = await world.keeper("one", faults)
-            async with ResourceLock(keeper, "/lock", b"1") as lock:
-                (await lock.acquire(5)).check()
-                assert await read_lock(keeper.store, "/lock") == b"1"
-                assert await lock.release(5)
-                assert await read_lock(keeper.store, "/lock") is None
-
-    run(check())
-
-
-def test_waiting_for_a_release() -> None:
-    async def check() -> None:
-        async with scene() as world:
-            one, two = await world.keeper("one"), await world.keeper("two")
-            await wait_released(two.store, "/lock", 1)
-            async with ResourceLock(one, "/lock", b"1") as lock:
-                await lock.acquire(5)
-                with pytest.raises(TimeoutError):
-                    await wait_released(two.store, "/lock", 1)
-                waiting = asyncio.ensure_future(wait_released(two.store, "/lock", 5))
-                await asyncio.sleep(1)
-            await waiting
-
-    run(check())
-
-
-def test_an_update_of_a_lock_that_is_not_held() -> None:
-    async def check() -> None:
-        async with scene() as world, ResourceLock(await world.keeper("one"), "/lock", b"1") as lock:
-            with pytest.raises(LockNotHeld):
-                await lock.update(b"2", 1)
-
-    run(check())
 
 
 # elections ------------------------------------------------------------------------------------------------------------
@@ -286,29 +144,6 @@ def test_terms_go_on_in_another_store() -> None:
             await keeper.store.bulk_write(moved, preserve=False)
             async with Election(keeper, "/e", b"1") as election:
                 assert (await election.wait_elected(5)).term == 2
-
-    run(check())
-
-
-def test_observers_see_who_leads() -> None:
-    async def check() -> None:
-        async with scene() as world:
-            one, two = await world.keeper("one"), await world.keeper("two")
-            async with observe(two.store, "/e", clock=world.clock, chance=world.chance) as seen:
-                await seen.wait_ready(5)
-                assert seen.leader is None
-                changes = seen.changes()
-                assert await anext(changes) is None
-                async with Election(one, "/e", b"1") as election:
-                    await election.wait_elected(5)
-                    assert await anext(changes) == Leader(1, b"1")
-                    world.stores[1].cut()
-                    await election.resign(1)
-                    election.campaign()
-                    await election.wait_elected(5)
-                    world.stores[1].heal()
-                    assert await anext(changes) == Leader(2, b"1"), "read again after the gap"
-                    assert seen.leader == Leader(2, b"1")
 
     run(check())
 

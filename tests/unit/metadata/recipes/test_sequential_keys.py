@@ -1,9 +1,8 @@
-"""Counters, id blocks and sequential keys."""
+"""Sequential keys: numbers are unique, never reused, and move with their records."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from anabranch.metadata.interface import ABSENT, BadKey, MetadataStore, OutcomeUnknown
 from anabranch.metadata.memory.faults import Fate, Kind, Loss, Script
 from anabranch.metadata.memory.store import MemoryStore
-from anabranch.metadata.recipes.counter import RECENT, Counter, CounterRecord, IdBlocks
 from anabranch.metadata.recipes.sequential_keys import NUMBER_MAX, put_sequential, sequence_key, sequential_key
 from anabranch.metadata.sqlite.store import SqliteStore
 from anabranch.runtime.clock import SystemClock
@@ -24,90 +22,6 @@ LOSSES = [Loss.REQUEST, Loss.ANSWER, Loss.LATE]
 
 def run(check: Coroutine[Any, Any, None]) -> None:
     run_simulated(check)
-
-
-def counter(store: MetadataStore, owner: str = "me") -> Counter:
-    return Counter(store, "/count", owner=owner, clock=LoopClock(), chance=random.Random(1))
-
-
-def blocks(store: MetadataStore, block: int) -> IdBlocks:
-    return IdBlocks(store, "/ids", clock=LoopClock(), chance=random.Random(1), block=block)
-
-
-def test_a_record_remembers_its_last_writers() -> None:
-    record = CounterRecord()
-    for number in range(RECENT + 5):
-        record = record.add(2, f"m{number}")
-    assert CounterRecord.decode(record.encode()) == record
-    assert (record.value, record.writes, len(record.recent)) == (2 * (RECENT + 5), RECENT + 5, RECENT)
-    assert record.value_of("m4") is None
-    assert record.value_of("m5") == 12
-    assert record.remembers(CounterRecord(writes=5))
-    assert not record.remembers(CounterRecord(writes=4))
-    assert not CounterRecord().remembers(record), "it was deleted meanwhile"
-
-
-def test_many_add_at_once() -> None:
-    async def check() -> None:
-        async with MemoryStore(LoopClock()) as store:
-            sums = await asyncio.gather(*(counter(store, f"c{n}").add(1, seconds=60) for n in range(30)))
-            assert sorted(sums) == list(range(1, 31))
-            assert await counter(store).read() == 30
-            assert await counter(store, "x").add(-30, seconds=1) == 0
-
-    run(check())
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_added_once_whatever_is_lost(loss: Loss) -> None:
-    async def check() -> None:
-        script = Script().then(Kind.PUT, Fate(request_s=0.01, loss=loss), Fate(request_s=0.02))
-        async with MemoryStore(LoopClock(), None, script) as store:
-            assert await counter(store).add(5, seconds=10) == 5
-            await asyncio.sleep(1)
-            assert await counter(store).read() == 5
-
-    run(check())
-
-
-def test_too_many_others_leave_it_open() -> None:
-    async def check() -> None:
-        script = Script().then(Kind.PUT, Fate(loss=Loss.REQUEST)).then(Kind.SYNC, Fate(request_s=60))
-        async with MemoryStore(LoopClock(), None, script) as store:
-            waiting = asyncio.ensure_future(counter(store).add(1, seconds=100))
-            await asyncio.sleep(1)
-            for number in range(RECENT + 1):
-                await counter(store, f"o{number}").add(1, seconds=1)
-            with pytest.raises(OutcomeUnknown):
-                await waiting
-
-    run(check())
-
-
-def test_blocks_are_taken_rarely_and_never_overlap() -> None:
-    async def check() -> None:
-        script = Script()
-        async with MemoryStore(LoopClock(), None, script) as store:
-            one, two = blocks(store, 10), blocks(store, 10)
-            taken = [await ids.take(seconds=5) for _ in range(50) for ids in (one, two)]
-            assert sorted(taken) == list(range(1, 101))
-            assert [operation.kind for operation in script.seen].count(Kind.PUT) == 10
-            rest = await asyncio.gather(*(one.take(seconds=5) for _ in range(25)))
-            assert len({*rest, *taken}) == 125
-
-    run(check())
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_block_in_doubt_is_given_to_nobody(loss: Loss) -> None:
-    async def check() -> None:
-        script = Script().then(Kind.PUT, Fate(request_s=0.01, loss=loss))
-        async with MemoryStore(LoopClock(), None, script) as store:
-            one, two = blocks(store, 3), blocks(store, 3)
-            taken = [await ids.take(seconds=5) for _ in range(9) for ids in (one, two)]
-            assert len(set(taken)) == 18
-
-    run(check())
 
 
 @pytest.fixture(params=["memory", "sqlite"])
