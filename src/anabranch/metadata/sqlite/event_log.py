@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from anabranch.metadata.interface import Change, ChangeKind
 
 EVENTS_KEPT = 10_000  # changes that a slow process can be behind
-Told = tuple[ChangeKind, str, str]
+EncodedChange = tuple[ChangeKind, str, str]
 """Kind, key, and both as JSON: a `Change` costs a microsecond, and most are never looked at here."""
 
 _encode = json.JSONEncoder().encode
 _KINDS = {kind.value: kind for kind in ChangeKind}
 
 
-def told(kind: ChangeKind, key: str) -> Told:
+def encode_change(kind: ChangeKind, key: str) -> EncodedChange:
     return kind, key, f'["{kind.value}",{_encode(key)}]'
 
 
@@ -41,7 +41,7 @@ class EventLog:
         (last,) = self._db.execute("SELECT max(last) FROM event").fetchone()
         return last or 0
 
-    def append(self, first: int, changes: Sequence[Told]) -> bytes:
+    def append(self, first: int, changes: Sequence[EncodedChange]) -> bytes:
         """Write them down; the answer is the same as a message for `read_message`."""
         encoded = f"[{','.join([change[2] for change in changes])}]"
         self._db.execute(

@@ -33,10 +33,18 @@ from anabranch.metadata.interface import (
 )
 from anabranch.metadata.sqlite.change_feed import ChangeFeed
 from anabranch.metadata.sqlite.fork_guard import guard
-from anabranch.metadata.sqlite.place import KEY_CHARS_KEPT, place_of
 from anabranch.metadata.sqlite.session_files import SessionFiles
 from anabranch.metadata.sqlite.sessions import OpenSessions
-from anabranch.metadata.sqlite.tables import INT_MAX, INT_MIN, Reading, Writing, page_reader, scan_ranges
+from anabranch.metadata.sqlite.tables import (
+    INT_MAX,
+    INT_MIN,
+    KEY_CHARS_CACHED,
+    ReadTables,
+    WriteTables,
+    key_columns,
+    page_reader,
+    scan_ranges,
+)
 from anabranch.metadata.sqlite.write_queue import WriteQueue
 from anabranch.metadata.sqlite.writer import Writer
 from anabranch.metadata.watch_fanout import TreeWatch
@@ -123,11 +131,11 @@ class SqliteStore:
             and session is None
             and type(value) is bytes
             and len(value) <= VALUE_BYTES_MAX
-            and len(key) <= KEY_CHARS_KEPT
+            and len(key) <= KEY_CHARS_CACHED
             and INT_MIN <= expected <= INT_MAX
             and intake is not None
         ):
-            return await intake.put(place_of(key), value, expected)
+            return await intake.put(key_columns(key), value, expected)
         check_key(key)
         check_value(key, value)
         self._opened()
@@ -205,14 +213,14 @@ class SqliteStore:
                     break
                 after = page[-1][:2]
 
-    async def _read(self, read: Callable[[Reading], T]) -> T:
+    async def _read(self, read: Callable[[ReadTables], T]) -> T:
         reading = self._opened().reading
         try:
             return await self._loop.run_in_executor(self._pool, read, reading)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"metadata was not read: {error}") from error
 
-    def _write(self, work: Callable[[Writing, SessionFiles], T]) -> asyncio.Future[T]:
+    def _write(self, work: Callable[[WriteTables, SessionFiles], T]) -> asyncio.Future[T]:
         if self._intake is None:
             raise _not_open()
         return self._intake.write(work)
@@ -222,9 +230,9 @@ def _not_open() -> StoreUnavailable:
     return StoreUnavailable("the metadata store is not open")
 
 
-def _write_part(items: Sequence[Item], preserve: bool, now_ms: int, table: Writing, sessions: SessionFiles) -> None:
+def _write_part(items: Sequence[Item], preserve: bool, now_ms: int, table: WriteTables, sessions: SessionFiles) -> None:
     table.write_over(items, preserve, now_ms)
 
 
-def _delete_part(keys: Sequence[str], table: Writing, sessions: SessionFiles) -> None:
+def _delete_part(keys: Sequence[str], table: WriteTables, sessions: SessionFiles) -> None:
     table.delete_all(keys)

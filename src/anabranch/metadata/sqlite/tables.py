@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 from anabranch.metadata.interface import (
@@ -22,11 +23,11 @@ from anabranch.metadata.interface import (
     SessionLost,
     Version,
     Versioned,
+    check_key,
     decide_delete,
     decide_put,
 )
-from anabranch.metadata.sqlite.event_log import EventLog, Told, told
-from anabranch.metadata.sqlite.place import Place
+from anabranch.metadata.sqlite.event_log import EncodedChange, EventLog, encode_change
 from anabranch.model.errors import BadRequest
 
 TOLD_ONE_BY_ONE = 1000  # more keys in one bulk step are told as "forget all below their common tree"
@@ -46,7 +47,22 @@ _UPDATE_PLAIN = (
     "UPDATE node SET version=?, modified_ms=?, value=? WHERE parent=? AND name=? AND version=? AND session IS NULL"
 )
 
-PlainPut = tuple[Any, Place, bytes, Version]
+KEY_CHARS_CACHED = 256  # longer keys are not cached, so that the memory has a bound
+KEYS_CACHED = 8192
+
+KeyColumns = tuple[str, str, EncodedChange]
+"""parent, name, and the change that a put by version makes. Plain tuples, because this is the hot path."""
+
+
+@lru_cache(KEYS_CACHED)
+def key_columns(key: str) -> KeyColumns:
+    """The columns of a key, cached because keys are written repeatedly. Raises BadKey."""
+    check_key(key)
+    parent, _, name = key.rpartition("/")
+    return parent, name, encode_change(ChangeKind.MODIFIED, key)
+
+
+PlainPut = tuple[Any, KeyColumns, bytes, Version]
 """Who asks, place, value, expected version: a put by version without session, the most frequent write."""
 
 Row = tuple[bytes, int, int, int, int | None]
@@ -59,7 +75,7 @@ def split(key: str) -> tuple[str, str]:
 
 def page_reader(
     after: tuple[str, str], end: str, rows_max: int
-) -> Callable[[Reading], list[tuple[str, str, Versioned]]]:
+) -> Callable[[ReadTables], list[tuple[str, str, Versioned]]]:
     return lambda table: table.page(after, end, rows_max)
 
 
@@ -68,7 +84,7 @@ def _versioned(row: Row) -> Versioned:
     return Versioned(value, version, created_ms, modified_ms, session is not None)
 
 
-class Reading:
+class ReadTables:
     """Read statements. Each call is one short read transaction, so a reader never holds back a checkpoint for long."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -120,7 +136,7 @@ def scan_ranges(tree: str) -> list[tuple[str, str]]:
     return [(tree, tree + "\x01"), (tree + _BELOW, tree + _PAST_BELOW)]
 
 
-class Writing(Reading):
+class WriteTables(ReadTables):
     """Write statements, between `begin` and `end` of one transaction."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -128,14 +144,14 @@ class Writing(Reading):
         self._events = EventLog(connection)
         self._cursor = connection.cursor()  # one for all puts: making one costs a tenth of a put
         self._base = 0
-        self._changes: list[Told] = []
+        self._changes: list[EncodedChange] = []
 
     def begin(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
         self._base = self._events.last()
         self._changes = []
 
-    def end(self) -> tuple[int, list[Told], bytes]:
+    def end(self) -> tuple[int, list[EncodedChange], bytes]:
         """Write down the changes of this transaction: the number before the first, they, and the message on them."""
         message = self._events.append(self._base + 1, self._changes) if self._changes else b""
         return self._base, self._changes, message
@@ -146,11 +162,11 @@ class Writing(Reading):
         if session is not None and not self.has_session(session):
             raise SessionLost("the session has ended")
         if expected is not ABSENT and self._update(parent, name, value, expected, session, now_ms, version):
-            self._changes.append(told(ChangeKind.MODIFIED, key))
+            self._changes.append(encode_change(ChangeKind.MODIFIED, key))
             return version
         if expected is ABSENT or expected is ANY:
             if self._cursor.execute(_INSERT, (parent, name, version, now_ms, now_ms, session, value)).rowcount:
-                self._changes.append(told(ChangeKind.CREATED, key))
+                self._changes.append(encode_change(ChangeKind.CREATED, key))
                 return version
         decide_put(key, expected, self._version(parent, name))
         raise AssertionError(f"{key}: the write was refused without a reason")
@@ -188,7 +204,7 @@ class Writing(Reading):
         parent, name = split(key)
         decide_delete(key, expected, self._version(parent, name))
         self._db.execute("DELETE FROM node WHERE parent=? AND name=?", (parent, name))
-        self._changes.append(told(ChangeKind.DELETED, key))
+        self._changes.append(encode_change(ChangeKind.DELETED, key))
 
     def write_over(self, items: Iterable[Item], preserve: bool, now_ms: int) -> None:
         """Many puts, whatever is there; with `preserve` versions and times stay as given."""
@@ -242,7 +258,7 @@ class Writing(Reading):
     def end_session(self, session: int) -> None:
         """Delete the session and every key that hung on it. Safe to repeat."""
         owned = self._db.execute("SELECT parent, name FROM node WHERE session=? ORDER BY id", (session,)).fetchall()
-        self._changes += [told(ChangeKind.DELETED, f"{parent}/{name}") for parent, name in owned]
+        self._changes += [encode_change(ChangeKind.DELETED, f"{parent}/{name}") for parent, name in owned]
         self._db.execute("DELETE FROM node WHERE session=?", (session,))
         self._db.execute("DELETE FROM session WHERE id=?", (session,))
 
@@ -254,10 +270,10 @@ class Writing(Reading):
         """Changes of a bulk step about to be made; `absent` and `present` say what becomes of a key."""
         listed = list(keys)
         if len(listed) > TOLD_ONE_BY_ONE:
-            self._changes.append(told(ChangeKind.INVALIDATED, common_tree(listed)))
+            self._changes.append(encode_change(ChangeKind.INVALIDATED, common_tree(listed)))
             return
         kinds = ((key, absent if self._version(*split(key)) is None else present) for key in listed)
-        self._changes += [told(kind, key) for key, kind in kinds if kind is not None]
+        self._changes += [encode_change(kind, key) for key, kind in kinds if kind is not None]
 
 
 def common_tree(keys: Sequence[str]) -> str:

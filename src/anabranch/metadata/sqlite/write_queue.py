@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from anabranch.metadata.interface import StoreUnavailable, Version
 from anabranch.metadata.sqlite.fork_guard import guard
-from anabranch.metadata.sqlite.place import Place
 from anabranch.metadata.sqlite.session_files import SessionFiles
-from anabranch.metadata.sqlite.tables import Writing
+from anabranch.metadata.sqlite.tables import KeyColumns, WriteTables
 from anabranch.metadata.sqlite.writer import Group, Operation, Write
 
 WAITING_MAX = 100_000
@@ -45,7 +44,7 @@ class WriteQueue:
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._loop.add_reader(self._fd, self._wake)
 
-    def put(self, place: Place, value: bytes, expected: Version) -> Future[Version]:
+    def put(self, place: KeyColumns, value: bytes, expected: Version) -> Future[Version]:
         """A plain put: by version, without session. The most frequent write, so every microsecond counts here."""
         if self._waiting >= self._waiting_max:
             raise self._refused()
@@ -57,7 +56,7 @@ class WriteQueue:
         return future
 
     def write(
-        self, work: Callable[[Writing, SessionFiles], T], after: Callable[[SessionFiles], None] | None = None
+        self, work: Callable[[WriteTables, SessionFiles], T], after: Callable[[SessionFiles], None] | None = None
     ) -> Future[T]:
         if self._waiting >= self._waiting_max:
             raise self._refused()

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, cast
 
 from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable, Version
 from anabranch.metadata.sqlite.change_notifier import ChangeNotifier
-from anabranch.metadata.sqlite.event_log import EventLog, Told
+from anabranch.metadata.sqlite.event_log import EncodedChange, EventLog
 from anabranch.metadata.sqlite.file_lock import WriterLock
 from anabranch.metadata.sqlite.fork_guard import abandon, guard
 from anabranch.metadata.sqlite.schema import BUSY_MS, DATABASE, connect, prepare
 from anabranch.metadata.sqlite.session_files import SessionFiles
-from anabranch.metadata.sqlite.tables import PlainPut, Reading, Writing
+from anabranch.metadata.sqlite.tables import PlainPut, ReadTables, WriteTables
 from anabranch.metadata.sqlite.wal_file import WalFile
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
@@ -34,7 +34,7 @@ GROUP_WRITES_MAX = 512
 WAL_BYTES = 4 * 1024 * 1024
 EXTEND_AFTER = 8  # commits: whoever writes so often will write more, and a long log pays
 
-Work = Callable[[Writing, SessionFiles], Any]
+Work = Callable[[WriteTables, SessionFiles], Any]
 After = Callable[[SessionFiles], None]
 
 
@@ -55,7 +55,7 @@ class Group(NamedTuple):
     writes: list[Write]
     results: list[Any]
     base: int
-    changes: list[Told]
+    changes: list[EncodedChange]
 
 
 class Writer:
@@ -80,10 +80,10 @@ class Writer:
             with self._lock:
                 self._db = self._connect(path)
                 prepare(self._db)
-                self._table = Writing(self._db)
+                self._table = WriteTables(self._db)
                 self.sessions = SessionFiles(self._folder / "sessions")
                 self.bell = ChangeNotifier(self._folder / "bell", self.sessions.folder)
-                self.reading = Reading(self._connect(path))
+                self.reading = ReadTables(self._connect(path))
                 self.events = EventLog(self._connect(path))
         except (sqlite3.Error, OSError) as error:
             raise StoreUnavailable(f"cannot open the metadata in {self._folder}: {error}") from error
@@ -98,7 +98,7 @@ class Writer:
         """An operation that ends the sessions of processes that are gone or silent."""
         ended: list[int] = []
 
-        def end_dead(table: Writing, sessions: SessionFiles) -> None:
+        def end_dead(table: WriteTables, sessions: SessionFiles) -> None:
             for session in sessions.dead(table.session_ids(), self._clock.monotonic()):
                 table.end_session(session)
                 ended.append(session)

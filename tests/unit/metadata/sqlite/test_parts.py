@@ -24,13 +24,13 @@ from anabranch.metadata.interface import (
 from anabranch.metadata.sqlite import change_feed as sqlite_feed
 from anabranch.metadata.sqlite import change_notifier as doorbell
 from anabranch.metadata.sqlite.change_notifier import MESSAGE_BYTES_MAX, ChangeNotifier
-from anabranch.metadata.sqlite.event_log import EVENTS_KEPT, EventLog, Told, read_message
+from anabranch.metadata.sqlite.event_log import EVENTS_KEPT, EncodedChange, EventLog, read_message
 from anabranch.metadata.sqlite.event_log import told as written
 from anabranch.metadata.sqlite.schema import connect, prepare
-from anabranch.metadata.sqlite.session import SqliteSession
 from anabranch.metadata.sqlite.session_files import SessionFiles
+from anabranch.metadata.sqlite.sessions import SqliteSession
 from anabranch.metadata.sqlite.store import SqliteStore
-from anabranch.metadata.sqlite.tables import TOLD_ONE_BY_ONE, Writing, common_tree
+from anabranch.metadata.sqlite.tables import TOLD_ONE_BY_ONE, WriteTables, common_tree
 from anabranch.runtime.clock import SystemClock
 from tests.support.in_memory.topic_log import ManualClock
 
@@ -46,7 +46,7 @@ def db(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def told(changes: list[Change]) -> list[Told]:
+def encode_change(changes: list[Change]) -> list[EncodedChange]:
     return [written(change.kind, change.key) for change in changes]
 
 
@@ -54,8 +54,8 @@ class TestEvents:
     def test_a_reader_gets_every_change_once(self, db: sqlite3.Connection) -> None:
         log = EventLog(db)
         changes = [Change(ChangeKind.CREATED, f"/ü/{i}") for i in range(5)]
-        log.append(1, told(changes[:2]))
-        log.append(3, told(changes[2:]))
+        log.append(1, encode_change(changes[:2]))
+        log.append(3, encode_change(changes[2:]))
         assert log.after(0) == (5, changes)
         assert log.after(1) == (5, changes[1:])
         assert log.after(3) == (5, changes[3:])
@@ -63,12 +63,12 @@ class TestEvents:
 
     def test_a_message_is_what_was_written_down(self, db: sqlite3.Connection) -> None:
         changes = [Change(ChangeKind.DELETED, '/ü "q" \n'), CREATED]
-        assert read_message(EventLog(db).append(7, told(changes))) == (7, changes)
+        assert read_message(EventLog(db).append(7, encode_change(changes))) == (7, changes)
 
     def test_behind_the_trim_everything_is_invalid(self, db: sqlite3.Connection) -> None:
         log = EventLog(db)
         for first in range(1, EVENTS_KEPT + 4000, 1000):
-            log.append(first, told([CREATED]) * 1000)
+            log.append(first, encode_change([CREATED]) * 1000)
         last = log.last()
         assert log.after(last - EVENTS_KEPT) == (last, [CREATED] * EVENTS_KEPT)
         log.trim()
@@ -134,7 +134,7 @@ class TestGroups:
 
 class TestBulkChanges:
     def changes(self, db: sqlite3.Connection, count: int) -> list[Change]:
-        table = Writing(db)
+        table = WriteTables(db)
         table.begin()
         table.write_over([(f"/t/x/{i}", Versioned(b"", 0, 0, 0, False)) for i in range(count)], False, 1)
         _, changes, _ = table.end()

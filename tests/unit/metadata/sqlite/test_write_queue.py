@@ -18,8 +18,8 @@ from anabranch.metadata.interface import (
     VersionMismatch,
 )
 from anabranch.metadata.sqlite import write_queue as sqlite_intake
-from anabranch.metadata.sqlite.place import KEY_CHARS_KEPT, PLACES_KEPT, place_of
 from anabranch.metadata.sqlite.store import SqliteStore
+from anabranch.metadata.sqlite.tables import KEY_CHARS_CACHED, KEYS_CACHED, key_columns
 from anabranch.metadata.sqlite.write_queue import WriteQueue
 from anabranch.metadata.sqlite.writer import Group, Write
 from anabranch.runtime.clock import SystemClock
@@ -35,7 +35,7 @@ class Recorder:
         self.intake.start(self.handed.append, self.told.append)
 
     def put(self, key: str = "/k") -> asyncio.Future[int]:
-        return self.intake.put(place_of(key), b"", 1)
+        return self.intake.put(key_columns(key), b"", 1)
 
     def answer(self, *results: object) -> None:
         self.intake.deliver(Group(self.handed[-1], list(results), 0, []))
@@ -147,7 +147,7 @@ async def test_the_short_way_refuses_what_the_long_way_refuses(tmp_path: Path) -
 async def test_both_ways_write_the_same(tmp_path: Path) -> None:
     """Long keys and values that are no `bytes` go the long way."""
     async with SqliteStore(tmp_path, SystemClock()) as store:
-        for key in ("/ü/é", "/" + "x" * KEY_CHARS_KEPT):
+        for key in ("/ü/é", "/" + "x" * KEY_CHARS_CACHED):
             version = await store.put(key, b"0", expected=ABSENT)
             for value in (b"one", bytearray(b"two"), memoryview(b"three")):
                 version = await store.put(key, value, expected=version)  # type: ignore[arg-type]  # callers do it
@@ -166,7 +166,7 @@ async def test_times_are_those_of_the_write(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_places_has_a_bound() -> None:
-    for i in range(PLACES_KEPT + 10):
-        place_of(f"/bound/{i}")
-    assert place_of.cache_info().currsize == PLACES_KEPT
-    place_of.cache_clear()
+    for i in range(KEYS_CACHED + 10):
+        key_columns(f"/bound/{i}")
+    assert key_columns.cache_info().currsize == KEYS_CACHED
+    key_columns.cache_clear()
