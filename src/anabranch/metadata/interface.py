@@ -110,6 +110,12 @@ class StoreIncompatible(Error):
     code = "metadata-incompatible"
 
 
+class RequestTooLarge(BadRequest):
+    """More bytes or operations than the server accepts in one request; nothing was written."""
+
+    code = "metadata-request-too-large"
+
+
 class UnknownStore(BadRequest):
     """A metadata URL that names no backend of this release."""
 

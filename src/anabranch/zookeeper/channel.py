@@ -1,7 +1,7 @@
-"""One TCP connection to one ZooKeeper server: handshake, requests in order, answers matched, pings.
+"""One TCP connection to one ZooKeeper server: handshake, pipelined requests, answers matched in order, pings.
 
-Knows frames and time, nothing of what requests mean. Requests of one turn of the loop leave in one write, and all
-answers that one read brings are handed out at once. A channel lives once: its `Connection` makes the next one.
+Requests of one turn of the event loop are sent with one write. A channel is not reused after it ends: its `Connection`
+makes the next one.
 """
 
 from __future__ import annotations
@@ -11,51 +11,29 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from anabranch.metadata.interface import StoreUnavailable
 from anabranch.runtime.clock import Clock, Timer
+from anabranch.zookeeper.errors import AnswerTimeout, ConnectionLost, MalformedAnswer, ServerError, ZooKeeperError
 from anabranch.zookeeper.jute import (
-    HEAD_BYTES,
+    HEADER_BYTES,
     XID_EVENT,
     XID_PING,
     ConnectAnswer,
     Event,
-    MalformedAnswer,
     Op,
     Request,
-    ServerError,
     connect,
     connect_answer,
     event_of,
     frame,
     frame_size,
-    head_of,
+    header_of,
 )
 
-REQUESTS_MAX = 2_000  # on their way at once
+REQUESTS_MAX = 2_000  # without an answer, at once
 REQUEST_BYTES_MAX = 16 * 1024 * 1024
 PINGS_PER_TIMEOUT = 5
-SILENCE_SHARE = 0.6  # of the session timeout: then another server is tried
-SWEEP_S = 0.1
-
-
-class ChannelLost(StoreUnavailable):
-    """The connection ended before the answer came."""
-
-    code = "metadata-connection-lost"
-
-
-class NotApplied(ChannelLost):
-    """As above, but the server said that it did nothing: the session has expired or was moved."""
-
-    def __init__(self, text: str, *, is_expired: bool) -> None:
-        super().__init__(text)
-        self.is_expired = is_expired
-
-
-class AnswerLate(StoreUnavailable):
-    """The deadline passed before the answer came."""
-
-    code = "metadata-timeout"
+SILENCE_SHARE = 0.6  # of the session timeout; after this much silence another server is tried
+DEADLINE_CHECK_S = 0.1
 
 
 class Answer(NamedTuple):
@@ -86,28 +64,28 @@ class Channel(asyncio.Protocol):
         self._pending: deque[_Pending] = deque()
         self._pending_bytes = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
-        self._handshake: asyncio.Future[ConnectAnswer] | None = None
+        self._connected: asyncio.Future[ConnectAnswer] | None = None
         self._xid = 0
         self._timers: list[Timer] = []
         self._timeout_s = 0.0
         self._ping_sent_at: float | None = None
         self._received_at = 0.0
-        self._reason: StoreUnavailable | None = None
-        self.gone = asyncio.Event()
+        self._reason: ZooKeeperError | None = None
+        self.closed = asyncio.Event()
         self.zxid = 0
         self.confirmed_at = 0.0
-        """When the last request that was answered had been sent."""
+        """Send time of the latest request that was answered."""
 
-    # What the owner does ---------------------------------------------------------------------------------------------
+    # For the owner ---------------------------------------------------------------------------------------------------
 
-    async def shake_hands(self, last_zxid: int, timeout_ms: int, session_id: int, password: bytes) -> ConnectAnswer:
+    async def handshake(self, last_zxid: int, timeout_ms: int, session_id: int, password: bytes) -> ConnectAnswer:
         assert self._transport is not None
-        self._handshake = self._loop.create_future()
+        self._connected = self._loop.create_future()
         sent_at = self._clock.monotonic()
         if self._reason is not None:
             raise self._reason
         self._transport.write(connect(last_zxid, timeout_ms, session_id, password))
-        answer = await self._handshake
+        answer = await self._connected
         self.confirmed_at = sent_at
         return answer
 
@@ -115,24 +93,24 @@ class Channel(asyncio.Protocol):
         self._timeout_s = timeout_ms / 1000
         self._received_at = self._clock.monotonic()
         self._every(self._timeout_s / PINGS_PER_TIMEOUT, self._ping)
-        self._every(SWEEP_S, self._sweep)
+        self._every(DEADLINE_CHECK_S, self._check_deadlines)
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         return len(self._pending) < REQUESTS_MAX and self._pending_bytes < REQUEST_BYTES_MAX
 
-    async def wait_room(self) -> None:
-        while not self.has_room:
+    async def wait_capacity(self) -> None:
+        while not self.has_capacity:
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             try:
                 await waiter
             except BaseException:
-                self._wake()  # what was meant for this one goes to the next
+                self._wake()  # pass the free capacity on to the next waiter
                 raise
 
     def send(self, request: Request, deadline: float) -> asyncio.Future[Answer]:
-        """The future fails with ServerError, ChannelLost, AnswerLate or MalformedAnswer."""
+        """The future fails with ServerError, ConnectionLost, AnswerTimeout or MalformedAnswer."""
         if self._reason is not None:
             raise self._reason
         self._xid = xid = self._xid % 0x7FFFFFFF + 1
@@ -143,8 +121,8 @@ class Channel(asyncio.Protocol):
         self._write(raw)
         return future
 
-    def end(self, reason: StoreUnavailable) -> None:
-        """Drop the connection now; whoever waits for an answer gets `reason`."""
+    def abort(self, reason: ZooKeeperError) -> None:
+        """Drop the connection now and fail all pending requests with `reason`."""
         if self._reason is not None:
             return
         self._reason = reason
@@ -152,14 +130,14 @@ class Channel(asyncio.Protocol):
             timer.cancel()
         if self._transport is not None:
             self._transport.abort()
-        if self._handshake is not None and not self._handshake.done():
-            self._handshake.set_exception(reason)
+        if self._connected is not None and not self._connected.done():
+            self._connected.set_exception(reason)
         while self._pending:
             fail(self._pending.popleft().future, reason)
         self._pending_bytes = 0
         while self._waiters:
             self._wake()
-        self.gone.set()
+        self.closed.set()
 
     # asyncio.Protocol ------------------------------------------------------------------------------------------------
 
@@ -168,7 +146,7 @@ class Channel(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end(ChannelLost(f"the connection to ZooKeeper was lost: {exc or 'closed by the server'}"))
+        self.abort(ConnectionLost(f"connection to ZooKeeper lost: {exc or 'closed by the server'}"))
 
     def data_received(self, data: bytes) -> None:
         self._received_at = self._clock.monotonic()
@@ -182,22 +160,22 @@ class Channel(asyncio.Protocol):
                 at += 4 + size
                 self._frame(raw)
         except MalformedAnswer as error:
-            self.end(error)
+            self.abort(error)
             return
         if at:
             del buffer[:at]
 
-    # Inside ----------------------------------------------------------------------------------------------------------
+    # Internals --------------------------------------------------------------------------------------------------------
 
     def _frame(self, raw: bytes) -> None:
         if self._reason is not None:
             return
-        if self._handshake is None:
-            raise MalformedAnswer("the server spoke first")
-        if not self._handshake.done():
-            self._handshake.set_result(connect_answer(raw))
+        if self._connected is None:
+            raise MalformedAnswer("the server sent data before the handshake")
+        if not self._connected.done():
+            self._connected.set_result(connect_answer(raw))
             return
-        xid, zxid, error = head_of(raw)
+        xid, zxid, error = header_of(raw)
         if xid == XID_EVENT:
             self._on_event(event_of(raw, zxid))
             return
@@ -209,7 +187,7 @@ class Channel(asyncio.Protocol):
                 self._ping_sent_at = None
             return
         if not self._pending or self._pending[0].xid != xid:
-            raise MalformedAnswer(f"an answer to request {xid}, which is not the next one")
+            raise MalformedAnswer(f"an answer to request {xid}, which is not the oldest pending one")
         pending = self._pending.popleft()
         self._pending_bytes -= pending.size
         self.confirmed_at = max(self.confirmed_at, pending.sent_at)
@@ -220,7 +198,7 @@ class Channel(asyncio.Protocol):
         if error:
             fail(pending.future, ServerError(error))
         else:
-            pending.future.set_result(Answer(raw[HEAD_BYTES:], zxid))
+            pending.future.set_result(Answer(raw[HEADER_BYTES:], zxid))
 
     def _write(self, raw: bytes) -> None:
         self._output.append(raw)
@@ -244,17 +222,17 @@ class Channel(asyncio.Protocol):
     def _ping(self) -> None:
         now = self._clock.monotonic()
         if now - self._received_at > self._timeout_s * SILENCE_SHARE:
-            self.end(ChannelLost(f"ZooKeeper was silent for {now - self._received_at:.1f} s"))
+            self.abort(ConnectionLost(f"no data from ZooKeeper for {now - self._received_at:.1f} s"))
         elif self._ping_sent_at is None:
             self._ping_sent_at = now
             self._write(frame(XID_PING, Op.PING, b""))
 
-    def _sweep(self) -> None:
-        """Give up on what is late. Its place in the row stays: the answer may still come."""
+    def _check_deadlines(self) -> None:
+        """Fail late requests. Their entries stay in the queue, because answers are matched by order."""
         now = self._clock.monotonic()
         for pending in self._pending:
             if pending.deadline <= now and not pending.future.done():
-                fail(pending.future, AnswerLate("ZooKeeper did not answer in time"))
+                fail(pending.future, AnswerTimeout("ZooKeeper did not answer in time"))
 
     def _every(self, seconds: float, work: Callable[[], None]) -> None:
         index = len(self._timers)
@@ -268,7 +246,7 @@ class Channel(asyncio.Protocol):
 
 
 def fail(future: asyncio.Future[Any], error: Exception) -> None:
-    """The caller may have gone; then nobody is told, and the loop shall not complain."""
+    """Fail `future` unless it is done; mark the exception as retrieved, because the caller may no longer wait."""
     if not future.done():
         future.set_exception(error)
-        future.exception()  # marks it as seen
+        future.exception()

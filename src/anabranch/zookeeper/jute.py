@@ -1,6 +1,6 @@
-"""ZooKeeper's wire format: requests to bytes, answers to values. Pure; knows no sockets and no keys of ours.
+"""ZooKeeper's wire format (jute): requests to bytes, answers to values. Pure.
 
-Whatever bytes arrive, decoding gives a value or raises MalformedAnswer.
+Decoding any bytes gives a value or raises MalformedAnswer.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from anabranch.metadata.interface import StoreUnavailable
-from anabranch.model.errors import BadRequest
+from anabranch.zookeeper.errors import Code, MalformedAnswer, RequestTooLarge
 
 REQUEST_BYTES_MAX = 1_048_575
-"""A server with default settings (`jute.maxbuffer`) drops the connection on anything larger."""
+"""A server with default settings (`jute.maxbuffer`) drops the connection on a larger request."""
 
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
@@ -39,54 +38,10 @@ class Op(IntEnum):
     CLOSE_SESSION = -11
 
 
-class Code(IntEnum):
-    """Errors the server answers with; those that somebody here decides on."""
-
-    OK = 0
-    RUNTIME_INCONSISTENCY = -2  # in a failed multi: another part is to blame
-    UNIMPLEMENTED = -6
-    NO_NODE = -101
-    NO_AUTH = -102
-    BAD_VERSION = -103
-    NO_CHILDREN_FOR_EPHEMERALS = -108
-    NODE_EXISTS = -110
-    NOT_EMPTY = -111
-    SESSION_EXPIRED = -112
-    AUTH_FAILED = -115
-    SESSION_MOVED = -118
-    NOT_READ_ONLY = -119
-
-
 class EventType(IntEnum):
     CREATED = 1
     DELETED = 2
     CHANGED = 3
-
-
-class MalformedAnswer(StoreUnavailable):
-    """What came from the server is no ZooKeeper answer."""
-
-    code = "metadata-malformed-answer"
-
-
-class ServerError(StoreUnavailable):
-    """The server answered with an error that the caller has to know or to pass on."""
-
-    code = "metadata-refused"
-
-    def __init__(self, number: int) -> None:
-        name = Code(number).name if number in _KNOWN_CODES else "error"
-        super().__init__(f"ZooKeeper answered {name} ({number})")
-        self.number = number
-
-
-_KNOWN_CODES = frozenset(Code)
-
-
-class RequestTooLarge(BadRequest):
-    """Refused here because the server would drop the connection on it."""
-
-    code = "metadata-request-too-large"
 
 
 class Stat(NamedTuple):
@@ -97,14 +52,14 @@ class Stat(NamedTuple):
     version: int
     children_version: int
     acl_version: int
-    owner: int  # session id, 0: lives without one
+    owner: int  # session id of an ephemeral node, else 0
     data_length: int
     child_count: int
     children_zxid: int
 
 
 class Node(NamedTuple):
-    """`data` is None for a node that only holds others."""
+    """`data` is None for a node without data, which differs from empty data."""
 
     data: bytes | None
     stat: Stat
@@ -116,7 +71,7 @@ class ConnectAnswer(NamedTuple):
     password: bytes
 
 
-class Head(NamedTuple):
+class ReplyHeader(NamedTuple):
     xid: int
     zxid: int
     error: int
@@ -128,15 +83,15 @@ class Event(NamedTuple):
     zxid: int  # of the change (since 3.9), otherwise -1
 
 
-class Done(NamedTuple):
-    """One part of a multi: its error or, where there is one, the stat it left."""
+class MultiResult(NamedTuple):
+    """Result of one part of a multi: its error, or the new stat where the operation returns one."""
 
     error: int
     stat: Stat | None
 
 
 class Request(NamedTuple):
-    """`repeatable`: sending it twice does no harm, so it may be sent again after a lost connection."""
+    """`repeatable`: sending it twice has the same effect, so it is sent again after a lost connection."""
 
     op: int
     body: bytes
@@ -146,16 +101,16 @@ class Request(NamedTuple):
 _INT = struct.Struct(">i")
 _TWO_INTS = struct.Struct(">ii")
 _STAT = struct.Struct(">qqqqiiiqiiq")
-_HEAD = struct.Struct(">iqi")
+_HEADER = struct.Struct(">iqi")
 _CONNECT = struct.Struct(">iqiq")
 _CONNECT_ANSWER = struct.Struct(">iiq")
-_PART = struct.Struct(">i?i")  # head of one part of a multi: type, done, error
+_PART = struct.Struct(">i?i")  # header of one part of a multi: type, done, error
 _FRAME = struct.Struct(">iii")
 _NONE = _INT.pack(-1)
 _END = _PART.pack(-1, True, -1)
 _TRUE, _FALSE = b"\1", b"\0"
 
-HEAD_BYTES = _HEAD.size
+HEADER_BYTES = _HEADER.size
 STAT_BYTES = _STAT.size
 
 
@@ -173,7 +128,7 @@ _OPEN_ACL = _INT.pack(1) + _INT.pack(31) + text("world") + text("anyone")
 
 def frame(xid: int, op: int, body: bytes) -> bytes:
     if len(body) + 8 > REQUEST_BYTES_MAX:
-        raise RequestTooLarge(f"a request of {len(body) + 8} bytes; ZooKeeper takes {REQUEST_BYTES_MAX}")
+        raise RequestTooLarge(f"a request of {len(body) + 8} bytes; ZooKeeper accepts at most {REQUEST_BYTES_MAX}")
     return _FRAME.pack(len(body) + 8, xid, op) + body
 
 
@@ -195,12 +150,12 @@ def set_body(path: str, data: bytes | None, version: int) -> bytes:
 
 
 def version_body(path: str, version: int) -> bytes:
-    """Of delete and check."""
+    """Body of delete and check."""
     return text(path) + _INT.pack(version)
 
 
 def read_body(path: str) -> bytes:
-    """Of getData, getChildren and exists; none of ours leaves a one-time watch."""
+    """Body of getData, getChildren and exists, without a one-time watch."""
     return text(path) + _FALSE
 
 
@@ -208,8 +163,8 @@ def create(path: str, data: bytes, *, ephemeral: bool) -> Request:
     return Request(Op.CREATE2, create_body(path, data, ephemeral=ephemeral), False)
 
 
-def create_holder(path: str) -> Request:
-    """A node that only holds others: asking twice gives NODE_EXISTS, which is as good."""
+def create_intermediate(path: str) -> Request:
+    """A node without data, as a parent of others. Repeatable: the second attempt answers NODE_EXISTS."""
     return Request(Op.CREATE, create_body(path, None, ephemeral=False), True)
 
 
@@ -238,12 +193,12 @@ def sync(path: str) -> Request:
 
 
 def watch_tree(path: str) -> Request:
-    """Persistent and recursive."""
+    """A persistent recursive watch (ZooKeeper 3.6 or newer)."""
     return Request(Op.ADD_WATCH, text(path) + _INT.pack(1), True)
 
 
 def close_session() -> Request:
-    """Asked twice, the second finds the session gone: as good."""
+    """Repeatable: the second attempt finds the session ended."""
     return Request(Op.CLOSE_SESSION, b"", True)
 
 
@@ -267,7 +222,7 @@ def _text(raw: bytes, at: int) -> tuple[str, int]:
     (size,) = _INT.unpack_from(raw, at)
     end = at + 4 + size
     if size < 0 or end > len(raw):
-        raise MalformedAnswer(f"a text of {size} bytes in an answer of {len(raw)}")
+        raise MalformedAnswer(f"a string of {size} bytes in an answer of {len(raw)}")
     return raw[at + 4 : end].decode(), end
 
 
@@ -295,20 +250,20 @@ def _texts(raw: bytes, at: int) -> tuple[list[str], int]:
     return found, at
 
 
-def head_of(raw: bytes) -> Head:
+def header_of(raw: bytes) -> ReplyHeader:
     try:
-        return Head._make(_HEAD.unpack_from(raw))
+        return ReplyHeader._make(_HEADER.unpack_from(raw))
     except struct.error as error:
-        raise MalformedAnswer(f"an answer of {len(raw)} bytes has no head") from error
+        raise MalformedAnswer(f"an answer of {len(raw)} bytes has no header") from error
 
 
 def frame_size(raw: bytes | bytearray, at: int) -> int | None:
-    """Bytes of the frame that begins at `at`, None until its length has arrived."""
+    """Size of the frame that begins at `at`; None until its length has arrived."""
     if len(raw) - at < 4:
         return None
     size: int = _INT.unpack_from(raw, at)[0]
     if not 0 <= size <= ANSWER_BYTES_MAX:
-        raise MalformedAnswer(f"an answer that claims {size} bytes")
+        raise MalformedAnswer(f"an answer with a length of {size} bytes")
     return size
 
 
@@ -317,58 +272,58 @@ def connect_answer(raw: bytes) -> ConnectAnswer:
         _, timeout_ms, session_id = _CONNECT_ANSWER.unpack_from(raw)
         password, _ = _blob(raw, _CONNECT_ANSWER.size)
     except struct.error as error:
-        raise MalformedAnswer(f"no handshake: {raw[:40]!r}") from error
+        raise MalformedAnswer(f"not a handshake: {raw[:40]!r}") from error
     if timeout_ms < 0:
-        raise MalformedAnswer(f"a session of {timeout_ms} ms was granted")
+        raise MalformedAnswer(f"a session timeout of {timeout_ms} ms")
     return ConnectAnswer(timeout_ms, session_id, password or b"")
 
 
 def event_of(raw: bytes, zxid: int) -> Event:
-    """From a frame with its head."""
+    """From a frame with its header."""
     try:
-        kind, _ = _TWO_INTS.unpack_from(raw, HEAD_BYTES)
-        path, _ = _text(raw, HEAD_BYTES + 8)
+        kind, _ = _TWO_INTS.unpack_from(raw, HEADER_BYTES)
+        path, _ = _text(raw, HEADER_BYTES + 8)
     except (struct.error, UnicodeDecodeError) as error:
-        raise MalformedAnswer(f"no event: {raw[:60]!r}") from error
+        raise MalformedAnswer(f"not an event: {raw[:60]!r}") from error
     return Event(kind, path, zxid)
 
 
 def stat_of(raw: bytes) -> Stat:
-    """exists, setData."""
+    """Answer of exists and setData."""
     try:
         return _stat(raw, 0)[0]
     except struct.error as error:
-        raise MalformedAnswer(f"no stat: {raw[:60]!r}") from error
+        raise MalformedAnswer(f"not a stat: {raw[:60]!r}") from error
 
 
 def created_of(raw: bytes) -> Stat:
-    """create2."""
+    """Answer of create2."""
     try:
         _, at = _text(raw, 0)
         return _stat(raw, at)[0]
     except (struct.error, UnicodeDecodeError) as error:
-        raise MalformedAnswer(f"no created node: {raw[:60]!r}") from error
+        raise MalformedAnswer(f"not a created node: {raw[:60]!r}") from error
 
 
 def node_of(raw: bytes) -> Node:
-    """getData."""
+    """Answer of getData."""
     try:
         data, at = _blob(raw, 0)
         return Node(data, _stat(raw, at)[0])
     except struct.error as error:
-        raise MalformedAnswer(f"no node: {raw[:60]!r}") from error
+        raise MalformedAnswer(f"not a node: {raw[:60]!r}") from error
 
 
 def children_of(raw: bytes) -> list[str]:
-    """getChildren."""
+    """Answer of getChildren."""
     try:
         return _texts(raw, 0)[0]
     except (struct.error, UnicodeDecodeError) as error:
-        raise MalformedAnswer(f"no children: {raw[:60]!r}") from error
+        raise MalformedAnswer(f"not a list of children: {raw[:60]!r}") from error
 
 
-def multi_of(raw: bytes) -> list[Done]:
-    found: list[Done] = []
+def multi_of(raw: bytes) -> list[MultiResult]:
+    found: list[MultiResult] = []
     at = 0
     try:
         while True:
@@ -389,13 +344,13 @@ def multi_of(raw: bytes) -> list[Done]:
                 at += 4
             elif kind not in (Op.DELETE, Op.CHECK):
                 raise MalformedAnswer(f"a multi with an unknown part {kind}")
-            found.append(Done(error, stat))
+            found.append(MultiResult(error, stat))
     except (struct.error, UnicodeDecodeError) as wrong:
-        raise MalformedAnswer(f"no multi: {raw[:60]!r}") from wrong
+        raise MalformedAnswer(f"not a multi: {raw[:60]!r}") from wrong
 
 
 def nodes_of(raw: bytes) -> list[Node | int]:
-    """A multi-read of getData: each node, or the error number it has instead. In line for speed: this is the bulk."""
+    """Answer of a multi-read of getData: each node or its error number. Inlined, because bulk scans run it."""
     found: list[Node | int] = []
     at = 0
     end = len(raw)
@@ -425,11 +380,11 @@ def nodes_of(raw: bytes) -> list[Node | int]:
             else:
                 raise MalformedAnswer(f"a multi-read with an unknown part {kind}")
     except struct.error as wrong:
-        raise MalformedAnswer(f"no multi-read: {raw[:60]!r}") from wrong
+        raise MalformedAnswer(f"not a multi-read: {raw[:60]!r}") from wrong
 
 
 def many_children_of(raw: bytes) -> list[list[str] | int]:
-    """A multi-read of getChildren."""
+    """Answer of a multi-read of getChildren: the names of each node or its error number."""
     found: list[list[str] | int] = []
     at = 0
     try:
@@ -447,11 +402,11 @@ def many_children_of(raw: bytes) -> list[list[str] | int]:
             else:
                 raise MalformedAnswer(f"a multi-read with an unknown part {kind}")
     except (struct.error, UnicodeDecodeError) as wrong:
-        raise MalformedAnswer(f"no multi-read: {raw[:60]!r}") from wrong
+        raise MalformedAnswer(f"not a multi-read: {raw[:60]!r}") from wrong
 
 
-def culprit(results: Sequence[Done]) -> tuple[int, int] | None:
-    """Which part of a failed multi is to blame, and its error; None when it succeeded."""
-    failed = [(index, done.error) for index, done in enumerate(results) if done.error]
-    blamed = [one for one in failed if one[1] != Code.RUNTIME_INCONSISTENCY]
-    return (blamed or failed)[0] if failed else None
+def failed_part(results: Sequence[MultiResult]) -> tuple[int, int] | None:
+    """(index, error) of the part that made a multi fail; None if it succeeded."""
+    failed = [(index, result.error) for index, result in enumerate(results) if result.error]
+    causes = [one for one in failed if one[1] != Code.RUNTIME_INCONSISTENCY]
+    return (causes or failed)[0] if failed else None

@@ -30,8 +30,9 @@ from anabranch.metadata.zookeeper.paths import DEPTH_MAX
 from anabranch.metadata.zookeeper.store import ZooKeeperStore
 from anabranch.runtime.clock import Clock, SystemClock, Timer
 from anabranch.zookeeper import jute
-from anabranch.zookeeper.connection import Connection, Server
-from anabranch.zookeeper.jute import RequestTooLarge
+from anabranch.zookeeper.address import Server
+from anabranch.zookeeper.connection import Connection
+from anabranch.zookeeper.errors import RequestTooLarge
 from tests import services
 from tests.support.faults.fault_proxy import FaultProxy, Flow
 from tests.support.in_memory.metadata_stores import (
@@ -283,7 +284,7 @@ async def test_watch_goes_on_after_a_cut_with_word_of_the_gap(url: str) -> None:
 
 async def test_too_large_request_is_refused_and_the_line_goes_on(url: str) -> None:
     servers, _ = parse_url(url.removeprefix("zk:"))
-    line = Connection(servers, SystemClock(), timeout_ms=5000, request_s=5, renews=True)
+    line = Connection(servers, SystemClock(), timeout_ms=5000, request_s=5, renew_expired=True)
     await line.open(line.deadline())
     with pytest.raises(RequestTooLarge):
         await line.call(jute.set_data("/a", bytes(jute.REQUEST_BYTES_MAX), -1), line.deadline())
@@ -479,7 +480,7 @@ async def test_empty_parents_are_swept_away(url: str) -> None:
 
 async def test_parents_that_a_dead_client_left_are_never_seen(url: str) -> None:
     async with make(url) as store:
-        await store._nodes.make_holders(
+        await store._nodes.create_intermediate_nodes(
             store._opened(), [store._keys.path(key) for key in ("/a", "/a/b", "/a/b/c")], store._opened().deadline()
         )
         assert await store.children("/") == []

@@ -51,13 +51,7 @@ PORTS = {  # broker and controller meet only through the ports that the controll
     "rest": ("anabranch.controller.interface",),
 }
 PENDING: dict[str, frozenset[str]] = {
-    "layers": frozenset(
-        {
-            "zookeeper/channel.py",
-            "zookeeper/connection.py",
-            "zookeeper/jute.py",
-        }
-    ),
+    "layers": frozenset({}),
     "length": frozenset(
         {
             "client/producer/producer.py",
@@ -93,12 +87,9 @@ PENDING: dict[str, frozenset[str]] = {
             "controller/topic",
             "interbroker",
             "metadata",
-            "metadata/etcd",
             "metadata/memory",
-            "metadata/oxia",
             "metadata/recipes",
             "metadata/sqlite",
-            "metadata/zookeeper",
             "node",
             "node/adapters",
             "node/settings",
@@ -117,7 +108,6 @@ PENDING: dict[str, frozenset[str]] = {
             "spark/sink",
             "spark/source",
             "testing",
-            "zookeeper",
         }
     ),
 }

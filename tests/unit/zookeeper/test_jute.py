@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.zookeeper import jute
-from anabranch.zookeeper.jute import Code, Done, Event, MalformedAnswer, Node, Op, RequestTooLarge, Stat
+from anabranch.zookeeper.errors import Code, MalformedAnswer, RequestTooLarge
+from anabranch.zookeeper.jute import Event, MultiResult, Node, Op, Stat
 
 STAT = Stat(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 RAW_STAT = struct.pack(">qqqqiiiqiiq", *STAT)
@@ -25,7 +26,7 @@ DECODERS: list[Callable[[bytes], object]] = [
     jute.multi_of,
     jute.nodes_of,
     jute.many_children_of,
-    jute.head_of,
+    jute.header_of,
     lambda raw: jute.event_of(raw, 1),
     lambda raw: jute.frame_size(raw, 0),
 ]
@@ -47,7 +48,7 @@ def test_known_requests() -> None:
     assert jute.delete("/a", 7) == (2, b"\0\0\0\2/a\0\0\0\7", False)
     acl = b"\0\0\0\1\0\0\0\x1f\0\0\0\5world\0\0\0\6anyone"
     assert jute.create("/a", b"", ephemeral=True) == (15, b"\0\0\0\2/a\0\0\0\0" + acl + b"\0\0\0\1", False)
-    assert jute.create_holder("/a") == (1, b"\0\0\0\2/a\xff\xff\xff\xff" + acl + b"\0\0\0\0", True)
+    assert jute.create_intermediate("/a") == (1, b"\0\0\0\2/a\xff\xff\xff\xff" + acl + b"\0\0\0\0", True)
     assert jute.watch_tree("/") == (106, b"\0\0\0\1/\0\0\0\1", True)
     assert jute.frame(5, Op.PING, b"") == b"\0\0\0\x08\0\0\0\5\0\0\0\x0b"
     assert jute.connect(1, 2, 3, b"pw") == b"\0\0\0\x1f" + struct.pack(">iqiq", 0, 1, 2, 3) + b"\0\0\0\2pw\0"
@@ -110,10 +111,16 @@ def test_multi_answers() -> None:
         + PART.pack(13, False, 0)
         + END
     )
-    assert jute.multi_of(good) == [Done(0, None), Done(0, None), Done(0, STAT), Done(0, STAT), Done(0, None)]
-    assert jute.culprit(jute.multi_of(good)) is None
+    assert jute.multi_of(good) == [
+        MultiResult(0, None),
+        MultiResult(0, None),
+        MultiResult(0, STAT),
+        MultiResult(0, STAT),
+        MultiResult(0, None),
+    ]
+    assert jute.failed_part(jute.multi_of(good)) is None
     bad = b"".join(PART.pack(-1, False, code) + struct.pack(">i", code) for code in (0, -103, -2)) + END
-    assert jute.culprit(jute.multi_of(bad)) == (1, Code.BAD_VERSION)
+    assert jute.failed_part(jute.multi_of(bad)) == (1, Code.BAD_VERSION)
 
 
 def test_events_and_handshake() -> None:

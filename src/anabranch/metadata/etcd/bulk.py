@@ -14,9 +14,9 @@ from typing import TypeVar
 from anabranch.metadata.envelope import wrap_moved, wrap_timed
 from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.etcd import requests
-from anabranch.metadata.etcd.channel import DELETE, TXN, TXN_ENCODED, EtcdChannel, RequestTooLarge
+from anabranch.metadata.etcd.channel import DELETE, TXN, TXN_ENCODED, EtcdChannel
 from anabranch.metadata.etcd.records import Epoch, Records
-from anabranch.metadata.interface import Item, StoreFull, StoreUnavailable, ValueTooLarge
+from anabranch.metadata.interface import Item, RequestTooLarge, StoreFull, StoreUnavailable, ValueTooLarge
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
 

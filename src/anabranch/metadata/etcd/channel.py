@@ -17,8 +17,15 @@ import grpc.aio
 
 from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.grpc_calls import CallFailed, Fate, answer, close_channel, closed, make_channel
-from anabranch.metadata.interface import OutcomeUnknown, SessionLost, StoreFull, StoreIncompatible, StoreUnavailable
-from anabranch.model.errors import BadRequest, Error, NotAllowed
+from anabranch.metadata.interface import (
+    OutcomeUnknown,
+    RequestTooLarge,
+    SessionLost,
+    StoreFull,
+    StoreIncompatible,
+    StoreUnavailable,
+)
+from anabranch.model.errors import Error, NotAllowed
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
@@ -45,12 +52,6 @@ class Compacted(StoreUnavailable):
     """The revision asked for is not kept any more: start again at the present one."""
 
     code = "metadata-compacted"
-
-
-class RequestTooLarge(BadRequest):
-    """More bytes or operations than this server takes in one request; nothing was done."""
-
-    code = "metadata-request-too-large"
 
 
 class AnswerTooLarge(StoreUnavailable):

@@ -18,7 +18,7 @@ from anabranch.metadata.envelope import Numbering, wrap_timed
 from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.etcd import requests
 from anabranch.metadata.etcd.bulk import BulkWriter
-from anabranch.metadata.etcd.channel import DEADLINE_MS, DELETE, TXN, EtcdChannel, RequestTooLarge
+from anabranch.metadata.etcd.channel import DEADLINE_MS, DELETE, TXN, EtcdChannel
 from anabranch.metadata.etcd.keys import Keyspace
 from anabranch.metadata.etcd.lease import TTL_MS_MIN, EtcdSession, grant
 from anabranch.metadata.etcd.records import Records, Seen
@@ -31,6 +31,7 @@ from anabranch.metadata.interface import (
     Expected,
     Item,
     KeyMissing,
+    RequestTooLarge,
     Session,
     SessionLost,
     StoreUnavailable,

@@ -1,7 +1,6 @@
-"""Many nodes at once: the tree level by level in multi-reads, several on their way.
+"""Bulk reads: a tree level by level in multi-reads, several of them pipelined.
 
-Measured: a read per node costs 20–40 µs here and more at the server; in batches of 100 it is 4 µs. Knows paths and
-nodes, not what they mean to the port.
+Measured: a read per node costs 20–40 µs in the client and more in the server; in batches of 100 it is 4 µs.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
-from anabranch.metadata.zookeeper.paths import below
+from anabranch.metadata.zookeeper.paths import child_path
 from anabranch.zookeeper import jute
 from anabranch.zookeeper.connection import Connection
-from anabranch.zookeeper.jute import Code, Node, Op, ServerError
+from anabranch.zookeeper.errors import Code, MalformedAnswer, ServerError
+from anabranch.zookeeper.jute import Node, Op
 
 READS_PER_BATCH = 100
-READ_BYTES_AIMED = 1_000_000  # per batch: large values are asked for in smaller ones
+READ_BYTES_AIMED = 1_000_000  # per batch: large values are read in smaller batches
 NAMES_PER_BATCH = 50_000
 AT_ONCE = 8
 
@@ -28,7 +28,7 @@ R = TypeVar("R")
 async def walk(
     conn: Connection, root: str, skip: Callable[[str], bool], *, shows_root: bool
 ) -> AsyncIterator[list[tuple[str, Node]]]:
-    """All nodes below `root`, level by level, in pages; holders too. What vanishes meanwhile is left out."""
+    """All nodes below `root`, also intermediate ones, level by level, in pages. Deleted ones are left out."""
     level = [root]
     is_first = True
     while level:
@@ -44,7 +44,7 @@ async def walk(
 async def walk_flat(
     conn: Connection, folder: str, skip: Callable[[str], bool]
 ) -> AsyncIterator[list[tuple[str, Node]]]:
-    """The children of `folder`, where all that is below them is beside them."""
+    """The children of `folder`, beyond the depth limit where descendants are siblings."""
     level = [path async for path in read_names(conn, [(folder, 1)]) if not skip(path)]
     async for page in read_nodes(conn, level):
         yield page
@@ -68,7 +68,7 @@ async def read_nodes(conn: Connection, paths: Sequence[str]) -> AsyncIterator[li
         size = max(1, min(READS_PER_BATCH, READ_BYTES_AIMED * len(some) // max(len(raw), 1)))
         found = jute.nodes_of(raw)
         if len(found) != len(some):
-            raise jute.MalformedAnswer(f"{len(found)} nodes where {len(some)} were asked for")
+            raise MalformedAnswer(f"{len(found)} nodes in answer to a read of {len(some)}")
         page: list[tuple[str, Node]] = []
         for path, node in zip(some, found, strict=True):
             if isinstance(node, Node):
@@ -79,7 +79,7 @@ async def read_nodes(conn: Connection, paths: Sequence[str]) -> AsyncIterator[li
 
 
 async def read_names(conn: Connection, parents: Sequence[tuple[str, int]]) -> AsyncIterator[str]:
-    """Paths of all children of `parents` (each with about how many it has)."""
+    """Paths of all children of `parents`, each given with its approximate child count."""
 
     async def read(some: Sequence[tuple[str, int]]) -> bytes:
         request = jute.read_many(Op.GET_CHILDREN, [path for path, _ in some])
@@ -89,32 +89,32 @@ async def read_names(conn: Connection, parents: Sequence[tuple[str, int]]) -> As
     async for some, raw in in_order(batches, read):
         found = jute.many_children_of(raw)
         if len(found) != len(some):
-            raise jute.MalformedAnswer(f"children of {len(found)} nodes where {len(some)} were asked for")
+            raise MalformedAnswer(f"children of {len(found)} nodes in answer to a read of {len(some)}")
         for (path, _), names in zip(some, found, strict=True):
             if isinstance(names, list):
-                for name in sorted(names):  # a key and those below it may share one folder: the shorter comes first
-                    yield below(path, name)
+                for name in sorted(names):  # parents first, also beyond the depth limit, where they are siblings
+                    yield child_path(path, name)
             elif names != Code.NO_NODE:
                 raise ServerError(names)
 
 
 def cut_by(items: Sequence[T], weight: Callable[[T], int], weight_max: int, count_max: int) -> Iterator[list[T]]:
-    """Batches in order, each within both bounds; one item that is too heavy alone is a batch of its own."""
+    """Batches in order, each within both bounds; an item above `weight_max` is a batch alone."""
     batch: list[T] = []
-    sum_ = 0
+    total = 0
     for item in items:
-        heavy = weight(item)
-        if batch and (sum_ + heavy > weight_max or len(batch) >= count_max):
+        item_weight = weight(item)
+        if batch and (total + item_weight > weight_max or len(batch) >= count_max):
             yield batch
-            batch, sum_ = [], 0
+            batch, total = [], 0
         batch.append(item)
-        sum_ += heavy
+        total += item_weight
     if batch:
         yield batch
 
 
 async def in_order(inputs: Iterator[T], work: Callable[[T], Awaitable[R]]) -> AsyncIterator[tuple[T, R]]:
-    """Up to AT_ONCE at work; started and answered in the order of the inputs."""
+    """Run `work` on up to AT_ONCE inputs at a time; results come in the order of the inputs."""
     running: deque[tuple[T, asyncio.Task[R]]] = deque()
     try:
         while True:

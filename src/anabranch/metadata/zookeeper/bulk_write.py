@@ -1,5 +1,7 @@
-"""Many writes and deletions in multis, several on their way. Not atomic: a batch that meets what it did not expect does
-nothing, and its nodes are looked at and tried again."""
+"""Bulk writes and deletions in multis, several of them pipelined.
+
+Not atomic: a batch that finds an unexpected node does nothing; its nodes are read and written again.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,20 @@ from collections.abc import Callable, Collection, Sequence
 from anabranch.metadata.interface import StoreUnavailable
 from anabranch.metadata.zookeeper.bulk_read import cut_by, in_order, read_nodes
 from anabranch.metadata.zookeeper.nodes import Nodes
-from anabranch.metadata.zookeeper.paths import Keys
-from anabranch.metadata.zookeeper.records import is_holder
+from anabranch.metadata.zookeeper.paths import PathMapping
+from anabranch.metadata.zookeeper.records import is_intermediate
 from anabranch.zookeeper import jute
 from anabranch.zookeeper.connection import Connection
-from anabranch.zookeeper.jute import Code, Node, Op, ServerError
+from anabranch.zookeeper.errors import Code, ServerError
+from anabranch.zookeeper.jute import Node, Op
 
 ROUNDS_MAX = 20
 PARTS_PER_BATCH = 500
 BATCH_BYTES_MAX = 100_000
-"""The server keeps its last 500 transactions in memory, whatever their size: batches of 700 kB write no faster and
-leave a server of 512 MB with nothing but garbage collection (measured: reads 10 × slower)."""
+"""The server keeps its last 500 transactions in memory, whatever their size. Batches of 700 kB write no faster, and a
+server with 512 MB then spends its time in garbage collection (measured: reads 10 × slower)."""
 
-HOLDERS_AT_ONCE = 500
+PARENTS_AT_ONCE = 500
 
 _RACED = (Code.NODE_EXISTS, Code.NO_NODE, Code.BAD_VERSION, Code.NOT_EMPTY)
 
@@ -30,21 +33,21 @@ Step = tuple[str, bytes]
 
 
 class BulkWriter:
-    def __init__(self, nodes: Nodes, conn: Connection, keys: Keys) -> None:
+    def __init__(self, nodes: Nodes, conn: Connection, keys: PathMapping) -> None:
         self._nodes = nodes
         self._conn = conn
         self._keys = keys
 
     async def write(self, paths: Collection[str], data_for: Callable[[str, Node | None], bytes]) -> None:
-        """`data_for(path, old)` is what to store there, over `old`."""
+        """`data_for(path, old)` returns the data to store at `path`, over `old`."""
         left = sorted(paths, key=_depth)
-        await self._make_parents(left, set(left))
+        await self._create_parents(left, set(left))
         left = await self._apply([_create(path, data_for(path, None)) for path in left])
         for _ in range(ROUNDS_MAX):
             if not left:
                 return
-            found = await self._look(left)
-            await self._make_parents([path for path in left if path not in found], set(found))
+            found = await self._read(left)
+            await self._create_parents([path for path in left if path not in found], set(found))
             steps: list[Step] = []
             again: list[str] = []
             for path in left:
@@ -57,19 +60,19 @@ class BulkWriter:
                 elif not await self._nodes.overwrite(self._conn, path, data, node):
                     again.append(path)
             left = [*again, *await self._apply(steps)]
-        raise StoreUnavailable(f"others kept writing {left[0]} and {len(left) - 1} more")
+        raise StoreUnavailable(f"{left[0]} and {len(left) - 1} more: gave up, because other writers were always first")
 
     async def delete(self, paths: Collection[str]) -> None:
         left = sorted(paths, key=_depth, reverse=True)
         for _ in range(ROUNDS_MAX):
             if not left:
                 return
-            found = await self._look(left)
-            removed: Counter[str] = Counter()  # by parent, so far: children come first
+            found = await self._read(left)
+            removed: Counter[str] = Counter()  # number of removed children by parent; children come first
             steps: list[Step] = []
             for path in left:
                 node = found.get(path)
-                if node is None or is_holder(node):
+                if node is None or is_intermediate(node):
                     continue
                 if removed[path] == node.stat.child_count:
                     removed[path.rpartition("/")[0]] += 1
@@ -78,19 +81,18 @@ class BulkWriter:
                     steps.append(_set(path, None, node.stat.version))
             left = await self._apply(steps)
             for path in found:
-                self._nodes.known.forget(path)
-                self._nodes.on_emptied(path)
-        raise StoreUnavailable(f"others kept writing {left[0]} and {len(left) - 1} more")
+                self._nodes.forget(path)
+        raise StoreUnavailable(f"{left[0]} and {len(left) - 1} more: gave up, because other writers were always first")
 
     async def _apply(self, steps: Sequence[Step]) -> list[str]:
-        """In this order; the paths of batches that did nothing."""
+        """Apply in this order; returns the paths of batches that did nothing."""
 
         async def send(some: Sequence[Step]) -> bool:
             answer = await self._conn.call(jute.multi(part for _, part in some), self._conn.deadline())
-            blamed = jute.culprit(jute.multi_of(answer.body))
-            if blamed is not None and blamed[1] not in _RACED:
-                raise ServerError(blamed[1])
-            return blamed is None
+            failed = jute.failed_part(jute.multi_of(answer.body))
+            if failed is not None and failed[1] not in _RACED:
+                raise ServerError(failed[1])
+            return failed is None
 
         left: list[str] = []
         batches = cut_by(steps, lambda step: len(step[1]), BATCH_BYTES_MAX, PARTS_PER_BATCH)
@@ -99,11 +101,11 @@ class BulkWriter:
                 left += [path for path, _ in some]
         return left
 
-    async def _look(self, paths: Sequence[str]) -> dict[str, Node]:
+    async def _read(self, paths: Sequence[str]) -> dict[str, Node]:
         return {path: node async for page in read_nodes(self._conn, paths) for path, node in page}
 
-    async def _make_parents(self, paths: Sequence[str], coming: Collection[str]) -> None:
-        """All that are missing above `paths`, but for those that come anyway."""
+    async def _create_parents(self, paths: Sequence[str], coming: Collection[str]) -> None:
+        """Create what is missing above `paths`, except `coming`, which exist or are about to be written."""
         needed: set[str] = set()
         for path in paths:
             above = self._keys.parent(path)
@@ -111,9 +113,9 @@ class BulkWriter:
                 needed.add(above)
                 above = self._keys.parent(above)
         order = sorted(needed.difference(coming), key=_depth)
-        for start in range(0, len(order), HOLDERS_AT_ONCE):
-            some = order[start : start + HOLDERS_AT_ONCE]
-            await self._nodes.make_holders(self._conn, some, self._conn.deadline())
+        for start in range(0, len(order), PARENTS_AT_ONCE):
+            some = order[start : start + PARENTS_AT_ONCE]
+            await self._nodes.create_intermediate_nodes(self._conn, some, self._conn.deadline())
 
 
 def _depth(path: str) -> int:

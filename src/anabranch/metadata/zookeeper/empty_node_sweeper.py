@@ -1,22 +1,22 @@
-"""Removes nodes that only held others and hold nothing any more. In the background: nobody sees them anyway."""
+"""Background removal of intermediate nodes without children. The port does not show them, so it may be late."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from anabranch.metadata.interface import StoreUnavailable
 from anabranch.metadata.zookeeper.nodes import Nodes
 from anabranch.runtime.tasks import TaskOwner
 from anabranch.zookeeper.connection import Connection
+from anabranch.zookeeper.errors import ZooKeeperError
 
-PATHS_MAX = 10_000  # what is forgotten is found by the next listing
+PATHS_MAX = 10_000  # beyond it paths are dropped; the next listing of their parent adds them again
 CLOSE_S = 1.0
 
 log = logging.getLogger(__name__)
 
 
-class Sweeper:
+class EmptyNodeSweeper:
     def __init__(self, nodes: Nodes, connection: Connection) -> None:
         self._nodes = nodes
         self._connection = connection
@@ -25,7 +25,7 @@ class Sweeper:
         self._tasks = TaskOwner("zookeeper-sweeper")
 
     def add(self, path: str) -> None:
-        """Something vanished from `path`."""
+        """The node at `path` was deleted: its parents may be empty now."""
         if len(self._parents) < PATHS_MAX:
             self._parents[path.rpartition("/")[0]] = None
         if self._task is None or self._task.done():
@@ -37,8 +37,8 @@ class Sweeper:
             del self._parents[parent]
             try:
                 await self._nodes.remove_empty(self._connection, f"{parent}/")
-            except StoreUnavailable as error:
-                log.info("empty parents were left", extra={"path": parent, "reason": str(error)})
+            except ZooKeeperError as error:
+                log.info("empty ZooKeeper nodes not removed", extra={"path": parent, "reason": str(error)})
 
     async def close(self) -> None:
         await self._tasks.drain(CLOSE_S)

@@ -1,50 +1,50 @@
-"""Looks at nodes for `Changes`, on the same channel that brings the events, so that a look is never behind them."""
+"""Reads nodes for `ChangeEvents` on the channel that delivers the events, so that no answer is older than them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from anabranch.metadata.interface import StoreUnavailable
-from anabranch.metadata.zookeeper.change_events import GONE, Seen
-from anabranch.metadata.zookeeper.records import is_holder
+from anabranch.metadata.zookeeper.change_events import MISSING, NodeState
+from anabranch.metadata.zookeeper.records import is_intermediate
 from anabranch.runtime.clock import Clock
 from anabranch.zookeeper import jute
-from anabranch.zookeeper.channel import Answer, AnswerLate, Channel
-from anabranch.zookeeper.jute import Code, Request, ServerError
+from anabranch.zookeeper.channel import Answer, Channel
+from anabranch.zookeeper.errors import AnswerTimeout, Code, ServerError, ZooKeeperError
+from anabranch.zookeeper.jute import Request
 
-KEY = Seen(exists=True, is_holder=False)
-HOLDER = Seen(exists=True, is_holder=True)
+KEY = NodeState(exists=True, is_intermediate=False)
+INTERMEDIATE = NodeState(exists=True, is_intermediate=True)
 
 
-class Looking:
+class NodeLookup:
     def __init__(self, clock: Clock, request_s: float) -> None:
         self._clock = clock
         self._request_s = request_s
         self._channel: Channel | None = None
 
     def use(self, channel: Channel) -> bool:
-        """From now on; was there another before? Looks at that one are never answered."""
+        """Read on `channel` from now on. True if there was one before, whose reads are never answered."""
         had_one = self._channel is not None
         self._channel = channel
         return had_one
 
-    def look(self, path: str, answer: Callable[[Seen], None]) -> None:
-        """Is it a key? Its length says so, unless that is 0."""
+    def look_up(self, path: str, answer: Callable[[NodeState], None]) -> None:
+        """A node with data is a key. One with a data length of 0 has empty data (a key) or none (intermediate)."""
 
-        def looked(found: Answer) -> None:
+        def on_stat(found: Answer) -> None:
             stat = jute.stat_of(found.body)
             if stat.data_length or stat.owner:
                 answer(KEY)
             else:
-                self._ask(jute.get_data(path), read, answer)
+                self._ask(jute.get_data(path), on_node, answer)
 
-        def read(found: Answer) -> None:
-            answer(HOLDER if is_holder(jute.node_of(found.body)) else KEY)
+        def on_node(found: Answer) -> None:
+            answer(INTERMEDIATE if is_intermediate(jute.node_of(found.body)) else KEY)
 
-        self._ask(jute.exists(path), looked, answer)
+        self._ask(jute.exists(path), on_stat, answer)
 
-    def _ask(self, request: Request, then: Callable[[Answer], None], answer: Callable[[Seen], None]) -> None:
+    def _ask(self, request: Request, then: Callable[[Answer], None], answer: Callable[[NodeState], None]) -> None:
         channel = self._channel
         assert channel is not None
 
@@ -55,12 +55,12 @@ class Looking:
             if error is None:
                 then(future.result())
             elif isinstance(error, ServerError) and error.number == Code.NO_NODE:
-                answer(GONE)
-            elif isinstance(error, AnswerLate | ServerError):
-                answer(KEY)  # a hint too many does no harm
-            # else the channel is lost: everybody is told so when the next one stands
+                answer(MISSING)
+            elif isinstance(error, AnswerTimeout | ServerError):
+                answer(KEY)  # an extra hint does no harm
+            # otherwise the channel is lost: the next one publishes INVALIDATED
 
         try:
             channel.send(request, self._clock.monotonic() + self._request_s).add_done_callback(done)
-        except StoreUnavailable:
-            return  # lost, as above
+        except ZooKeeperError:
+            return  # the channel is lost, as above

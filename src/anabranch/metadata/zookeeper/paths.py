@@ -1,12 +1,12 @@
 """Keys of the port to paths of ZooKeeper and back. Pure.
 
-ZooKeeper forbids control characters, everything from the surrogates to the end of the private area (so all characters
-beyond 16 bits, which Java holds as surrogates), the last few of the basic plane, and the names "." and "..". Such
-characters become `␛HEX;`; ordinary names, also with percent signs, stay as they are, so that other tools see the same
-tree. The escape is injective: a name that holds the mark itself has it escaped too.
+ZooKeeper forbids control characters, surrogates and the private use area (so all characters beyond 16 bits, which Java
+stores as surrogates), the last few of the basic plane, and the names "." and "..". Such characters become `␛HEX;`.
+Other names, also with percent signs, are unchanged, so that other tools show the same tree. The escape is injective:
+the mark itself is escaped too.
 
-Parts beyond the 40th share one node, their slashes escaped. For every change ZooKeeper looks for watches on each path
-above it, which takes time and memory with the square of the depth: a key of 4,000 parts took 40 s to make.
+Parts beyond the 40th share one node, with their slashes escaped: for every change ZooKeeper looks up watches on each
+path above it, with time and memory quadratic in the depth. Creating a key of 4,000 parts took 40 s.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SYSTEM = "zookeeper"  # the server's own node below the root
 
 
 def escape(text: str) -> str:
-    """A path or a name whose parts ZooKeeper takes."""
+    """A path or a name that ZooKeeper accepts."""
     if text.isascii() and text.isprintable() and "/." not in text and not text.startswith("."):
         return text
     text = _FORBIDDEN.sub(lambda found: _escaped(found[0]), text)
@@ -35,8 +35,8 @@ def _escaped(character: str) -> str:
     return f"{MARK}{ord(character):x};"
 
 
-class Keys:
-    """Where the tree of one store lies: below `chroot` ("" or "/a/b")."""
+class PathMapping:
+    """Maps the keys of one store to paths below `chroot` ("" or "/a/b") and back."""
 
     def __init__(self, chroot: str) -> None:
         self.chroot = chroot
@@ -44,7 +44,7 @@ class Keys:
         self.reserved = self.path(RESERVED)
 
     def path(self, key: str) -> str:
-        """Of a key, or of "" (the root of the tree)."""
+        """Path of a key, or of "" (the root of the tree)."""
         path = escape(key)
         if path.count("/") > DEPTH_MAX:
             parts = path.split("/")
@@ -56,7 +56,7 @@ class Keys:
         return self.chroot + path
 
     def key(self, path: str) -> str | None:
-        """ "" for the root of the tree; None for a path that is no key of ours."""
+        """ "" for the root of the tree; None for a path that is not a key of this store."""
         chroot = self.chroot
         if not chroot:
             if path == "/":
@@ -73,25 +73,25 @@ class Keys:
         plain = _ESCAPED.sub(_character, key)
         return plain if self.path(plain) == path else None
 
-    def folder(self, tree: str) -> str:
-        """The node whose children stand for what is directly below `tree`, among others where nodes are shared."""
+    def listing_node(self, tree: str) -> str:
+        """The node whose children contain the keys below `tree`; where nodes are shared, other keys too."""
         return self.path("/".join(tree.split("/", DEPTH_MAX)[:DEPTH_MAX]) if self.is_shared(tree) else tree)
 
     def is_shared(self, tree: str) -> bool:
-        """Do the keys below it have no nodes below its own?"""
+        """True beyond the depth limit, where keys below `tree` are siblings of its node."""
         return tree.count("/") >= DEPTH_MAX
 
     def is_hidden(self, path: str) -> bool:
-        """A child of the root that is shown only to who asks for it: the reserved one, and the server's own."""
+        """A child of the root that listings of the root leave out: the reserved key and the server's own node."""
         return path == self.reserved or (not self.chroot and path == f"/{_SYSTEM}")
 
     def parents(self, path: str) -> list[str]:
-        """All nodes above `path`, the top one first, those of the chroot included."""
+        """All nodes above `path`, the top one first, including those of the chroot."""
         parts = path.split("/")
         return ["/".join(parts[:end]) for end in range(2, len(parts))]
 
     def parent(self, path: str) -> str | None:
-        """The node above inside our tree; None directly below its root."""
+        """The node above; None directly below the root of the store."""
         above = path.rpartition("/")[0]
         return above if len(above) > len(self.chroot) else None
 
@@ -101,6 +101,6 @@ def _character(found: re.Match[str]) -> str:
     return chr(number) if number < 0x110000 else found[0]
 
 
-def below(path: str, name: str) -> str:
-    """The path of a child, from its own name as the server tells it."""
+def child_path(path: str, name: str) -> str:
+    """The path of a child, from its name as the server lists it."""
     return f"/{name}" if path == "/" else f"{path}/{name}"

@@ -1,4 +1,7 @@
-"""What a node means as a record of the port: logical versions, times, and nodes that only hold others. Pure."""
+"""A ZooKeeper node as a record of the port: logical versions, times, intermediate nodes. Pure.
+
+An intermediate node exists only as a parent of others: it has no data (None, not empty) and no session.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,24 @@ from anabranch.metadata.envelope import Envelope, Numbering, unwrap, wrap_raw, w
 from anabranch.metadata.interface import ABSENT, ANY, Expected, StoreIncompatible, Version, Versioned
 from anabranch.zookeeper.jute import Node, Stat
 
-PLAIN_MAX = 20_000
-HOLDERS_MAX = 100_000
+RECORDS_MAX = 20_000
+INTERMEDIATE_MAX = 100_000
 
-BORN = -1
-"""As time of creation in an envelope: the write that made this value created the record too."""
+CREATED_WITH_VALUE = -1
+"""Creation time in an envelope that stands for "equal to the modification time"."""
 
 
-def is_holder(node: Node) -> bool:
-    """Does it only exist because nodes below it need it? (An empty value is not the same as none.)"""
+def is_intermediate(node: Node) -> bool:
     return node.data is None and not node.stat.owner
 
 
 def record_of(node: Node, numbering: Numbering) -> Versioned | None:
-    """None for a node that only holds others."""
+    """None for an intermediate node."""
     data, stat = node
     if data is None:
         if not stat.owner:
             return None
-        data = b""  # somebody else's: we never write it
+        data = b""  # written by another client; this store never writes it
     if (envelope := unwrap(data)) is None:
         version = stat.version + numbering.offset
         return Versioned(data, version, stat.created_ms, stat.modified_ms, stat.owner != 0)
@@ -38,7 +40,7 @@ def record_of(node: Node, numbering: Numbering) -> Versioned | None:
 
 def _created_ms(envelope: Envelope | None, stat: Stat) -> int:
     created_ms = envelope.created_ms if envelope is not None else 0
-    return created_ms if created_ms > 0 else stat.modified_ms if created_ms == BORN else stat.created_ms
+    return created_ms if created_ms > 0 else stat.modified_ms if created_ms == CREATED_WITH_VALUE else stat.created_ms
 
 
 def numbering_of(epoch: Node | None) -> Numbering:
@@ -48,17 +50,20 @@ def numbering_of(epoch: Node | None) -> Numbering:
     try:
         return Numbering.from_bytes(epoch.data)
     except ValueError as error:
-        raise StoreIncompatible(f"the epoch record says {epoch.data[:80]!r}, which this release cannot read") from error
+        raise StoreIncompatible(f"the epoch record {epoch.data[:80]!r} cannot be read by this release") from error
 
 
-def dressed(value: bytes, old: Node | None, owner: int) -> bytes:
-    """The bytes to store over `old`. A time of creation that the node itself does not have goes into the envelope: of a
-    record that was moved in, of a node that takes the place of another, or of a holder that becomes a record."""
+def encode_record(value: bytes, old: Node | None, owner: int) -> bytes:
+    """The bytes to store over `old`.
+
+    The envelope keeps the creation time where the node's own differs: for a record that was moved in, a node that
+    replaces another, and an intermediate node that becomes a record.
+    """
     if old is None:
         return wrap_raw(value)
     is_new_node = old.stat.owner != owner
-    if is_holder(old):
-        return wrap_raw(value) if is_new_node else wrap_timed(value, BORN, 0)
+    if is_intermediate(old):
+        return wrap_raw(value) if is_new_node else wrap_timed(value, CREATED_WITH_VALUE, 0)
     envelope = unwrap(old.data or b"")
     if is_new_node or (envelope is not None and envelope.created_ms):
         return wrap_timed(value, _created_ms(envelope, old.stat), 0)
@@ -66,59 +71,59 @@ def dressed(value: bytes, old: Node | None, owner: int) -> bytes:
 
 
 def version_of(node: Node | None, numbering: Numbering) -> Version | None:
-    """The logical version; None where the port sees nothing."""
+    """The logical version; None if the port shows no record."""
     record = record_of(node, numbering) if node is not None else None
     return record.version if record is not None else None
 
 
-def lifts(stat: Stat, part_bytes: int, bytes_max: int, lifts_max: int) -> int:
-    """How often a node that replaces another is written so that its version is above the old one's.
+def rewrites_needed(stat: Stat, part_bytes: int, bytes_max: int, rewrites_max: int) -> int:
+    """How often a node that replaces another is written so that its version exceeds the old one's.
 
-    ZooKeeper can make a node neither ephemeral nor persistent afterwards, so such a put replaces it, and the new one
-    counts from 0. Past `lifts_max` the numbers of long ago may come again; the recent ones are still far.
+    ZooKeeper cannot change whether a node is ephemeral, so such a put replaces the node, and the new one starts at
+    version 0. Beyond `rewrites_max` very old versions may repeat; recent ones do not.
     """
-    return max(1, min(stat.version + 1, lifts_max, bytes_max // part_bytes))
+    return max(1, min(stat.version + 1, rewrites_max, bytes_max // part_bytes))
 
 
-class Seen(NamedTuple):
-    """A record without envelope, as last seen: its next write need not read it first."""
+class RecentRecord(NamedTuple):
+    """A record without envelope as last seen: its next write needs no read first."""
 
     version: int
     owner: int
 
 
-class Known:
-    """What was seen lately: it saves questions, no answer rests on it. Bounded."""
+class RecentNodes:
+    """Bounded cache of nodes seen lately. It saves reads; correctness does not depend on it."""
 
     def __init__(self) -> None:
-        self._plain: dict[str, Seen] = {}
-        self._holders: dict[str, None] = {}
+        self._records: dict[str, RecentRecord] = {}
+        self._intermediate: dict[str, None] = {}
 
-    def saw(self, path: str, data: bytes | None, stat: Stat) -> None:
+    def note(self, path: str, data: bytes | None, stat: Stat) -> None:
         if data is None and not stat.owner:
-            self.saw_holder(path)
+            self.note_intermediate(path)
             return
-        self._holders.pop(path, None)
-        # 0 is also the number of a holder, and the first one after a deletion: never trusted
+        self._intermediate.pop(path, None)
+        # version 0 is not cached: an intermediate node has it, and a node created again after a deletion
         if stat.version > 0 and data is not None and unwrap(data) is None:
-            _keep(self._plain, path, Seen(stat.version, stat.owner), PLAIN_MAX)
+            _put_bounded(self._records, path, RecentRecord(stat.version, stat.owner), RECORDS_MAX)
         else:
-            self._plain.pop(path, None)
+            self._records.pop(path, None)
 
-    def saw_holder(self, path: str) -> None:
-        self._plain.pop(path, None)
-        _keep(self._holders, path, None, HOLDERS_MAX)
+    def note_intermediate(self, path: str) -> None:
+        self._records.pop(path, None)
+        _put_bounded(self._intermediate, path, None, INTERMEDIATE_MAX)
 
     def forget(self, path: str) -> None:
-        self._plain.pop(path, None)
-        self._holders.pop(path, None)
+        self._records.pop(path, None)
+        self._intermediate.pop(path, None)
 
-    def is_holder(self, path: str) -> bool:
-        return path in self._holders
+    def is_intermediate(self, path: str) -> bool:
+        return path in self._intermediate
 
     def version_for(self, path: str, expected: Expected, owner: int, numbering: Numbering) -> int | None:
-        """The number a write can be sent with at once, or None: read first."""
-        seen = self._plain.get(path)
+        """The node version to write with; None if the node must be read first."""
+        seen = self._records.get(path)
         if seen is None or seen.owner != owner or expected is ABSENT:
             return None
         if expected is ANY or expected == numbering.logical(seen.version):
@@ -129,8 +134,8 @@ class Known:
 T = TypeVar("T")
 
 
-def _keep(kept: dict[str, T], path: str, what: T, count_max: int) -> None:
-    kept.pop(path, None)
-    kept[path] = what
-    if len(kept) > count_max:
-        del kept[next(iter(kept))]
+def _put_bounded(items: dict[str, T], path: str, item: T, count_max: int) -> None:
+    items.pop(path, None)
+    items[path] = item
+    if len(items) > count_max:
+        del items[next(iter(items))]

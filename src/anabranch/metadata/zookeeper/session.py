@@ -1,8 +1,8 @@
-"""The port's session: a ZooKeeper session of its own, with the keys it has put. Knows no requests but what it is given.
+"""The port's session: one ZooKeeper session with the keys it has put.
 
-`valid_until` counts from the moment the last answered request or ping was sent. In an ensemble a follower reports signs
-of life to the leader every half tick; should it die in between, the leader counts from up to half a tick earlier.
-Without contact for twice its timeout a session is taken as lost and never used again: its keys are gone or going.
+`valid_until` is the session timeout after the latest answered request or ping was sent. In an ensemble a follower
+reports sessions to the leader every half tick; if it dies in between, the leader counts from up to half a tick earlier.
+A session without contact for twice its timeout counts as lost and is never used again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class ZooKeeperSession(SessionLife):
         self._ended_at = inf
         self._connection: Connection | None = None
         self._was_connected = False
-        self.folders: set[str] = set()
-        """Where its keys are, so that what they leave empty can be removed."""
+        self.parents: set[str] = set()
+        """Parents of its keys; those that the end of the session leaves empty are removed."""
 
     async def open(self, connection: Connection) -> None:
         self._connection = connection
@@ -59,5 +59,5 @@ class ZooKeeperSession(SessionLife):
                     self.tell(SessionEvent.LOST)
 
     async def close(self) -> None:
-        """Its keys are gone when this returns, or within its timeout if no server answers."""
+        """Its keys are deleted when this returns, or after its timeout if no server answers."""
         await self.connection.close()

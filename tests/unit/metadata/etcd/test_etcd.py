@@ -12,7 +12,7 @@ import pytest
 from anabranch.metadata.envelope import Numbering, wrap_moved, wrap_timed
 from anabranch.metadata.etcd import bulk, requests
 from anabranch.metadata.etcd import etcd_pb2 as pb
-from anabranch.metadata.etcd.channel import AnswerTooLarge, Compacted, RequestTooLarge, fate_of, refusal
+from anabranch.metadata.etcd.channel import AnswerTooLarge, Compacted, fate_of, refusal
 from anabranch.metadata.etcd.keys import Keyspace, after
 from anabranch.metadata.etcd.lease import LeaseClock
 from anabranch.metadata.etcd.records import Recent, Seen, numbering_of, versioned
@@ -20,6 +20,7 @@ from anabranch.metadata.etcd.scan import PAGE_BYTES, PAGE_KEYS_MAX, next_limit
 from anabranch.metadata.etcd.store import parse_url
 from anabranch.metadata.grpc_calls import CallFailed, Fate
 from anabranch.metadata.interface import (
+    RequestTooLarge,
     SessionEvent,
     SessionLost,
     StoreFull,

@@ -10,12 +10,19 @@ import pytest
 from anabranch.metadata.envelope import MAGIC, Numbering, wrap_moved
 from anabranch.metadata.interface import ABSENT, ANY, Change, ChangeKind, StoreIncompatible
 from anabranch.metadata.watch_fanout import TreeWatch, Watches
-from anabranch.metadata.zookeeper.change_events import GONE, ROW_MAX, Changes, Seen
-from anabranch.metadata.zookeeper.paths import Keys
-from anabranch.metadata.zookeeper.records import Known, dressed, is_holder, lifts, numbering_of, record_of
+from anabranch.metadata.zookeeper.change_events import MISSING, QUEUE_MAX, ChangeEvents, NodeState
+from anabranch.metadata.zookeeper.paths import PathMapping
+from anabranch.metadata.zookeeper.records import (
+    RecentNodes,
+    encode_record,
+    is_intermediate,
+    numbering_of,
+    record_of,
+    rewrites_needed,
+)
 from anabranch.zookeeper.jute import Event, EventType, Node, Stat
 
-KEY, HOLDER = Seen(exists=True, is_holder=False), Seen(exists=True, is_holder=True)
+KEY, HOLDER = NodeState(exists=True, is_intermediate=False), NodeState(exists=True, is_intermediate=True)
 CREATED, MODIFIED, DELETED, INVALIDATED = ChangeKind
 MADE, GONE_AWAY, SET = EventType.CREATED, EventType.DELETED, EventType.CHANGED
 
@@ -25,17 +32,17 @@ class Scene:
 
     def __init__(self, prefix: str = "/") -> None:
         self.known: set[str] = set()
-        self.looks: list[Callable[[Seen], None]] = []
+        self.looks: list[Callable[[NodeState], None]] = []
         self.watches = Watches()
         self.watch = self.watches.add(prefix)
-        self.changes = Changes(
-            Keys("/c"), self.watches, self.known.__contains__, lambda _, answer: self.looks.append(answer)
+        self.changes = ChangeEvents(
+            PathMapping("/c"), self.watches, self.known.__contains__, lambda _, answer: self.looks.append(answer)
         )
 
     def arrive(self, kind: int, path: str, zxid: int = -1) -> None:
-        self.changes.arrived(Event(kind, path, zxid))
+        self.changes.on_event(Event(kind, path, zxid))
 
-    def answer(self, *seen: Seen) -> None:
+    def answer(self, *seen: NodeState) -> None:
         for one in seen:
             self.looks.pop(0)(one)
 
@@ -49,7 +56,7 @@ async def test_holders_are_not_told() -> None:
     scene = Scene()
     for event in ((MADE, "/c/t"), (MADE, "/c/t/a"), (GONE_AWAY, "/c/t/a"), (GONE_AWAY, "/c/t")):
         scene.arrive(*event)
-    scene.answer(HOLDER, KEY, GONE, GONE)
+    scene.answer(HOLDER, KEY, MISSING, MISSING)
     assert await told(scene.watch) == [Change(CREATED, "/t/a"), Change(DELETED, "/t/a")]
 
 
@@ -78,7 +85,7 @@ async def test_order_is_kept_though_looks_take_time() -> None:
     scene.arrive(GONE_AWAY, "/c/b")
     scene.arrive(SET, "/c/a")
     scene.looks.pop(2)(KEY)
-    scene.looks.pop(1)(GONE)
+    scene.looks.pop(1)(MISSING)
     before = list(scene.watch._changes)
     scene.answer(KEY)
     assert before == []
@@ -89,7 +96,7 @@ async def test_what_is_gone_again_is_told_all_the_same() -> None:
     scene = Scene()
     for kind in (MADE, SET, GONE_AWAY):
         scene.arrive(kind, "/c/a")
-    scene.answer(GONE, GONE, GONE)
+    scene.answer(MISSING, MISSING, MISSING)
     assert [change.kind for change in await told(scene.watch)] == [CREATED, MODIFIED, DELETED]
 
 
@@ -120,7 +127,7 @@ async def test_what_nobody_watches_is_not_looked_at() -> None:
 
 async def test_a_gap_or_an_endless_row_invalidates_everything() -> None:
     scene = Scene("/t")
-    for number in range(ROW_MAX + 1):
+    for number in range(QUEUE_MAX + 1):
         scene.arrive(MADE, f"/c/t/{number}")
     assert await asyncio.wait_for(anext(scene.watch), 5) == Change(INVALIDATED, "/t")
     scene.answer(KEY)  # too late: what it belonged to is forgotten
@@ -157,27 +164,27 @@ def test_records() -> None:
         (Node(b"old", stat(created_ms=4)), 9, 4),  # another node takes its place
         (Node(wrap_moved(b"old", 7, 5, 6), stat()), 0, 5),
         (Node(wrap_moved(b"old", 7, 5, 6), stat()), 9, 5),
-        (Node(dressed(b"", Node(None, stat()), 0), stat(modified_ms=15)), 0, 15),
+        (Node(encode_record(b"", Node(None, stat()), 0), stat(modified_ms=15)), 0, 15),
     ],
 )
 def test_what_is_written_keeps_value_and_creation_time(
     value: bytes, old: Node | None, owner: int, created_ms: int
 ) -> None:
-    data = dressed(value, old, owner)
+    data = encode_record(value, old, owner)
     found = record_of(Node(data, stat(1, owner)), Numbering())
     assert found is not None
     assert (found.value, found.version, found.created_ms, found.modified_ms) == (value, 1, created_ms, 20)
 
 
 def test_a_replacement_counts_on_from_the_old_version() -> None:
-    assert [lifts(stat(version), 50, 100_000, 100) for version in (0, 1, 99, 5000)] == [1, 2, 100, 100]
-    assert lifts(stat(5000), 50, 1000, 100) == 20
-    assert lifts(stat(5000), 50, -1, 100) == 1
+    assert [rewrites_needed(stat(version), 50, 100_000, 100) for version in (0, 1, 99, 5000)] == [1, 2, 100, 100]
+    assert rewrites_needed(stat(5000), 50, 1000, 100) == 20
+    assert rewrites_needed(stat(5000), 50, -1, 100) == 1
 
 
 def test_what_was_seen_saves_a_read_only_where_it_is_safe() -> None:
-    known, numbering = Known(), Numbering(100, 0)
-    known.saw("/a", b"v", stat(5))
+    known, numbering = RecentNodes(), Numbering(100, 0)
+    known.note("/a", b"v", stat(5))
     assert known.version_for("/a", 105, 0, numbering) == 5
     assert known.version_for("/a", ANY, 0, numbering) == 5
     for expected in (ABSENT, 5, 106, -1):
@@ -187,12 +194,12 @@ def test_what_was_seen_saves_a_read_only_where_it_is_safe() -> None:
         (b"v", 0),
         (None, 5),
         (wrap_moved(b"v", 1, 2, 3), 5),
-        (dressed(b"v", Node(None, stat()), 0), 5),
+        (encode_record(b"v", Node(None, stat()), 0), 5),
     ):
-        known.saw("/a", data, stat(version))
+        known.note("/a", data, stat(version))
         assert known.version_for("/a", ANY, 0, numbering) is None
-        assert known.is_holder("/a") == (data is None)
-    known.saw("/a", b"v", stat(5))
+        assert known.is_intermediate("/a") == (data is None)
+    known.note("/a", b"v", stat(5))
     known.forget("/a")
     assert known.version_for("/a", ANY, 0, numbering) is None
 
@@ -203,4 +210,4 @@ def test_epochs() -> None:
     for wrong in (b"", b"x y", b"1", b"1 2 3"):
         with pytest.raises(StoreIncompatible):
             numbering_of(Node(wrong, stat()))
-    assert is_holder(Node(None, stat())) and not is_holder(Node(b"", stat()))
+    assert is_intermediate(Node(None, stat())) and not is_intermediate(Node(b"", stat()))

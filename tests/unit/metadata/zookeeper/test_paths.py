@@ -1,4 +1,4 @@
-"""Keys to paths and back: nothing ZooKeeper refuses, nothing confused, ordinary names untouched; the URL."""
+"""PathMapping to paths and back: nothing ZooKeeper refuses, nothing confused, ordinary names untouched; the URL."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from anabranch.metadata.interface import RESERVED, UnknownStore
 from anabranch.metadata.open import open_store
 from anabranch.metadata.zookeeper.address import parse_url
-from anabranch.metadata.zookeeper.paths import DEPTH_MAX, MARK, Keys, escape
+from anabranch.metadata.zookeeper.paths import DEPTH_MAX, MARK, PathMapping, escape
 from anabranch.runtime.clock import SystemClock
-from anabranch.zookeeper.connection import Server
+from anabranch.zookeeper.address import Server
 
 names = st.one_of(
     st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=6),
@@ -39,7 +39,7 @@ def is_taken(path: str) -> bool:
 @example("/" + "x/" * 4095 + "x", "/c")
 @example("/\x7f\x80\x9f\ue000\uffff\U0010ffff", "")
 def test_every_key_has_a_path_that_the_server_takes_and_that_leads_back(key: str, chroot: str) -> None:
-    places = Keys(chroot)
+    places = PathMapping(chroot)
     path = places.path(key)
     assert is_taken(path)
     assert not path.startswith("/zookeeper/") and path != "/zookeeper"
@@ -50,13 +50,13 @@ def test_every_key_has_a_path_that_the_server_takes_and_that_leads_back(key: str
 
 @given(keys | deep_keys, keys | deep_keys, chroots)
 def test_two_keys_never_share_a_path(one: str, two: str, chroot: str) -> None:
-    places = Keys(chroot)
+    places = PathMapping(chroot)
     assert (places.path(one) == places.path(two)) == (one == two)
 
 
 @given(st.lists(names, min_size=1, max_size=4), chroots)
 def test_a_foreign_path_is_a_key_that_leads_to_it_or_none(parts: list[str], chroot: str) -> None:
-    places = Keys(chroot)
+    places = PathMapping(chroot)
     path = chroot + "/" + "/".join(parts)
     key = places.key(path)
     if key is not None and is_taken(path):
@@ -68,7 +68,7 @@ def test_a_foreign_path_is_a_key_that_leads_to_it_or_none(parts: list[str], chro
 )
 def test_ordinary_names_stay_as_they_are(key: str) -> None:
     assert escape(key) == key
-    assert Keys("/c").path(key) == f"/c{key}"
+    assert PathMapping("/c").path(key) == f"/c{key}"
 
 
 @pytest.mark.parametrize(
@@ -81,27 +81,27 @@ def test_ordinary_names_stay_as_they_are(key: str) -> None:
     ],
 )
 def test_the_others_are_escaped(key: str, path: str) -> None:
-    assert Keys("").path(key) == path
+    assert PathMapping("").path(key) == path
 
 
 @pytest.mark.parametrize("path", ["/other/a", "/cx", "/c\u241b", f"/c/{MARK}61;", f"/c/{MARK}", f"/c/{MARK}ffffff;"])
 def test_what_is_not_ours_is_no_key(path: str) -> None:
-    assert Keys("/c").key(path) is None
+    assert PathMapping("/c").key(path) is None
 
 
 def test_the_root() -> None:
-    assert (Keys("").path(""), Keys("").root, Keys("").key("/")) == ("/", "/", "")
-    assert (Keys("/c").path(""), Keys("/c").root, Keys("/c").key("/c")) == ("/c", "/c", "")
-    assert Keys("").is_hidden("/zookeeper") and Keys("").is_hidden("/.meta")
-    assert Keys("/c").is_hidden("/c/.meta") and not Keys("/c").is_hidden("/c/zookeeper")
+    assert (PathMapping("").path(""), PathMapping("").root, PathMapping("").key("/")) == ("/", "/", "")
+    assert (PathMapping("/c").path(""), PathMapping("/c").root, PathMapping("/c").key("/c")) == ("/c", "/c", "")
+    assert PathMapping("").is_hidden("/zookeeper") and PathMapping("").is_hidden("/.meta")
+    assert PathMapping("/c").is_hidden("/c/.meta") and not PathMapping("/c").is_hidden("/c/zookeeper")
 
 
 def test_parents() -> None:
-    places = Keys("/c/d")
+    places = PathMapping("/c/d")
     assert places.parents("/c/d/a/b") == ["/c", "/c/d", "/c/d/a"]
     assert places.parent("/c/d/a/b") == "/c/d/a"
     assert places.parent("/c/d/a") is None
-    assert Keys("").parent("/a") is None
+    assert PathMapping("").parent("/a") is None
 
 
 @pytest.mark.parametrize(
