@@ -1,14 +1,14 @@
-"""The metadata store on etcd, spoken to with stubs of our own over `grpc.aio`. Needs the extra `anabranch[etcd]`.
+"""The metadata store on etcd, with its own stubs over `grpc.aio`. Needs the extra `anabranch[etcd]`.
 
-| module | what it knows |
+| module | what it is |
 |---|---|
-| `store` | the port: what each call does with reads and transactions |
-| `records` | how a value, its version and its times are kept in one etcd key; what was seen lately |
-| `keys` | from paths to byte ranges and back |
-| `requests` | the transactions as messages |
+| `store` | the store: each call as reads and transactions |
+| `records` | value, version and times in one etcd key; cache of recent records |
+| `keys` | keys of the port to etcd's key ranges and back |
+| `requests` | transactions as messages |
 | `bulk` | many writes at once |
-| `scanning` | pages of many keys |
+| `scan` | many keys in pages |
 | `lease` | sessions |
-| `watching` | the one watch stream |
+| `watch` | the watch stream |
 | `channel` | endpoints, deadlines, retries, errors |
 """

@@ -1,18 +1,19 @@
-"""Metadata in Oxia: `oxia://host[:port][,host[:port]][/namespace[/prefix]]`, spoken over gRPC with stubs of our own.
+"""The metadata store on Oxia: `oxia://host[:port][,host[:port]][/namespace[/prefix]]`, with its own stubs over gRPC.
 
-| module | what it knows |
+Only this package may import grpc and xxhash for Oxia (extra `anabranch[oxia]`). `oxia.proto` has the messages.
+
+| module | what it is |
 |---|---|
-| `oxia.proto` | the messages that we send and read |
-| `refusals` | what a server says when it refuses, and what that means on the port |
-| `ordering` | Oxia's order of keys: ranges, what comes next, merging the shards' pages |
-| `shards` | which shard a key belongs to; pure |
-| `channels` | one server: its channel and under which service name it answers |
-| `cluster` | who leads which shard, kept current; retries of what may be repeated |
-| `writing` | one stream of write batches per shard, pipelined |
-| `sessions` | one session of the port = one Oxia session per shard it has keys on |
-| `notifications` | what changed, per shard, resumed by offset |
-| `reading` | get, children, ordered walks over all shards |
-| `store` | the port, put together from these |
-
-Importing the store imports grpc and xxhash (extra `oxia`); nothing else in the house may.
+| `store` | the store |
+| `records` | Oxia's records to values of the port, the store's address |
+| `reader` | get, children, ordered walks over all shards |
+| `shard_writer` | one stream of write batches per shard |
+| `bulk` | many writes, grouped by shard |
+| `sessions` | a session as one Oxia session per shard |
+| `notifications` | changes of one shard, resumed by offset |
+| `shard_leaders` | the leader of each shard, retries |
+| `server_channel` | one server: its channel and service name |
+| `shards` | which shard a key belongs to |
+| `key_order` | Oxia's order of keys, merging of sorted pages |
+| `errors` | refusals of a server, and their meaning |
 """
