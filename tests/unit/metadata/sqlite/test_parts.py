@@ -25,7 +25,7 @@ from anabranch.metadata.sqlite import change_feed as sqlite_feed
 from anabranch.metadata.sqlite import change_notifier as doorbell
 from anabranch.metadata.sqlite.change_notifier import MESSAGE_BYTES_MAX, ChangeNotifier
 from anabranch.metadata.sqlite.event_log import EVENTS_KEPT, EncodedChange, EventLog, read_message
-from anabranch.metadata.sqlite.event_log import told as written
+from anabranch.metadata.sqlite.event_log import encode_change as written
 from anabranch.metadata.sqlite.schema import connect, prepare
 from anabranch.metadata.sqlite.session_files import SessionFiles
 from anabranch.metadata.sqlite.sessions import SqliteSession
