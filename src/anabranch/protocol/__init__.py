@@ -1,13 +1,18 @@
-"""The wire, without I/O: bytes in, values out; values in, bytes out. Knows no sockets, clocks, topics or storage.
+"""The wire protocol without I/O: bytes in, values out, and back. Does not know sockets, clocks, topics or storage.
 
-| module          | knows                                                            |
-|-----------------|------------------------------------------------------------------|
-| `frames`        | sizes: a byte stream to frames                                   |
-| `commands`      | a frame's command to a protobuf message, and the two hot frames  |
-| `replies`       | what a broker says: one function per command                     |
-| `server_errors` | `Error.code` to the wire's numbers                               |
-| `entry`         | what is inside an entry's bytes: checksum, metadata, batch       |
-| `handshake`     | who may say what before the connection is open; keep-alive       |
-| `keyhash`       | the key hash, fast                                               |
-| `pulsar_pb2`    | generated from `pulsar.proto`                                    |
+| module | what it is |
+|---|---|
+| `frames` | splits a byte stream into frames |
+| `commands` | commands as protobuf messages, and the two frames of the hot path |
+| `messages` | runs of MESSAGE frames for one consumer |
+| `replies` | frames that a broker sends: one function per command |
+| `scalable` | frames of scalable topics: layouts, registrations, assignments |
+| `segments` | frames and values of segment owners, for Anabranch clients |
+| `server_errors` | maps `Error.code` to the numbers of the wire |
+| `entry` | content of an entry: checksum, metadata, batch |
+| `handshake` | opening of a connection, and keep-alive |
+| `keyhash` | the key hash, fast |
+| `native` | loads the inner loops in C |
+| `errors` | errors of bytes received from a peer |
+| `codec/` | many messages at once: batches to columns and back |
 """

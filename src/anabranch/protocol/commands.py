@@ -1,11 +1,11 @@
-"""Commands: bytes to protobuf messages and back. Knows the shape of every command, not what any of them causes.
+"""Commands: bytes to protobuf messages and back.
 
-Reading gives a fresh message each time. (One reused upb message would be 0.1 µs faster, but it never gives its memory
-back, about 60 bytes per SEND, and handlers could not keep a request across an await.)
+Reading returns a new message each time. One reused upb message would be 0.1 µs faster, but it never frees its memory,
+about 60 bytes per SEND, and handlers could not keep a request across an await.
 
-Writing: plain functions that return complete frames. The two frames that exist once per entry, SEND_RECEIPT and the
-head of MESSAGE, are written through messages that are reused per thread: setting scalars and serializing allocates
-nothing in them, and it is four times as fast as new messages (benchmarks/micro/codec.py has the figures).
+Writing: plain functions that return complete frames. Two frames exist once per entry, SEND_RECEIPT and the head of
+MESSAGE. They are written through messages that are reused per thread: setting scalars and serializing allocates nothing
+in them and is four times as fast as new messages (benchmarks/micro/codec.py has the figures).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anabranch.protocol.errors import BadCommand
 BaseCommand = pb.BaseCommand
 U64_MASK = (1 << 64) - 1
 NO_REQUEST = U64_MASK
-"""The request id of what the broker says unasked: Java's -1."""
+"""Request id of commands that the broker sends without a request: Java's -1."""
 
 CONNECT, SEND, ACK, FLOW, PING, PONG = (
     int(kind)
@@ -52,10 +52,10 @@ def read_command(data: memoryview | bytes) -> tuple[int, Any]:
         command = _PARSE(data)
     except DecodeError as cause:
         raise BadCommand(f"command does not parse: {cause}") from cause
-    # An absent or unknown type reads as the first one, CONNECT; every other value proves that the field is there.
+    # An absent or unknown type reads as the first one, CONNECT; any other value proves that the field is present.
     kind: int = command.type
     if kind == SEND:
-        send = command.send  # an absent body reads as an empty one, which lacks its ids
+        send = command.send  # an absent body reads as an empty one, without its ids
         if send.IsInitialized():
             return kind, send
     elif kind == FLOW:
@@ -72,7 +72,7 @@ def _checked(command: pb.BaseCommand, kind: int) -> Any:
     if not command.HasField("type"):
         raise BadCommand("command without a known type")
     if not command.HasField(name):
-        raise BadCommand(f"{name.upper()} without its body")
+        raise BadCommand(f"{name.upper()} has no body")
     body: Message = _GETTERS[kind](command)
     if not body.IsInitialized():
         raise BadCommand(f"{name.upper()} lacks a required field")
@@ -81,7 +81,7 @@ def _checked(command: pb.BaseCommand, kind: int) -> Any:
 
 
 def _check_text(message: Message) -> None:
-    """upb hands out text that is not UTF-8 as bytes: refuse it here, so that no handler meets it."""
+    """upb returns text that is not UTF-8 as bytes; it is refused here, so that no handler sees it."""
     for descriptor, value in message.ListFields():
         if descriptor.type == FieldDescriptor.TYPE_MESSAGE:
             for part in value if descriptor.is_repeated else (value,):
@@ -100,24 +100,24 @@ def frame(command: pb.BaseCommand) -> bytes:
 
 
 def frame_with_payload(command: pb.BaseCommand, payload: bytes | bytearray | memoryview) -> bytes:
-    """A complete frame with the entry's bytes after the command, for clients and tests."""
+    """A complete frame with an entry after the command, for clients and tests."""
     data = command.SerializeToString()
     size = len(data)
     return b"".join((_SIZES(size + 4 + len(payload), size), data, payload))
 
 
 def frame_before(command: pb.BaseCommand, head: bytes, body_bytes: int) -> bytes:
-    """The same up to the end of `head`, with which the entry begins; `body_bytes` more are to follow."""
+    """A frame up to and including `head`, the beginning of the entry; `body_bytes` more bytes follow."""
     data = command.SerializeToString()
     size = len(data)
     return b"".join((_SIZES(size + 4 + len(head) + body_bytes, size), data, head))
 
 
-# ---------------------------------------------------------------------------------------------- once for every entry
+# ---------------------------------------------------------------------------------------------- once per entry
 
 
 class _Hot:
-    """Messages for the hot frames; between calls they hold only what the next call overwrites or compares."""
+    """Reused messages for the hot frames. Between calls they hold only what the next call overwrites or compares."""
 
     __slots__ = (
         "highest",
@@ -163,7 +163,7 @@ def receipt_frame(
     credit_bytes: int = 0,
     credit_messages: int = 0,
 ) -> bytes:
-    """SEND_RECEIPT. Ids of -1 (a duplicate) are allowed; credits are for clients with `anabranch_extensions` only."""
+    """SEND_RECEIPT. Ids of -1 (a duplicate) are allowed; credits only for clients with `anabranch_extensions`."""
     hot = _LOCAL.hot
     receipt, identity = hot.receipt, hot.receipt_id
     receipt.producer_id = producer_id
@@ -198,7 +198,7 @@ def message_header(
     ack_set: Sequence[int] | None = None,
     consumer_epoch: int | None = None,
 ) -> bytes:
-    """A MESSAGE frame up to the entry's `payload_bytes` bytes, which follow verbatim. Words of `ack_set` are signed."""
+    """A MESSAGE frame up to the entry, whose `payload_bytes` bytes follow unchanged. Words of `ack_set` are signed."""
     hot = _LOCAL.hot
     identity = hot.message_id
     hot.message.consumer_id = consumer_id
@@ -231,7 +231,7 @@ def _rare_message_header(
     ack_set: Sequence[int] | None,
     consumer_epoch: int | None,
 ) -> bytes:
-    # A new message: repeated fields of a reused one would grow without end.
+    # A new message, because repeated fields of a reused one would grow without bound.
     message = pb.CommandMessage(consumer_id=consumer_id, message_id=identity, ack_set=ack_set)
     if redelivery_count:
         message.redelivery_count = redelivery_count
@@ -252,7 +252,7 @@ def _set_partition(identity: pb.MessageIdData, partition: int) -> None:
 
 
 def message_id(position: Position, *, partition: int = -1, batch_index: int = -1) -> pb.MessageIdData:
-    """A wire id; -1 and Java's largest long travel as they are."""
+    """A wire id; -1 and Java's largest long are sent unchanged."""
     data = pb.MessageIdData(ledgerId=position.ledger & U64_MASK, entryId=position.entry & U64_MASK)
     if partition >= 0:
         data.partition = partition
@@ -262,7 +262,7 @@ def message_id(position: Position, *, partition: int = -1, batch_index: int = -1
 
 
 def position_of(data: pb.MessageIdData) -> Position:
-    """The position a wire id names; unsigned values past Java's longs are its negative numbers."""
+    """The position of a wire id; unsigned values beyond Java's long are negative numbers."""
     return Position(signed(data.ledgerId), signed(data.entryId))
 
 

@@ -1,10 +1,10 @@
-"""What is inside an entry's bytes. Knows checksum, metadata and batch layout; knows nothing of commands or storage.
+"""Content of an entry: checksum, metadata and batch layout.
 
     [0e02 | size 4 | BrokerEntryMetadata] [0e01 | CRC32C 4] | size 4 | MessageMetadata | payload
      optional                              optional            the checksum covers everything from here on
 
-An entry is stored and delivered as it came. Looking inside is for checksums, sticky keys, publish times and peeking.
-Functions raise BadEntry and nothing else, except those that say what they answer instead.
+An entry is stored and delivered unchanged. Its content is read only for checksums, sticky keys, publish times and
+peeking. Functions raise only BadEntry, unless they say what they return instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Bytes = bytes | bytearray | memoryview
 CHECKSUM_MAGIC = 0x0E01
 BROKER_METADATA_MAGIC = 0x0E02
 NONE_KEY = b"NONE_KEY"
-OPENED_BYTES_MAX = 64 * 1024 * 1024  # no compressed batch is opened beyond this
+OPENED_BYTES_MAX = 64 * 1024 * 1024  # no compressed batch is decompressed beyond this
 
 _U16 = Struct(">H").unpack_from
 _U32 = Struct(">I").unpack_from
@@ -39,7 +39,7 @@ _SINGLE: Callable[[Bytes], pb.SingleMessageMetadata] = pb.SingleMessageMetadata.
 
 
 class BatchMessage(NamedTuple):
-    """One message of an entry, as an application would see it."""
+    """One message of an entry, as an application sees it."""
 
     metadata: pb.SingleMessageMetadata
     data: bytes
@@ -49,7 +49,7 @@ class BatchMessage(NamedTuple):
 
 
 def checksum_ok(payload: Bytes) -> bool:
-    """True when the checksum fits or there is none."""
+    """True if the checksum matches or there is none."""
     view = payload if type(payload) is memoryview else memoryview(payload)
     try:
         magic, expected = _CHECKED(view)
@@ -57,7 +57,7 @@ def checksum_ok(payload: Bytes) -> bool:
             view = view[6 + expected :]
             magic, expected = _CHECKED(view)
     except struct.error as cause:
-        raise BadEntry(f"entry of {len(payload)} bytes is cut short") from cause
+        raise BadEntry(f"entry of {len(payload)} bytes is truncated") from cause
     return magic != CHECKSUM_MAGIC or bool(crc32c.crc32c(view[6:]) == expected)
 
 
@@ -68,14 +68,14 @@ def metadata(payload: Bytes) -> pb.MessageMetadata:
 
 
 def parts(payload: Bytes) -> tuple[pb.MessageMetadata, memoryview]:
-    """The entry's metadata and its payload as it is stored, compressed or not."""
+    """The entry's metadata, and its payload as stored, compressed or not."""
     start, end = _metadata_span(payload)
     view = memoryview(payload)
     return _parsed_metadata(view[start:end]), view[end:]
 
 
 def opened(payload: Bytes) -> tuple[pb.MessageMetadata, bytes]:
-    """Metadata and payload, decompressed where that can be done here."""
+    """Metadata and payload, decompressed if the broker supports the codec."""
     of, data = parts(payload)
     try:
         return of, _opened(of, data)
@@ -84,7 +84,7 @@ def opened(payload: Bytes) -> tuple[pb.MessageMetadata, bytes]:
 
 
 def publish_time_of(payload: Bytes) -> int:
-    """Publish time in ms by the producer's clock; 0 for bytes that are not an entry (never raises)."""
+    """Publish time in ms by the producer's clock; 0 for bytes that are not an entry. Never raises."""
     try:
         start, end = _metadata_span(payload)
         return _METADATA(memoryview(payload)[start:end]).publish_time
@@ -93,7 +93,7 @@ def publish_time_of(payload: Bytes) -> int:
 
 
 def sticky_key(payload: Bytes) -> bytes:
-    """What Key_Shared hashes: ordering key, else key, else producer and sequence; NONE_KEY if it is no entry."""
+    """The key that Key_Shared hashes: ordering key, else key, else producer and sequence id; else NONE_KEY."""
     try:
         return sticky_key_of(metadata(payload))
     except BadEntry:
@@ -108,15 +108,20 @@ def sticky_key_of(of: pb.MessageMetadata) -> bytes:
         if of.partition_key_b64_encoded:
             try:
                 return binascii.a2b_base64(key)
-            except (binascii.Error, ValueError):  # not base64 after all: the text itself still keeps its order
+            except (
+                binascii.Error,
+                ValueError,
+            ):  # not base64 although declared so: the text itself still keeps its order
                 return key.encode()
         return key.encode()
     return f"{of.producer_name}-{of.sequence_id}".encode()
 
 
 def split_batch(payload: Bytes) -> list[BatchMessage]:
-    """The messages of an entry, plain ones as a batch of one. Raises OpaqueEntry for codecs other than zlib and for
-    encrypted entries."""
+    """The messages of an entry; an unbatched entry counts as a batch of one.
+
+    Raises OpaqueEntry for codecs other than zlib and for encrypted entries.
+    """
     start, end = _metadata_span(payload)
     view = memoryview(payload)
     of = _parsed_metadata(view[start:end])
@@ -124,7 +129,7 @@ def split_batch(payload: Bytes) -> list[BatchMessage]:
 
 
 def messages_of(of: pb.MessageMetadata, data: bytes) -> list[BatchMessage]:
-    """The messages of an entry whose payload is open, plain ones as a batch of one."""
+    """The messages of an entry with decompressed payload; an unbatched entry counts as a batch of one."""
     if not of.HasField("num_messages_in_batch"):
         return [BatchMessage(as_single(of, len(data)), data)]
     messages = []
@@ -142,7 +147,7 @@ def is_batch(payload: Bytes) -> bool:
 
 
 def without_messages(payload: Bytes, kept: Sequence[bool]) -> bytes:
-    """The batch with only these messages; the slots of the others stay, marked and empty. Not compressed any more."""
+    """The batch with only these messages, uncompressed. The slots of the others stay, marked and empty."""
     of, messages = metadata(payload), split_batch(payload)
     records: list[bytes] = []
     for (single, content), is_kept in zip(messages, kept, strict=True):
@@ -158,11 +163,11 @@ def without_messages(payload: Bytes, kept: Sequence[bool]) -> bytes:
 
 
 def _record(data: bytes, offset: int) -> tuple[BatchMessage, int]:
-    """One record of the batch layout and where the next one begins."""
+    """One record of the batch layout, and the offset of the next one."""
     try:
         body = offset + 4 + _U32(data, offset)[0]
     except struct.error as cause:
-        raise BadEntry("batch ends inside a message's size") from cause
+        raise BadEntry("batch ends inside the size of a message") from cause
     try:
         single = _SINGLE(data[offset + 4 : body])
     except DecodeError as cause:
@@ -183,24 +188,24 @@ def _opened(of: pb.MessageMetadata, data: memoryview) -> bytes:
 
 
 def inflated(compression: int, size: int, data: Bytes) -> bytes:
-    """The payload of `size` bytes behind a compressed one. Raises OpaqueEntry for codecs other than zlib."""
+    """Decompress a payload to `size` bytes. Raises OpaqueEntry for codecs other than zlib."""
     if compression != pb.ZLIB:
         name = pb.CompressionType.Name(pb.CompressionType.ValueType(compression))
-        raise OpaqueEntry(f"compression {name} is opened by clients only")
+        raise OpaqueEntry(f"compression {name} is decompressed by clients only")
     if size > OPENED_BYTES_MAX:
-        raise OpaqueEntry(f"{size} bytes are more than the {OPENED_BYTES_MAX} that are opened here")
+        raise OpaqueEntry(f"payload of {size} bytes exceeds the limit of {OPENED_BYTES_MAX} for decompression")
     try:
-        # One byte more than promised, so that a longer stream is noticed without being unpacked.
+        # One byte more than announced, so that a longer stream is detected without being decompressed.
         opened = zlib.decompressobj().decompress(data, size + 1)
     except zlib.error as cause:
         raise BadEntry(f"zlib payload is damaged: {cause}") from cause
     if len(opened) != size:
-        raise BadEntry(f"payload unpacks to another size than the {size} bytes promised")
+        raise BadEntry(f"payload decompresses to another size than the {size} bytes announced")
     return opened
 
 
 def as_single(of: pb.MessageMetadata, size: int) -> pb.SingleMessageMetadata:
-    """What a plain entry says about its message of `size` bytes, as a batch would say it."""
+    """Metadata of an unbatched message of `size` bytes, in the form that a batch uses."""
     single = pb.SingleMessageMetadata(
         properties=of.properties, payload_size=size, sequence_id=of.sequence_id, event_time=of.event_time
     )
@@ -215,21 +220,21 @@ def as_single(of: pb.MessageMetadata, size: int) -> pb.SingleMessageMetadata:
 
 
 def _after_broker_metadata(payload: Bytes) -> int:
-    """Where the entry proper begins; struct.error when it is not there."""
+    """Offset where the entry begins after the broker's block; struct.error if it is missing."""
     if _U16(payload)[0] != BROKER_METADATA_MAGIC:
         return 0
     return 6 + int(_U32(payload, 2)[0])
 
 
 def _metadata_span(payload: Bytes) -> tuple[int, int]:
-    """Where the serialized MessageMetadata begins and ends."""
+    """Start and end of the serialized MessageMetadata."""
     try:
         start = _after_broker_metadata(payload)
         if _U16(payload, start)[0] == CHECKSUM_MAGIC:
             start += 6
         end = start + 4 + int(_U32(payload, start)[0])
     except struct.error as cause:
-        raise BadEntry(f"entry of {len(payload)} bytes is cut short") from cause
+        raise BadEntry(f"entry of {len(payload)} bytes is truncated") from cause
     if end > len(payload):
         raise BadEntry(f"metadata reaches to byte {end} of an entry of {len(payload)}")
     return start + 4, end
@@ -242,7 +247,7 @@ def _parsed_metadata(data: memoryview) -> pb.MessageMetadata:
         raise BadEntry(f"metadata does not parse: {cause}") from cause
     if not of.IsInitialized():
         raise BadEntry("metadata lacks a required field")
-    # upb hands out text that is not UTF-8 as bytes.
+    # upb returns text that is not UTF-8 as bytes.
     if not isinstance(of.producer_name, str) or not isinstance(of.partition_key, str):
         raise BadEntry("metadata has text that is not UTF-8")
     return of
@@ -260,7 +265,7 @@ def seal_entry(of: pb.MessageMetadata, payload: Bytes, *, checksum: bool = True)
 
 
 def entry_head(of: pb.MessageMetadata, payload: Bytes) -> bytes:
-    """What comes before the payload: checksum and metadata."""
+    """The part before the payload: checksum and metadata."""
     data = of.SerializeToString()
     covered = _PACK_U32(len(data)) + data
     found = crc32c.crc32c(payload, crc32c.crc32c(covered))
@@ -278,7 +283,7 @@ def build_entry(
     properties: Mapping[str, str] | None = None,
     checksum: bool = True,
 ) -> bytes:
-    """A plain entry: one message, not in batch layout, not compressed."""
+    """An entry with one message, without batch layout and compression."""
     of = pb.MessageMetadata(
         producer_name=producer_name,
         sequence_id=sequence_id,
@@ -301,7 +306,7 @@ def build_batch(
     compress: bool = False,
     checksum: bool = True,
 ) -> bytes:
-    """A batch entry, optionally zlib-compressed. As in stock clients the first message's key is also the entry's."""
+    """A batch entry, optionally zlib-compressed. As in stock clients, the entry has the key of its first message."""
     of_keys = [None] * len(messages) if keys is None else list(keys)
     parts: list[bytes] = []
     for index, (data, key) in enumerate(zip(messages, of_keys, strict=True)):

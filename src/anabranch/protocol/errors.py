@@ -1,4 +1,4 @@
-"""What can be wrong with bytes from a peer. Knows no sockets: whoever catches one closes that one connection."""
+"""Errors of bytes received from a peer. The connection of that peer is closed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from anabranch.model.errors import Error
 
 
 class ProtocolError(Error):
-    """The peer broke the protocol; the connection cannot go on."""
+    """The peer violated the protocol; the connection cannot continue."""
 
     code = "protocol"
 
@@ -40,13 +40,13 @@ class BadEntry(ProtocolError):
 
 
 class OpaqueEntry(BadEntry):
-    """The entry is well formed, but only its client can open it: another codec, or encrypted."""
+    """The entry is well formed, but only its client can read it: another codec, or encrypted."""
 
     code = "opaque-entry"
 
 
 class RunTooLarge(ProtocolError):
-    """More than one Arrow array can hold; fewer entries at a time can be decoded."""
+    """More than one Arrow array can hold; decode fewer entries at a time."""
 
     code = "run-too-large"
 

@@ -1,20 +1,20 @@
-"""From a byte stream to frames. Knows sizes only: what a command says is `commands`, what an entry holds is `entry`.
+"""Splits a byte stream into frames. Looks at sizes only; `commands` and `entry` decode the content.
 
     | totalSize 4 | commandSize 4 | command | payload … |      totalSize counts everything after itself
 
-The decoder is shaped for `asyncio.BufferedProtocol`: `buffer()` says where to receive, `received(n)` gives the frames
-that are complete now. Bytes arrive in a *scratch* buffer that all connections of one loop may share, because between
-the two calls nothing else runs; what is incomplete at the end is kept aside (less than 16 KiB; an idle connection keeps
-nothing). A larger incomplete frame gets a buffer of its own and is received straight into it.
+The decoder fits `asyncio.BufferedProtocol`: `buffer()` says where to receive, `received(n)` returns the frames that are
+complete now. Bytes arrive in a *scratch* buffer that all connections of one loop may share, because nothing else runs
+between the two calls. An incomplete rest is kept aside (less than 16 KiB; nothing on an idle connection). A larger
+incomplete frame gets its own buffer and is received directly into it.
 
-While large frames come in quickly, `block_bytes` asks for reads as fresh `bytes` instead (`received_block`): nobody
-needs to copy frames out of those. Only blocks that are nearly full are given away, so that few bytes never hold much
-memory.
+While large frames arrive quickly, `block_bytes` asks for reads as new `bytes` objects (`received_block`), because
+frames need not be copied out of these. Only blocks that are nearly full are handed out, so that few bytes never hold
+much memory.
 
-Whoever can take many SENDs at once says so by `take_run`: then it has the first look at each of them.
+A connection that can take many SENDs at once sets `take_run`, which is offered each SEND first.
 
-Ownership: command and payload are views. With `owned` they may be kept; otherwise they are views of the scratch and die
-with the next `buffer()` of any connection that shares it: copy what must live longer.
+Ownership: command and payload are views. With `owned` they may be kept. Otherwise they are views of the scratch buffer
+and become invalid with the next `buffer()` of any connection that shares it: copy what must live longer.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ SCRATCH_BYTES = 16 * 1024
 OWN_BUFFER_BYTES = 16 * 1024  # an incomplete frame longer than this gets its own buffer
 BLOCK_BYTES = 256 * 1024
 LARGE_FRAME_BYTES = 4 * 1024  # copying smaller ones costs less than keeping blocks
-GROWTH = 4  # an own buffer is at most this many times what has really arrived: a mere promise of bytes costs little
+GROWTH = 4  # own buffer: at most this many times the bytes received, so that an announced size alone costs little
 
-SEND_TYPE = 6  # second byte of a SEND command as everybody writes it
+SEND_TYPE = 6  # second byte of a SEND command as all clients write it
 _U32 = Struct(">I")
 _SIZES = Struct(">II")
 
 
 class Frame(NamedTuple):
-    """One frame. `payload` is everything after the command, None when there is nothing."""
+    """One frame. `payload` is everything after the command; None if there is nothing."""
 
     command: memoryview
     payload: memoryview | None
@@ -47,11 +47,11 @@ class Frame(NamedTuple):
 
 
 TakeRun = Callable[[memoryview, int, int, bool, int], tuple[int, int]]
-"""(view, start, end, owned, frame_bytes_max) to (start of what is left, number of frames taken), which may be none."""
+"""(view, start, end, owned, frame_bytes_max) to (start of the rest, number of frames taken); may take none."""
 
 
 class FrameDecoder:
-    """Any chunking of the same bytes gives the same frames, then the same error. After an error it is dead."""
+    """Any chunking of the same bytes gives the same frames, then the same error. After an error it cannot be used."""
 
     __slots__ = (
         "_carry", "_error", "_frame_bytes_max", "_is_rapid", "_own", "_own_above", "_own_filled", "_own_total",
@@ -64,16 +64,16 @@ class FrameDecoder:
         self._frame_bytes_max = frame_bytes_max
         self._scratch = memoryview(scratch)
         self._own_above = min(OWN_BUFFER_BYTES, len(scratch))
-        self._is_rapid = False  # large frames come in quickly
+        self._is_rapid = False  # large frames arrive quickly
         self._carry = b""  # the beginning of an incomplete small frame
         self._own: memoryview | None = None  # the beginning of an incomplete large frame …
-        self._own_filled = 0  # … of which so much has arrived …
+        self._own_filled = 0  # … of which this much has arrived …
         self._own_total = 0  # … and which will be this long
         self._error: ProtocolError | None = None
         self.take_run: TakeRun | None = None
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong; never empty. Ends the life of views that are not `owned`."""
+        """Where to receive the next bytes; never empty. Invalidates views that are not `owned`."""
         if self._error is not None:
             raise self._error
         if self._own is not None:
@@ -88,11 +88,11 @@ class FrameDecoder:
     def received(self, count: int) -> Iterator[Frame]:
         """The frames completed by `count` bytes now in `buffer()`; raises ProtocolError after the last sound frame.
 
-        The iterator must be used up before the next `buffer()`; one that is abandoned half-way kills the decoder.
+        The iterator must be exhausted before the next `buffer()`; after an abandoned one the decoder cannot be used.
         """
         if self._error is not None:
             raise self._error
-        # Until the iterator has run to its end: what it leaves behind would be overwritten by others.
+        # Set until the iterator is exhausted, because its rest would be overwritten by other connections.
         self._error = BadFrame("frames were left undecoded")
         if self._own is not None:
             return self._received_own(count)
@@ -100,22 +100,22 @@ class FrameDecoder:
 
     @property
     def block_bytes(self) -> int:
-        """More than 0: the next bytes are wanted as a `bytes` of up to this size."""
+        """If > 0, the next bytes should be received as a `bytes` object of up to this size."""
         return BLOCK_BYTES if self._is_rapid and self._own is None and self._error is None else 0
 
     def received_block(self, block: bytes) -> Iterator[Frame]:
-        """Like `received`, of bytes that were received into no buffer of ours."""
+        """`received` for bytes that were not received into `buffer()`."""
         if self._error is not None:
             raise self._error
         self._error = BadFrame("frames were left undecoded")
         return self._received_block(block)
 
     def allow(self, frame_bytes_max: int) -> None:
-        """Another limit from the next bytes on: little for strangers, more once they are known."""
+        """Set another limit from the next bytes on: a small one before authentication, a larger one after it."""
         self._frame_bytes_max = frame_bytes_max
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Frame]:
-        """For tests and small tools: bytes in, owned frames out, at the price of a copy."""
+        """For tests and small tools: bytes in, owned frames out, at the cost of a copy."""
         rest = memoryview(data)
         while rest.nbytes:
             room = self.buffer()
@@ -133,7 +133,7 @@ class FrameDecoder:
         if carry:
             self._carry = b""
             head = carry + block[:8]
-            # A frame that is not whole now either goes on as any other: rare, because blocks are larger than carries.
+            # A frame that is still incomplete is handled like any other; rare, because blocks are larger than carries.
             start = _U32.unpack_from(head)[0] + 4 - len(carry) if len(head) >= 8 else len(block) + 1
             if start > len(block):
                 view, start = memoryview(carry + block), 0
@@ -146,7 +146,7 @@ class FrameDecoder:
     def _frames_of(self, view: memoryview, start: int, end: int, owned: bool) -> Iterator[Frame]:
         limit = self._frame_bytes_max
         unpack = _SIZES.unpack_from
-        new_frame = tuple.__new__  # what Frame(…) does, for half its price
+        new_frame = tuple.__new__  # same as Frame(…), at half the cost
         first, count, take = start, 0, self.take_run
         while end - start >= 8:
             if take is not None and end - start > 10 and view[start + 9] == SEND_TYPE:
@@ -189,7 +189,7 @@ class FrameDecoder:
         self._error = None
 
     def _keep(self, rest: memoryview) -> None:
-        """Set an incomplete frame aside, in a buffer of its own when it will be large."""
+        """Keep an incomplete frame, in its own buffer if it will be large."""
         size = rest.nbytes
         if size >= 4:
             total = _U32.unpack_from(rest)[0] + 4

@@ -3,7 +3,7 @@
 WAITING --CONNECT--> OPEN                           PING is answered in all; anything else before OPEN, or a second
 WAITING --CONNECT--> CHECKING --accept()--> OPEN    CONNECT, is a violation: HandshakeError, and the connection closes
 
-CHECKING exists only where clients sign in: nothing they send counts before somebody calls `accept`.
+CHECKING exists only with authentication: no command of the client counts before `accept` is called.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from anabranch.protocol.replies import PONG_FRAME, connected
 
 PROTOCOL_VERSION_MAX = 21
 
-# What a released C++ client (so Python, Node …) can read from a broker; anything else makes it drop the connection.
+# Commands that a released C++ client (and so Python, Node …) can read; any other makes it drop the connection.
 _CPP_READS = frozenset({3, 7, 8, 9, 13, 14, 15, 16, 17, 18, 19, 22, 24, 26, 30, 31, 33, 35, 36, 38, 68})
 
-# The protocol version that brought a command which a broker sends unasked.
+# Protocol version that introduced a command which a broker sends without a request.
 _VERSION_OF = {
     int(BaseCommand.CLOSE_PRODUCER): 5,
     int(BaseCommand.CLOSE_CONSUMER): 5,
@@ -35,30 +35,30 @@ _VERSION_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What CONNECT told us about the client."""
+    """What CONNECT says about the client."""
 
     client_version: str
     protocol_version: int  # the smaller of both sides
     auth_method: str
     auth_data: bytes
-    extensions: bool  # reads and sends our fields >= 1000
+    extensions: bool  # reads and sends the Anabranch fields >= 1000
     broker_entry_metadata: bool
     auth_refresh: bool
-    is_proxied: bool = False  # says that it speaks for somebody else
+    is_proxied: bool = False  # a proxy that acts for another role
 
     @property
     def is_cpp(self) -> bool:
         return self.client_version.startswith("Pulsar-CPP")
 
     def understands(self, kind: int) -> bool:
-        """May the broker send this command unasked?"""
+        """Whether the broker may send this command without a request."""
         if self.is_cpp and kind not in _CPP_READS:
             return False
         return self.protocol_version >= _VERSION_OF.get(kind, 0)
 
 
 class Handshake:
-    """Feed it commands until `peer` is there and `is_open`, and every CONNECT afterwards."""
+    """Gets all commands until `is_open`, and every CONNECT afterwards."""
 
     __slots__ = ("_features", "_message_bytes_max", "_server_version", "_checks", "is_open", "peer")
 
@@ -79,8 +79,10 @@ class Handshake:
         self.peer: Peer | None = None
 
     def answer(self, kind: int, body: Any) -> bytes | None:
-        """The frame to send back, b"" when there is none yet; None: an open connection's own business. Raises
-        HandshakeError."""
+        """The frame to send back, b"" if there is none yet; None if an open connection must handle the command.
+
+        Raises HandshakeError.
+        """
         if kind == BaseCommand.PING:
             return PONG_FRAME
         if kind == BaseCommand.CONNECT:
@@ -93,7 +95,7 @@ class Handshake:
         return None
 
     def accept(self) -> bytes:
-        """The client is who it should be: open, and answer its CONNECT."""
+        """The client is authenticated: open the connection and answer its CONNECT."""
         assert self.peer is not None
         assert not self.is_open
         self.is_open = True
@@ -101,7 +103,7 @@ class Handshake:
 
 
 def broker_features(*, scalable_topics: bool = False) -> pb.FeatureFlags:
-    """What our broker offers: partition counts without creation, and our own fields. No topic-list watch."""
+    """Features of the broker: partition counts without creation, and the Anabranch fields. No topic-list watch."""
     return pb.FeatureFlags(
         supports_get_partitioned_metadata_without_auto_creation=True,
         supports_scalable_topics=True if scalable_topics else None,
@@ -124,7 +126,7 @@ def peer_of(connect: pb.CommandConnect) -> Peer:
 
 
 class Beat(Enum):
-    """What a keep-alive tick asks for."""
+    """Action of a keep-alive tick."""
 
     PING = "ping"
     REST = "rest"
@@ -132,7 +134,7 @@ class Beat(Enum):
 
 
 class Keepalive:
-    """One connection's liveness. Anything inbound proves life; two silent ticks in a row are the end."""
+    """Liveness of one connection. Any received byte proves life; two silent ticks in a row close it."""
 
     __slots__ = ("_awaited",)
 
@@ -141,7 +143,7 @@ class Keepalive:
 
     @property
     def awaited(self) -> bool:
-        """A ping is out and nothing has come back yet."""
+        """A ping was sent and nothing has been received since."""
         return self._awaited
 
     def heard(self) -> None:
@@ -149,13 +151,13 @@ class Keepalive:
         self._awaited = False
 
     def probe(self) -> None:
-        """A ping was sent outside the ticks, to see whether the peer still lives."""
+        """A ping was sent outside the ticks, to check whether the peer is alive."""
         self._awaited = True
 
     def tick(self, *, is_open: bool = True, is_reading: bool = True) -> Beat:
-        """Called once per keep-alive interval. A connection that did not finish its handshake by then is closed.
+        """Called once per keep-alive interval. Closes a connection that has not finished its handshake by then.
 
-        While we ourselves have stopped reading, silence proves nothing.
+        While the broker itself has paused reading, silence proves nothing.
         """
         if not is_open:
             return Beat.CLOSE

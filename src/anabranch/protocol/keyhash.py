@@ -1,4 +1,4 @@
-"""The key hash, fast. Knows nothing that `anabranch.model.keyhash` does not say more plainly; a test compares."""
+"""The key hash, fast. `anabranch.model.keyhash` is its readable reference; a test compares them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["high16", "java_string_hash", "key_shared_slot", "low16", "masked", "
 
 
 def murmur3_32(data: bytes | str) -> int:
-    """The raw hash, unsigned; of a text that of its UTF-8."""
+    """The raw hash, unsigned; text is hashed as UTF-8."""
     return mmh3.hash(data, 0, False)
 
 

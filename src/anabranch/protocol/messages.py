@@ -1,9 +1,8 @@
-"""Runs of plain MESSAGE frames: what a consumer is given of one read, all heads at once.
+"""Runs of plain MESSAGE frames: all heads for the entries of one read at once.
 
-There are two forms of it that give the same: in C, where the extension was built, and in Python.
-`ANABRANCH_NATIVE=off` in the environment chooses the latter. Knows bytes and numbers; nothing of consumers. Entries are
-((ledger, entry), messages, payload, …): storage's `StoredEntry`, which this floor does not know by name. Whatever is
-not plain (redeliveries, parts of a batch, epochs) is `commands.message_header`'s.
+There are two implementations with equal results: C, if the extension was built, and Python. `ANABRANCH_NATIVE=off` in
+the environment selects Python. Entries are ((ledger, entry), messages, payload, …) tuples like storage's `StoredEntry`,
+which this layer must not import. Other messages (redeliveries, partial batches, epochs) use `commands.message_header`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _SIZES = Struct(">II").pack
 
 
 class PlainRuns:
-    """The runs of one consumer; what does not change from one entry to the next is kept."""
+    """Message runs of one consumer; keeps what does not change between entries."""
 
     __slots__ = ("_consumer_id", "_heads", "_partition")
 
@@ -29,8 +28,9 @@ class PlainRuns:
         self._heads = MessageHeads(consumer_id, -1, partition)
 
     def take(self, entries: list[Any], start: int, bytes_max: int, messages_max: int) -> MessageRun:
-        """Frames for those from `start` on: until they have `bytes_max` bytes of payload or `messages_max` messages, or
-        more by one entry."""
+        """Frames for entries from `start` on, up to `bytes_max` payload bytes or `messages_max` messages; the last
+        entry may exceed them.
+        """
         heads, out, positions = self._heads, list[Payload](), list[Any]()
         size = wire = total = 0
         each: int | None = None
@@ -53,7 +53,7 @@ class PlainRuns:
 
 
 class NativeRuns:
-    """The same in C."""
+    """The implementation in C."""
 
     __slots__ = ("_consumer_id", "_partition")
 
@@ -71,9 +71,9 @@ MessageRuns = PlainRuns if NATIVE is None or NATIVE.message_run is None else Nat
 
 
 class MessageHeads:
-    """The heads of plain MESSAGE frames of one consumer and ledger: what `message_header` gives, for half its price.
+    """Heads of plain MESSAGE frames of one consumer and ledger: the result of `message_header` at half the cost.
 
-    Written by hand because only the entry's number changes from one to the next; a test compares the bytes of both.
+    Encoded by hand, because only the entry id changes between heads; a test compares the bytes with `message_header`.
     """
 
     __slots__ = ("_after", "_before", "_begin", "_end", "_payload_bytes", "_size", "_start", "ledger", "partition")
@@ -83,11 +83,11 @@ class MessageHeads:
         self.partition = partition
         self._start = b"\x08" + varint(consumer_id) + b"\x12"
         self._after = b"" if partition < 0 else b"\x18" + varint(partition)
-        self._end = 0  # numbers below it and of at least half its length are covered by what follows
+        self._end = 0  # ids below it and of at least half its length are covered by the values below
         self._before = b""
         self._size = 0
         self._payload_bytes = -1  # for payloads of this size …
-        self._begin = b""  # … heads begin with this: neighbours are often equally long
+        self._begin = b""  # … heads begin with this; neighbouring payloads often have equal size
 
     def head(self, entry: int, payload_bytes: int) -> bytes:
         if entry >= self._end or entry << 7 < self._end:
@@ -104,7 +104,7 @@ class MessageHeads:
         return self._begin + number + self._after
 
     def _cover(self, entry: int) -> None:
-        """All lengths around a number whose varint is as long as this one's."""
+        """All lengths around a number whose varint has the same length."""
         digits = len(varint(entry))
         self._end = 1 << 7 * digits
         identity = b"\x08" + varint(self.ledger) + b"\x10"

@@ -1,8 +1,7 @@
-"""The protocol's inner loops in C, where the extension was built: a whole read of the socket, a whole read of the disk.
+"""Loads the protocol's inner loops in C: a whole read of the socket or of the disk per call.
 
-Without it there is nothing here (`NATIVE` is None): the plain way, frame by frame, does the same. Knows bytes and
-numbers; nothing of producers and consumers. `ANABRANCH_NATIVE=off` in the environment chooses the plain way where both
-are there.
+`NATIVE` is None if the extension was not built; the Python path, frame by frame, has the same results.
+`ANABRANCH_NATIVE=off` in the environment selects the Python path.
 """
 
 from __future__ import annotations
@@ -14,19 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 FoundSend = tuple[int, int, int, int, int, int]
-"""Producer id, sequence id, highest sequence id, number of messages; where the entry begins; where the frame ends."""
+"""Producer id, sequence id, highest sequence id, number of messages; start of the entry; end of the frame."""
 
 MessageRun = tuple[list[bytes | bytearray | memoryview], list[Any], int, int, int, int]
-"""Heads and payloads in turn; the positions of these entries; bytes of all of it, and of the payloads alone; how many
-messages in all, and in each entry (-1: they differ)."""
+"""Heads and payloads alternating; positions of the entries; bytes in total, and of the payloads alone; number of
+messages in total, and per entry (-1: they differ).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeLoops:
-    """`sends(data, start, end, frame_bytes_max)`: the plain SENDs that stand whole at `start`, up to the first frame
-    that is anything else. `receipts(producer_id, ledger, first_entry, partition, publishes)`: frames for tuples that
-    have sequence and highest sequence id in places 1 and 2. `message_run(consumer_id, partition, entries, start,
-    bytes_max, messages_max)`: MESSAGE frames for the list's ((ledger, entry), messages, payload, …) from `start` on."""
+    """`sends(data, start, end, frame_bytes_max)`: the plain SENDs that are complete from `start` on, up to the first
+    other frame. `receipts(producer_id, ledger, first_entry, partition, publishes)`: frames for tuples with sequence
+    id and highest sequence id at indexes 1 and 2. `message_run(consumer_id, partition, entries, start, bytes_max,
+    messages_max)`: MESSAGE frames for the list's ((ledger, entry), messages, payload, …) from `start` on.
+    """
 
     sends: Callable[[memoryview, int, int, int], list[FoundSend]]
     receipts: Callable[[int, int, int, int, Sequence[tuple[Any, ...]]], bytes]
@@ -38,7 +39,7 @@ def _load() -> NativeLoops | None:
         return None
     try:
         found: Any = importlib.import_module("anabranch.protocol._native")
-    except ImportError:  # no compiler when it was installed: slower, and the same in every other way
+    except ImportError:  # not built, because no compiler was found at installation
         return None
     return NativeLoops(found.sends, found.receipts, getattr(found, "message_run", None))
 

@@ -1,4 +1,4 @@
-"""Frames that a broker says: one plain function per command, values in, a complete frame out. Knows no state.
+"""Frames that a broker sends: one function per command, values in, a complete frame out.
 
 Receipts and messages, which exist once per entry, are in `commands`.
 """
@@ -41,7 +41,7 @@ AUTH_REFRESH = b"PulsarAuthRefresh"
 
 
 def auth_refresh(server_version: str, protocol_version: int, method: str) -> bytes:
-    """Asks an open connection for fresh credentials; the client answers with AUTH_RESPONSE."""
+    """Asks an open connection for new credentials; the client answers with AUTH_RESPONSE."""
     body = pb.CommandAuthChallenge(
         server_version=server_version,
         challenge=pb.AuthData(auth_method_name=method, auth_data=AUTH_REFRESH),
@@ -140,7 +140,7 @@ def partitioned_metadata_failed(request_id: int, code: ServerError, text: str) -
 def close_producer(
     producer_id: int, *, request_id: int = NO_REQUEST, url: str | None = None, url_tls: str | None = None
 ) -> bytes:
-    """The client re-creates the producer, at `url` when given."""
+    """The client re-creates the producer, at `url` if given."""
     body = pb.CommandCloseProducer(
         producer_id=producer_id,
         request_id=request_id,
@@ -153,7 +153,7 @@ def close_producer(
 def close_consumer(
     consumer_id: int, *, request_id: int = NO_REQUEST, url: str | None = None, url_tls: str | None = None
 ) -> bytes:
-    """The client subscribes again, at `url` when given."""
+    """The client subscribes again, at `url` if given."""
     body = pb.CommandCloseConsumer(
         consumer_id=consumer_id,
         request_id=request_id,
@@ -189,7 +189,7 @@ def last_message_id(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerStats:
-    """What CONSUMER_STATS tells a client about its consumer. Rates are per second."""
+    """Statistics of one consumer for CONSUMER_STATS. Rates are per second."""
 
     consumer_name: str
     subscription_type: str
@@ -237,7 +237,7 @@ def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
 
 
 def reached_end_of_topic(consumer_id: int) -> bytes:
-    """Never to a C++ client: none of them knows it, and it drops the connection."""
+    """Never sent to a C++ client, which does not know it and would drop the connection."""
     body = pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
     return frame(BaseCommand(type=BaseCommand.REACHED_END_OF_TOPIC, reached_end_of_topic=body))
 
@@ -278,6 +278,6 @@ def get_or_create_schema_failed(request_id: int, code: ServerError, text: str) -
 
 
 def schema_failed(request_id: int, code: ServerError, text: str) -> bytes:
-    """The answer to GET_SCHEMA when there is none to give."""
+    """The answer to GET_SCHEMA when there is no schema."""
     body = pb.CommandGetSchemaResponse(request_id=request_id, error_code=code, error_message=text)
     return frame(BaseCommand(type=BaseCommand.GET_SCHEMA_RESPONSE, get_schema_response=body))

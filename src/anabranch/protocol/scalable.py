@@ -1,6 +1,6 @@
-"""Frames of scalable topics that a broker says: layouts (71), answers to consumers (74), assignments (75). Pure.
+"""Frames of scalable topics that a broker sends: layouts (71), answers to consumers (74), assignments (75).
 
-Our own fields are only written for peers that announced `extensions`; without them the frames are Pulsar 5.0.0-M1's.
+Anabranch fields are written only for peers that announced `extensions`; without them the frames are Pulsar 5.0.0-M1's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anabranch.protocol.server_errors import ServerError
 
 
 class Reachable(Protocol):
-    """Where clients reach a broker."""
+    """Addresses of a broker for clients."""
 
     @property
     def service_url(self) -> str: ...
@@ -64,8 +64,8 @@ def broker_addresses(segments: Iterable[Segment], brokers: Mapping[int, Reachabl
     ]
 
 
-# Bytes of layouts that have nothing but one segment, or one address: one behind the other they are a layout with all of
-# them. Each is made once, not with every layout that its segment is in.
+# Encoded layouts with a single segment or a single address: concatenated, they are a layout with all of them. Each is
+# encoded once, not with every layout that contains its segment.
 def _segment_part(segment: Segment, *, extensions: bool) -> bytes:
     key = _segment_part, extensions
     known: bytes | None = segment.forms.get(key)
@@ -96,7 +96,7 @@ def layout_update(
     plan: Replacement | None,
     extensions: bool,
 ) -> bytes:
-    """71 with a layout. Addresses of active segments; for peers of ours of all of them, and the change that runs."""
+    """71 with a layout and addresses of active segments; with `extensions` of all, and the current operation."""
     ordered = sorted(layout.segments.values(), key=lambda one: one.segment_id)
     parts = [_segment_part(one, extensions=extensions) for one in ordered]
     placed = [one for one in (ordered if extensions else layout.active) if one.segment_id in brokers]
@@ -121,7 +121,7 @@ def layout_update(
 
 
 def layout_failed(session_id: int, code: ServerError, text: str) -> bytes:
-    """71 with an error: the end of the session."""
+    """71 with an error, which ends the session."""
     body = pb.CommandScalableTopicUpdate(session_id=session_id, error=code, message=text)
     return frame(BaseCommand(type=BaseCommand.SCALABLE_TOPIC_UPDATE, scalable_topic_update=body))
 
@@ -137,8 +137,10 @@ def assignment(
     reached: Mapping[int, Reached] = MappingProxyType({}),
     void_below: int = 0,
 ) -> pb.ScalableConsumerAssignment:
-    """`reached`: of a checkpoint group, where whoever gets a segment goes on. `void_below`: what was read under a lower
-    generation was read before the last seek."""
+    """`reached`: where a checkpoint group continues in each segment.
+
+    `void_below`: reads of a lower generation happened before the last seek and do not count.
+    """
     made = pb.ScalableConsumerAssignment(
         layout_epoch=epoch,
         segments=[
@@ -166,7 +168,7 @@ def assignment(
 
 
 def reached(said: pb.SegmentProgress | pb.ScalableAssignedSegment) -> Reached | None:
-    """How far it is, as a member reports it and as it is given back."""
+    """Progress in a segment, as a member reports it and as an assignment returns it."""
     if not said.HasField("position"):
         return None
     at = said.position

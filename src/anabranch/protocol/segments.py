@@ -1,4 +1,4 @@
-"""Frames and values that the owners of segments say to peers of our own kind. Values in, bytes out; knows no state."""
+"""Frames and values that segment owners send to Anabranch clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anabranch.protocol.commands import BaseCommand, frame
 def ancestor_sequence(
     segment: Segment, ring_hash: RingHash | None, last_sequence_id: int, note: bytes = b""
 ) -> pb.AncestorSequence:
-    """What a producer has in one ancestor. `ring_hash` None: that one was routed modulo its siblings."""
+    """A producer's state in one ancestor. `ring_hash` None: the ancestor was routed mod-n."""
     return pb.AncestorSequence(
         segment_id=segment.segment_id,
         hash_start=segment.hash_range.start,
@@ -46,7 +46,7 @@ def segment_sealed(
 
 
 def _child(segment: Segment) -> pb.SegmentInfoProto:
-    """Active, as it will be when its producers write to it."""
+    """The segment as active, as it will be when producers write to it."""
     return pb.SegmentInfoProto(
         segment_id=segment.segment_id,
         hash_start=segment.hash_range.start,

@@ -1,4 +1,4 @@
-"""Which number of the wire's ServerError stands for which `Error.code`. Knows both lists, not who sends them."""
+"""Maps `Error.code` to the numbers of the wire's ServerError."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from anabranch.protocol.pulsar_pb2 import ServerError
 
 __all__ = ["SERVER_ERROR_BY_CODE", "ServerError", "refusal_code", "server_error"]
 
-# Chosen by how stock clients react: the C++ client retries InvalidTopicName and MetadataError until its operation times
-# out, but reports NotAllowedError at once, so what can never work is NotAllowedError.
+# Chosen by the reaction of stock clients: the C++ client retries InvalidTopicName and MetadataError until its operation
+# times out, but reports NotAllowedError at once, so permanent failures are NotAllowedError.
 SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "error": ServerError.UnknownError,
     "bad-name": ServerError.NotAllowedError,
@@ -24,7 +24,7 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "producer-busy": ServerError.ProducerBusy,
     "producer-fenced": ServerError.ProducerFenced,
     "consumer-assign": ServerError.ConsumerAssignError,
-    "consumer-fenced": ServerError.ConsumerAssignError,  # only peers of ours are told: they drop that assignment
+    "consumer-fenced": ServerError.ConsumerAssignError,  # sent to Anabranch clients only; they drop that assignment
     "not-ready": ServerError.ServiceNotReady,
     "limit-exceeded": ServerError.TooManyRequests,
     "quota-hold": ServerError.ProducerBlockedQuotaExceededError,
@@ -33,10 +33,11 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
     "incompatible-schema": ServerError.IncompatibleSchema,
     "bad-schema": ServerError.IncompatibleSchema,
     "metadata": ServerError.MetadataError,
-    # Stock clients try again after this one and keep their connection; ServiceNotReady would make them drop it.
+    # Stock clients retry after this error and keep their connection; ServiceNotReady would make them drop it.
     "metadata-unavailable": ServerError.MetadataError,
     "storage": ServerError.PersistenceError,
-    # Stock clients retry PersistenceError until their timeout and then say "timeout"; this one they report at once.
+    # Stock clients retry PersistenceError until their timeout and then report a timeout; this error they report at
+    # once.
     "storage-full": ServerError.ProducerBlockedQuotaExceededException,
     "fenced": ServerError.ServiceNotReady,
     "checksum": ServerError.ChecksumError,
@@ -48,10 +49,10 @@ SERVER_ERROR_BY_CODE: dict[str, ServerError] = {
 
 
 def refusal_code(client_version: str) -> ServerError:
-    """What makes a client give up one message and go on with the others.
+    """The error that makes a client give up one message and continue with the others.
 
-    The C++ client (and Python's, which is built on it) knows only one such answer; any other one closes its connection,
-    and it sends the same message again on the next one, for ever.
+    The C++ client, and Python's, which is built on it, knows only one such error. After any other one it reconnects and
+    sends the same message again, for ever.
     """
     return ServerError.ChecksumError if "CPP" in client_version else ServerError.NotAllowedError
 

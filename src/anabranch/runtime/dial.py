@@ -1,5 +1,7 @@
-"""Connections to others on the network port: the same `Stream` that a listener gives. Plain ones drive their socket
-themselves, so that lists of buffers are sent without a copy; those with TLS are asyncio's transports.
+"""Connections to others on the network port: the same `Stream` that a listener gives.
+
+Plain ones drive their socket themselves, so that lists of buffers are sent without a copy; those with TLS are asyncio's
+transports.
 
 Knows sockets and the event loop; must not know what the bytes mean. Every wait is the caller's to bound: cancelled, it
 leaves no socket behind.

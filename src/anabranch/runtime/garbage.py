@@ -12,8 +12,11 @@ import gc
 PORTION = 500
 """Batches of entries (an entry of a quiet topic is one) between two looks: some five thousand objects, about 1 ms."""
 THRESHOLDS = (5_000, 1, 1_000)
-"""For what nobody counts. What survives one look is old; all is looked at after some ten million. Entries of a busy
-topic come in large batches and are seldom looked at: they are many, live for a while and are never part of a cycle."""
+"""For what nobody counts.
+
+What survives one look is old; all is looked at after some ten million. Entries of a busy topic come in large batches
+and are seldom looked at: they are many, live for a while and are never part of a cycle.
+"""
 
 
 class Garbage:

@@ -94,8 +94,6 @@ PENDING: dict[str, frozenset[str]] = {
             "node/adapters",
             "node/settings",
             "node/wiring",
-            "protocol",
-            "protocol/codec",
             "rest",
             "rest/openapi",
             "rest/routes",

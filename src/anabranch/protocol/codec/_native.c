@@ -704,7 +704,7 @@ static piece_t column_get(state_t *state, const column_t *column, Py_ssize_t row
             piece.kind = piece.at == NULL ? WRONG : TEXT;
             if (piece.at == NULL) {
                 PyErr_Clear();
-                PyErr_Format(state->bad_column, "%s of row %zd is no text that UTF-8 can write", name, row);
+                PyErr_Format(state->bad_column, "%s of row %zd cannot be encoded as UTF-8", name, row);
             }
         } else {
             PyErr_Format(state->bad_column, "%s of row %zd is neither missing nor of the right kind", name, row);
@@ -954,7 +954,7 @@ static PyObject *pack(PyObject *module, PyObject *arguments) {
     of.rows = of.values.rows;
     if (column_open(of.state, keys, "keys", &of.keys) == 0) {
         if (of.keys.is_there && of.keys.rows != of.rows)
-            PyErr_Format(of.state->bad_column, "keys has %zd rows where there are %zd", of.keys.rows, of.rows);
+            PyErr_Format(of.state->bad_column, "keys has %zd rows, expected %zd", of.keys.rows, of.rows);
         else if (column_open(of.state, names, "names", &of.names) == 0 &&
                  column_open(of.state, texts, "texts", &of.texts) == 0 &&
                  numbers_open(of.state, base64, 1, (of.rows + 7) / 8, "key_is_base64", &of.base64) == 0 &&
@@ -989,7 +989,7 @@ static PyObject *arranged(PyObject *module, PyObject *arguments) {
     for (Py_ssize_t row = 0; row < rows; row++) {
         int32_t segment = int32_at(&view, row);
         if (segment >= count) {
-            PyErr_Format(state->bad_column, "segment %d of row %zd is not one of %zd", (int)segment, row, count);
+            PyErr_Format(state->bad_column, "segment %d of row %zd is not below %zd", (int)segment, row, count);
             goto done;
         }
         if (segment >= 0) ends[segment + 1]++, kept++;

@@ -1,6 +1,6 @@
-"""One column on its way in: a list, or an Arrow array. Knows what a column may hold and where an Arrow array keeps it.
+"""One input column: a list, or an Arrow array. Checks its content and finds the buffers of an Arrow array.
 
-Arrow is recognised, never imported: who passes an array has pyarrow already.
+Arrow is recognised without importing it, because a caller that passes an array has imported pyarrow already.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Column = Any
 Numbers: TypeAlias = "array[int] | memoryview"
 Pairs: TypeAlias = "tuple[Numbers, Any, Any]"
 Loose = tuple[Any, int, Any, Any, int, int, bool]
-"""Offsets, bytes per offset, data, validity bits or None, first row, number of rows, is it text."""
+"""Offsets, bytes per offset, data, validity bits or None, first row, number of rows, whether it is text."""
 
 _NAMES = {"binary": (4, False), "large_binary": (8, False), "string": (4, True), "large_string": (8, True)}
 
 
 class BadColumn(Error):
-    """A column that holds something else than it should."""
+    """A column with invalid content."""
 
     code = "bad-column"
 
@@ -33,14 +33,14 @@ def is_arrow(column: Column) -> bool:
 
 
 def rows_of(column: Column, name: str) -> list[Any]:
-    """The column as a list; lists stay what they are."""
+    """The column as a list; a list is returned unchanged."""
     if is_arrow(column):
         return list(_whole(column, name).to_pylist())
     return column if isinstance(column, list) else list(column)
 
 
 def loose(column: Column, name: str) -> list[Any] | Loose:
-    """For the native loops: a list, or where an Arrow array of bytes or text keeps its parts."""
+    """For the native loops: a list, or the buffers of an Arrow array of bytes or text."""
     if not is_arrow(column):
         return column if isinstance(column, list) else list(column)
     whole = _whole(column, name)
@@ -68,15 +68,15 @@ def _whole(column: Any, name: str) -> Any:
 
 
 def numbers(column: Column | None, rows: int, name: str) -> Numbers | None:
-    """Signed 64-bit numbers; what is missing is 0. Arrow timestamps count in milliseconds."""
+    """Signed 64-bit numbers; a missing one is 0. Arrow timestamps are converted to milliseconds."""
     if column is None:
         return None
     try:
         found = _arrow_numbers(column, name) if is_arrow(column) else array("q", [one or 0 for one in column])
     except (TypeError, OverflowError) as cause:
-        raise BadColumn(f"{name} holds something that is no 64-bit number") from cause
+        raise BadColumn(f"{name} holds a value that is not a 64-bit number") from cause
     if len(found) != rows:
-        raise BadColumn(f"{name} has {len(found)} rows where there are {rows}")
+        raise BadColumn(f"{name} has {len(found)} rows, expected {rows}")
     return found
 
 
@@ -94,12 +94,13 @@ def _arrow_numbers(column: Any, name: str) -> Numbers:
 
 
 def pairs(column: Column | None, rows: int, given: Callable[[Column, str], Any]) -> Pairs | None:
-    """Properties: per row where its pairs begin, then all names and all texts as `given` makes them; None when there
-    are none at all."""
+    """Properties: start of each row's pairs, then all names and all values as returned by `given`; None if there are
+    none.
+    """
     if column is None:
         return None
     if len(column) != rows:
-        raise BadColumn(f"properties has {len(column)} rows where there are {rows}")
+        raise BadColumn(f"properties has {len(column)} rows, expected {rows}")
     if is_arrow(column):
         column = column.combine_chunks() if hasattr(column, "chunks") else column
         if not str(column.type).startswith("map<string, string"):
@@ -119,7 +120,7 @@ def _listed_pairs(column: Sequence[Mapping[str, str] | Sequence[tuple[str, str]]
     for row in column:
         for name, text in row.items() if isinstance(row, Mapping) else row or ():
             if not isinstance(name, str) or not isinstance(text, str):
-                raise BadColumn("properties holds something that is no text")
+                raise BadColumn("properties holds a value that is not text")
             names.append(name)
             texts.append(text)
         starts.append(len(names))

@@ -1,7 +1,7 @@
-"""Messages as columns: plain buffers in Arrow's layout, without Arrow. Values only; both codecs make and take them.
+"""Messages as columns: plain buffers in Arrow's layout, without Arrow. Both codecs read and write them.
 
 Numbers are little-endian and packed: offsets and indexes are int32, times and sequence ids int64. A validity bitmap has
-one bit per row, least significant first; None says that every row is there.
+one bit per row, least significant first; None means that every row is present.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_SEQUENCE = -1
 
 
 class Body(NamedTuple):
-    """The opened body of one entry: `messages` records of the batch layout."""
+    """The decompressed body of one entry: `messages` records of the batch layout."""
 
     data: Bytes
     messages: int
@@ -42,14 +42,14 @@ class Properties:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Messages of one or more entries, in their order. Slots that compaction has emptied are left out."""
+    """Messages of one or more entries, in their order. Slots emptied by compaction are omitted."""
 
     rows: int
     rows_per_body: Sequence[int]
     index: Bytes  # number of the message within its body
-    key: Texts  # as it travels: text, or base64 of a key that is not text
-    key_is_base64: Bytes | None  # bitmap; None: no key is
+    key: Texts  # as on the wire: text, or base64 of a key that is not text
+    key_is_base64: Bytes | None  # bitmap; None: no key is base64
     value: Texts
     event_time: Bytes  # ms; 0: none
-    sequence_id: Bytes  # NO_SEQUENCE: the message does not say
+    sequence_id: Bytes  # NO_SEQUENCE: the message has none
     properties: Properties | None  # None: no message has any

@@ -1,7 +1,7 @@
-"""Which implementation of the inner loops runs: the C extension where it was built, its Python twin otherwise.
+"""Selects the implementation of the inner loops: the C extension if it was built, else Python.
 
-Knows only how to choose and how to call; `python` and `packing` say what the loops do. Many rows at once are decoded in
-Python by whole columns (`vectors`), where somebody has loaded Arrow already: who asks for Arrow's columns has.
+`python` and `packing` define what the loops do. With Python, many rows at once are decoded by whole columns (`vectors`)
+if Arrow is loaded already, which is the case for callers that ask for Arrow's columns.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from anabranch.protocol.codec.rows import Listing, Rows, key_of
 from anabranch.protocol.entry import Bytes
 
 UNLIMITED = (1 << 31) - 1
-VECTOR_ROWS_MIN = 256  # below, one after the other is as quick
+VECTOR_ROWS_MIN = 256  # with fewer rows, one after the other is as fast
 
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """One implementation. `given` makes of a column what its loops take."""
+    """One implementation. `given` converts a column to what its loops take."""
 
     name: str
     opened: Callable[[Bytes, int], Rows]
@@ -73,7 +73,7 @@ PYTHON = Loops(
 def _native() -> Loops | None:
     try:
         found: Any = importlib.import_module("anabranch.protocol.codec._native")
-    except ImportError:  # no compiler when it was installed: slower, and the same in every other way
+    except ImportError:  # not built, because no compiler was found at installation
         return None
 
     def decode(bodies: Sequence[Body]) -> Columns:
@@ -102,7 +102,7 @@ def _native() -> Loops | None:
         return made[0][0] if made else b""
 
     class NativeRows:
-        """A body that was looked at; what is wanted of it is read when it is wanted."""
+        """A validated body; its content is decoded on demand."""
 
         __slots__ = ("_data", "_messages", "count")
 
@@ -128,7 +128,7 @@ def _native() -> Loops | None:
 
 
 def _given(keys: list[Any], base64: list[int]) -> list[str | bytes | None]:
-    """As the sender gave them."""
+    """Keys as the sender gave them."""
     for row in base64:
         keys[row] = key_of(keys[row], True)
     return keys

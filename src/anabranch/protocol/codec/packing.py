@@ -1,6 +1,4 @@
-"""From rows to bodies of batches, and which segment a row belongs to, in plain Python: the reference of what
-`_native.c` does faster. Knows the batch layout and the key hash; nothing of metadata around a body. Raises BadColumn.
-"""
+"""Rows to bodies of batches, and rows to segments, in Python: the reference of `_native.c`. Raises BadColumn."""
 
 from __future__ import annotations
 
@@ -20,13 +18,13 @@ from anabranch.protocol.codec.column import BadColumn, Numbers, Pairs
 from anabranch.protocol.codec.columns import NO_SEQUENCE
 from anabranch.protocol.commands import U64_MASK, varint
 
-PAYLOAD_BYTES_MAX = (1 << 31) - 1  # of the wire: an int32
+PAYLOAD_BYTES_MAX = (1 << 31) - 1  # limit of the wire: an int32
 
 Batch = tuple[bytearray, int, int, int, int]
-"""Body, where its rows begin in the order, how many they are, first and last sequence id."""
+"""Body, index of its first row in the order, number of rows, first and last sequence id."""
 
 _PACK_U32 = Struct(">I").pack
-MANY, FEW = 1 << 14, 1 << 11  # numbers that are kept in written form
+MANY, FEW = 1 << 14, 1 << 11  # numbers that are kept encoded
 
 
 def pack(
@@ -43,11 +41,14 @@ def pack(
     messages_max: int,
     bytes_max: int,
 ) -> list[Batch]:
-    """Rows number `begin` up to `end` of `order` (None: of the columns) as bodies, none larger than the limits unless
-    one message alone is. `key_is_base64` is for columns that hold keys as they travel, which only `encode` has."""
+    """Rows `begin` … `end`-1 of `order` (None: of the columns) as bodies within the limits; a single message may exceed
+    them.
+
+    `key_is_base64` is for columns with keys as on the wire, which only `encode` has.
+    """
     rows = len(values)
     if keys is not None and len(keys) != rows:
-        raise BadColumn(f"keys has {len(keys)} rows where there are {rows}")
+        raise BadColumn(f"keys has {len(keys)} rows, expected {rows}")
     batches: list[Batch] = []
     records: list[bytes] = []
     record: tuple[bytes, ...]
@@ -59,7 +60,7 @@ def pack(
         value, key = values[row], None if keys is None else keys[row]
         following = first + row if sequence_ids is None else sequence_ids[row]
         if is_plain and type(value) is bytes and (key is None or type(key) is str) and 0 <= following < 1 << 28:
-            # The usual row, of ready pieces and for a third of the price.
+            # The usual row, built of precomputed pieces at a third of the cost.
             length = len(value)
             usual = sizes[length] if length < FEW else b"\x18" + varint(length) + b"\x40"
             usual += short[following] if following < MANY else low[following & MANY - 1] + short[following >> 14]
@@ -88,9 +89,11 @@ def pack(
 
 @cache
 def _tables() -> tuple[list[bytes], ...]:
-    """Numbers below MANY as varints, and the same where more of a number follows; numbers below FEW as the size of a
-    key with its tag, as that of a value with the tag of the sequence id that comes next, and as that of a record. Made
-    when they are needed first: where there is a compiled codec, never."""
+    """Precomputed varints, built on first use and therefore never with the compiled codec.
+
+    Numbers below MANY as varints, and the same with the continuation bit. Numbers below FEW as the size of a key with
+    its tag, as the size of a value with the tag of the following sequence id, and as the size of a record.
+    """
     short = [varint(number) for number in range(MANY)]
     return (
         short,
@@ -124,12 +127,13 @@ def _single(
 
 
 def arranged(segments: memoryview, count: int) -> tuple[array[int], list[int]]:
-    """Row numbers ordered by segment (rows with a negative one are left out), and where each of `count` segments
-    begins, with the end at the end."""
+    """Row numbers ordered by segment, without rows of a negative segment; and the start of each of `count` segments,
+    with the end appended.
+    """
     of: list[list[int]] = [[] for _ in range(count)]
     for row, segment in enumerate(segments.tolist()):
         if segment >= count:
-            raise BadColumn(f"segment {segment} of row {row} is not one of {count}")
+            raise BadColumn(f"segment {segment} of row {row} is not below {count}")
         if segment >= 0:
             of[segment].append(row)
     order, starts = array("i"), [0]
@@ -140,7 +144,7 @@ def arranged(segments: memoryview, count: int) -> tuple[array[int], list[int]]:
 
 
 def key_hashes(keys: list[str | bytes | None]) -> bytes:
-    """0 for a row without a key."""
+    """Hash of each key; 0 for a row without a key."""
     hash_of = mmh3.hash
     return array("I", [0 if raw is None else hash_of(raw, 0, False) for raw in _raw(keys)]).tobytes()
 
@@ -179,7 +183,7 @@ def _encoded(key: Any, row: int) -> bytes:
     try:
         return key.encode()
     except UnicodeEncodeError as cause:
-        raise BadColumn(f"key of row {row} is no text that UTF-8 can write") from cause
+        raise BadColumn(f"key of row {row} cannot be encoded as UTF-8") from cause
 
 
 def _properties(pairs: Pairs, row: int) -> bytes:
@@ -189,7 +193,7 @@ def _properties(pairs: Pairs, row: int) -> bytes:
         try:
             pair = b"\x0a" + _sized(names[index].encode()) + b"\x12" + _sized(texts[index].encode())
         except UnicodeEncodeError as cause:
-            raise BadColumn(f"properties of row {row} are no text that UTF-8 can write") from cause
+            raise BadColumn(f"properties of row {row} cannot be encoded as UTF-8") from cause
         found += b"\x0a" + _sized(pair)
     return found
 

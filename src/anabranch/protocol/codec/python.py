@@ -1,5 +1,7 @@
-"""The codec in plain Python: the reference, and what runs where no compiled one is there. Knows the batch layout
-(`anabranch.protocol.entry` draws it); raises BadEntry for what does not keep to it."""
+"""The codec in Python: the reference, used if no compiled one is installed. Raises BadEntry for invalid bodies.
+
+`anabranch.protocol.entry` shows the batch layout.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ RECORD_BYTES_MIN = 6  # a size, and in the metadata a payload size
 
 
 class PythonRows:
-    """The rows of a run as they come, of one body or several."""
+    """Collects the rows of one or more bodies."""
 
     __slots__ = ("_base64", "_index", "_keys", "_names", "_pairs", "_sequences", "_texts", "_times", "_values")
 
@@ -109,7 +111,7 @@ def opened(data: Bytes, count: int) -> PythonRows:
 
 
 def decode(bodies: Sequence[Body]) -> Columns:
-    """The messages of these bodies as columns. Raises BadEntry, or RunTooLarge where Arrow's offsets would not do."""
+    """The messages of these bodies as columns. Raises BadEntry, or RunTooLarge if Arrow's offsets would overflow."""
     if sum(len(body) for body, _ in bodies) > ARROW_BYTES_MAX:
         raise RunTooLarge("more than 2 GiB in one run: decode fewer bodies at a time")
     rows = PythonRows()
@@ -125,7 +127,7 @@ def _open_into(rows: PythonRows, body: Bytes, count: int) -> None:
     if count * RECORD_BYTES_MIN > len(body):
         raise BadEntry(f"batch of {count} messages has only {len(body)} bytes")
     data, offset, number = bytes(body), 0, 0
-    single = pb.SingleMessageMetadata()  # used again for each message; its memory goes with the batch
+    single = pb.SingleMessageMetadata()  # reused for each message; its memory is freed with the batch
     while number < count:
         offset, number = _decode_usual(data, offset, number, count, rows)
         if number < count:
@@ -136,8 +138,11 @@ def _open_into(rows: PythonRows, body: Bytes, count: int) -> None:
 
 
 def _decode_usual(data: bytes, offset: int, first: int, count: int, rows: PythonRows) -> tuple[int, int]:
-    """Records of the usual form (a key in ASCII or none, the size, a sequence id, in this order), read by hand for a
-    fraction of the price; where the first other one begins, and its number."""
+    """Decode records of the usual form by hand, at a fraction of the cost: an ASCII key or none, the size, a sequence
+    id, in this order.
+
+    Returns offset and number of the first record of another form.
+    """
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     ids: list[int] = []
@@ -166,7 +171,7 @@ def _decode_usual(data: bytes, offset: int, first: int, count: int, rows: Python
             if data[at] != 0x40 or end > whole:
                 break
             digits = start - at - 1
-            if digits == 3:  # most sequence ids, at once
+            if digits == 3:  # most sequence ids, in one step
                 bits = data[at + 1] | data[at + 2] << 8 | data[at + 3] << 16
                 if bits & 0x808080 != 0x8080:
                     break
@@ -179,14 +184,14 @@ def _decode_usual(data: bytes, offset: int, first: int, count: int, rows: Python
             values.append(data[start:end])
             offset = end
     except (IndexError, struct.error):
-        pass  # it ends too early: whoever reads any record says how
+        pass  # it is truncated: the general decoder reports how
     number = first + len(ids)
     rows.add_usual(range(first, number), keys, values, ids)
     return offset, number
 
 
 def _varint_of(data: bytes, at: int, digits: int) -> int:
-    """A number that is written in exactly so many bytes, and below 1 << 63; -1: it is something else."""
+    """A number encoded in exactly this many bytes and below 1 << 63; otherwise -1."""
     if not 1 <= digits <= 8:
         return -1
     found = 0
@@ -199,12 +204,12 @@ def _varint_of(data: bytes, at: int, digits: int) -> int:
 
 
 def _decode_any(data: bytes, offset: int, number: int, single: pb.SingleMessageMetadata, rows: PythonRows) -> int:
-    """One record of any form; where the next one begins."""
+    """Decode one record of any form; returns the offset of the next one."""
     if offset + 4 > len(data):
-        raise BadEntry("batch ends inside a message's size")
+        raise BadEntry("batch ends inside the size of a message")
     start = offset + 4 + _U32(data, offset)[0]
     if start > len(data):
-        raise BadEntry("batch ends inside a message's metadata")
+        raise BadEntry("batch ends inside the metadata of a message")
     try:
         single.ParseFromString(data[offset + 4 : start])
     except DecodeError as cause:
@@ -218,7 +223,7 @@ def _decode_any(data: bytes, offset: int, number: int, single: pb.SingleMessageM
 
 
 def encode(columns: Columns, rows: Sequence[int]) -> bytes:
-    """These rows as a body of the batch layout, in the order given."""
+    """These rows as a body of the batch layout, in the given order."""
     offsets, key_offsets = _ints(columns.value.offsets), _ints(columns.key.offsets)
     data, key_data = memoryview(columns.value.data), memoryview(columns.key.data)
     times, sequences = _longs(columns.event_time), _longs(columns.sequence_id)
@@ -301,7 +306,7 @@ def _varint(value: int) -> bytes:
 
 
 def _text(value: str | bytes) -> bytes:
-    if isinstance(value, bytes):  # so upb hands out text that is not UTF-8
+    if isinstance(value, bytes):  # upb returns text that is not UTF-8 as bytes
         raise BadEntry("message metadata inside the batch has text that is not UTF-8")
     return value.encode()
 

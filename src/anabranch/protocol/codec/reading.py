@@ -1,5 +1,6 @@
-"""From a run of entries to columns: what is once per entry (checksum, metadata, compression) is done here, what is once
-per message by the inner loops. Raises BadEntry, OpaqueEntry for what only others can open, or RunTooLarge.
+"""Entries to columns: handles checksum, metadata and compression per entry; the inner loops handle the messages.
+
+Raises BadEntry, OpaqueEntry for entries that only their client can read, or RunTooLarge.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from anabranch.protocol.entry import Bytes, as_single, checksum_ok, inflated, pa
 from anabranch.protocol.errors import BadEntry, OpaqueEntry
 
 Opener = Callable[[int, int, memoryview], Bytes]
-"""(compression, size afterwards, payload) → payload. Raises BadEntry or OpaqueEntry."""
+"""(compression, decompressed size, payload) → payload. Raises BadEntry or OpaqueEntry."""
 
 _PACK_U32 = Struct(">I").pack
 
 
 def read(entries: Sequence[Bytes], *, opened: Opener = inflated, verify: bool = True) -> Run:
-    """The messages of these entries, in order. `opened` undoes compression (without it: zlib only); `verify` looks at
-    checksums. Markers have no rows. Pieces of chunked messages have none either: `chunked` lists their entries.
+    """The messages of these entries, in order. `opened` decompresses (default: zlib only); `verify` checks checksums.
 
-    All sizes together must stay below 2 GiB, as in every Arrow array; the caller chooses how much a run is.
+    Markers have no rows, nor have pieces of chunked messages: `chunked` lists the entries of these. All sizes together
+    must stay below 2 GiB, as in every Arrow array; the caller chooses the size of a run.
     """
     bodies: list[Body] = []
     numbers: list[int] = []
@@ -36,7 +37,7 @@ def read(entries: Sequence[Bytes], *, opened: Opener = inflated, verify: bool = 
     chunked: list[int] = []
     for number, entry in enumerate(entries):
         if verify and not checksum_ok(entry):
-            raise BadEntry(f"checksum of entry {number} of the run does not fit")
+            raise BadEntry(f"checksum mismatch in entry {number} of the run")
         of, payload = parts(entry)
         is_batch = of.HasField("num_messages_in_batch")
         times.append(of.publish_time)
@@ -58,6 +59,6 @@ def read(entries: Sequence[Bytes], *, opened: Opener = inflated, verify: bool = 
 
 
 def alone(of: pb.MessageMetadata, value: Bytes) -> bytes:
-    """A plain entry as a batch of one, so that there is one layout to read."""
+    """An unbatched entry as a batch of one, so that there is one layout to decode."""
     single = as_single(of, len(value)).SerializeToString()
     return b"".join((_PACK_U32(len(single)), single, value))

@@ -1,6 +1,7 @@
-"""What a run of entries holds: the columns of its messages, and what each entry says of itself. Knows the layout of
-Arrow's buffers; imports pyarrow only when asked for Arrow, and never what `pyarrow.array` and `pyarrow.scalar` import
-behind one's back: pandas, which takes a worker of Spark longer than its first batch.
+"""A run of entries: the columns of its messages, and the facts of each entry.
+
+Uses the layout of Arrow's buffers and imports pyarrow only on demand. It avoids `pyarrow.array` and `pyarrow.scalar`,
+because these import pandas, which takes a Spark worker longer than its first batch.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ NAMES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Rows are in the order of the entries and of the messages in them; slots that compaction emptied have no row."""
+    """Rows are in the order of the entries and of their messages. Slots emptied by compaction have no row."""
 
     columns: Columns
-    numbers: Sequence[int]  # per body of `columns`: which entry of the run it was
+    numbers: Sequence[int]  # per body of `columns`: its entry in the run
     # per entry of the run
     publish_times: Sequence[int]
     producer_names: Sequence[str]
     sequence_ids: Sequence[int]
     batch_sizes: Sequence[int]  # 0: not a batch
     schema_versions: Sequence[bytes | None]
-    chunked: Sequence[int]  # entries that are pieces of larger messages: for the caller to put together
+    chunked: Sequence[int]  # entries that are pieces of chunked messages, for the caller to reassemble
 
     def __len__(self) -> int:
         return self.columns.rows
 
-    # -- as Python objects, a row each
+    # -- as Python objects, one per row
 
     def entries(self) -> array[int]:
-        """Which entry of the run a row was in."""
+        """The entry of each row."""
         found = array("i")
         for number, count in zip(self.numbers, self.columns.rows_per_body, strict=True):
             found.extend(array("i", (number,)) * count)
         return found
 
     def batch_indexes(self) -> list[int]:
-        """-1 for a message that has its entry for itself."""
+        """Batch index of each row; -1 for an unbatched message."""
         indexes: list[int] = memoryview(self.columns.index).cast("B").cast("i").tolist()
         sizes = self.batch_sizes
         if all(sizes):
@@ -64,14 +65,14 @@ class Run:
         return [own[number] if one == NO_SEQUENCE else one for number, one in zip(self.entries(), found, strict=True)]
 
     def event_times(self) -> list[int]:
-        """Milliseconds; 0 where there is none."""
+        """Milliseconds; 0 if there is none."""
         return longs(self.columns.event_time)
 
     def values(self) -> list[bytes | None]:
         return pieces(self.columns.value)
 
     def keys(self) -> list[str | bytes | None]:
-        """As the sender gave them: text or bytes."""
+        """Keys as the sender gave them: text or bytes."""
         return keys_of(self.columns)
 
     def properties(self) -> list[dict[str, str]]:
@@ -86,9 +87,9 @@ class Run:
         return pa.RecordBatch.from_arrays([self.arrow(name) for name in names], names=list(names))
 
     def arrow(self, name: str) -> Any:
-        """One column as a `pyarrow.Array`, on the buffers themselves wherever Arrow has the same layout.
+        """One column as a `pyarrow.Array`, without copying wherever Arrow has the same layout.
 
-        `key` is text: null where the key is bytes that are no UTF-8; `key_bytes` has every key. Times are UTC.
+        `key` is text, and null if the key is not UTF-8; `key_bytes` has every key. Times are UTC.
         """
         import pyarrow as pa
 
@@ -128,7 +129,7 @@ class Run:
             case "schema_version":
                 versions = self.schema_versions
                 return self._spread(as_arrow(texts_of(versions), len(versions), pa.binary()))
-        raise KeyError(f"there is no column {name!r}; there are {', '.join(NAMES)}")
+        raise KeyError(f"unknown column {name!r}: one of {', '.join(NAMES)}")
 
     def _spread(self, per_entry: Any) -> Any:
         return per_entry.take(self.arrow("entry"))
@@ -156,7 +157,7 @@ class Run:
 
 
 def as_arrow(texts: Texts, rows: int, kind: Any) -> Any:
-    """A column of bytes or text (`kind` says which) on its own buffers."""
+    """A column of bytes or text (`kind`) on the existing buffers."""
     import pyarrow as pa
 
     bits = None if texts.validity is None else pa.py_buffer(texts.validity)
@@ -181,11 +182,11 @@ def pieces(texts: Texts) -> list[bytes | None]:
 
 
 def keys_of(columns: Columns) -> list[str | bytes | None]:
-    """Text, or bytes where the sender said so."""
+    """Text, or bytes if the sender declared so."""
     bits = columns.key_is_base64
     if bits is None and columns.key.validity is None:
         whole = str(columns.key.data, "utf-8")
-        if len(whole) == len(columns.key.data):  # ASCII: the offsets fit the text, too
+        if len(whole) == len(columns.key.data):  # ASCII, so the offsets fit the text too
             starts = memoryview(columns.key.offsets).cast("B").cast("i").tolist()
             return [whole[a:b] for a, b in pairwise(starts)]
     texts = pieces(columns.key)

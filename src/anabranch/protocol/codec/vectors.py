@@ -1,11 +1,11 @@
-"""Many records of the usual form at once, by whole columns, with numpy and Arrow. Knows the usual form and no other;
-everything else is for `python`, which says what is wrong with it.
+"""Decodes many records of the usual form at once, by whole columns, with numpy and Arrow.
 
     size 4 | [12 key] 18 payload size [28 event time] [40 sequence id] | payload          sizes and numbers: varints
 
-Each record says where the next one begins, so it takes a loop to find them all. But a record has a look: three zeros
-(its metadata is short), a size, a tag. Places that look so are taken for the beginnings, and reading them proves it:
-each record must end where the next one begins. Only where it does not come true does the loop run.
+Each record says where the next one begins, so finding them all takes a loop. But records have a pattern: three zeros
+(metadata is short), a size, a tag. Offsets that match are taken as starts, and decoding verifies them: each record must
+end where the next one begins. The loop runs only if that fails. Records of another form are left to `python`, which
+also reports errors.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from numpy.typing import NDArray
 from anabranch.protocol.codec.columns import NO_SEQUENCE, Body, Columns, Texts
 from anabranch.protocol.entry import Bytes
 
-BYTES_MAX = 1 << 30  # of bodies at once: Arrow's offsets are 32 bits, and nobody takes as much
-GUESS_BYTES_MAX = 400  # of a record: following longer ones costs less than looking at each of their bytes
+BYTES_MAX = 1 << 30  # of bodies at once, because Arrow's offsets are 32 bits
+GUESS_BYTES_MAX = 400  # of a record: for longer ones, following the sizes costs less than scanning each byte
 
 Places: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
 
 _WORD = 8
 _KEY, _SIZE, _TIME, _SEQUENCE = 0x12, 0x18, 0x28, 0x40
-_MORE = 0x8080808080808080  # of each byte of a varint: another one follows
+_MORE = 0x8080808080808080  # continuation bit of each byte of a varint
 
 
 def decode(bodies: Sequence[Body], guess_bytes_max: int = GUESS_BYTES_MAX) -> Columns | None:
-    """The messages of these bodies as columns; None: not all of them are of the usual form."""
+    """The messages of these bodies as columns; None if not all are of the usual form."""
     if sum(len(body) for body, _ in bodies) > BYTES_MAX:
         return None
-    data = b"".join([*(body for body, _ in bodies), bytes(_WORD)])  # so that a word can be read at the last byte, too
-    words: Words = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))  # one begins at each byte
+    data = b"".join([*(body for body, _ in bodies), bytes(_WORD)])  # so that a word can be read at the last byte too
+    words: Words = np.ndarray((len(data) - _WORD + 1,), "<u8", data, strides=(1,))  # one word per byte offset
     rows = sum(max(count, 0) for _, count in bodies)
     found = None
     if len(data) <= guess_bytes_max * rows:
@@ -45,7 +45,7 @@ def decode(bodies: Sequence[Body], guess_bytes_max: int = GUESS_BYTES_MAX) -> Co
 
 
 def _guessed(data: bytes, words: Words) -> Places:
-    """Where something looks like the beginning of a record."""
+    """Offsets that look like the start of a record."""
     at: Places = np.flatnonzero(np.frombuffer(data, np.uint8, len(data) - _WORD) == 0)
     heads = words[at]
     tags = _byte(heads, 4)
@@ -54,7 +54,7 @@ def _guessed(data: bytes, words: Words) -> Places:
 
 
 def _followed(data: bytes, rows: int) -> Places:
-    """Where the records begin, if all are of the usual form."""
+    """The starts of all records, if all are of the usual form."""
     found: list[int] = []
     add, start = found.append, 0
     try:
@@ -68,12 +68,12 @@ def _followed(data: bytes, rows: int) -> Places:
             add(start)
             start += 4 + data[start + 3] + size
     except IndexError:
-        pass  # they are not: there are too few now
+        pass  # they are not, so there are too few now
     return np.array(found, np.int64)
 
 
 def _read(data: bytes, words: Words, bodies: Sequence[Body], at: Places) -> Columns | None:
-    """The records that begin there; None: something else does, or they are not all."""
+    """The records that begin at these offsets; None if they are something else, or not all records."""
     counts = [max(count, 0) for _, count in bodies]
     if not len(at) == sum(counts) > 0 or at[-1] >= len(data) - _WORD:
         return None
@@ -105,7 +105,7 @@ def _read(data: bytes, words: Words, bodies: Sequence[Body], at: Places) -> Colu
 
 
 class _Fields:
-    """What comes after the keys: numbers with a tag in front, read from left to right in all records at once."""
+    """The fields after the key: tagged numbers, decoded from left to right in all records at once."""
 
     def __init__(self, words: Words, at: Places, ends: Places) -> None:
         self._words, self._at, self._ends = words, at, ends
@@ -113,11 +113,11 @@ class _Fields:
 
     @property
     def are_read(self) -> bool:
-        """Every record was read to its end, and not beyond."""
+        """Whether every record was read exactly to its end."""
         return self._is_whole and np.array_equal(self._at, self._ends)
 
     def numbers(self, tag: int, missing: int) -> Places:
-        """Those of the records that have this tag next."""
+        """The records whose next field has this tag."""
         words = self._words[self._at]
         has = (_byte(words, 0) == tag) & (self._at < self._ends)
         if not has.any():
@@ -133,7 +133,7 @@ class _Fields:
 
 
 def _joined(digits: Words) -> Places:
-    """Eight digits of seven bits, without the gaps between them."""
+    """Eight digits of seven bits, joined without gaps."""
     found = digits & 0x007F007F007F007F | digits >> 1 & 0x3F803F803F803F80
     found = found & 0x00003FFF00003FFF | found >> 2 & 0x0FFFC0000FFFC000
     return (found & 0x000000000FFFFFFF | found >> 4 & 0x00FFFFFFF0000000).astype(np.int64)
@@ -144,8 +144,10 @@ def _byte(words: Words, place: int) -> Places:
 
 
 def _cut(data: bytes, *borders: Places) -> tuple[Texts, Texts]:
-    """What lies between the first and the second of these borders, and between the third and the fourth, of every
-    record. Arrow does it: the bytes as they are become one column of four pieces a record, of which it takes one."""
+    """The bytes between the first and second, and between the third and fourth border of every record.
+
+    Arrow does it: the unchanged bytes become one column of four pieces per record, of which it takes one.
+    """
     rows = len(borders[0])
     edges = np.empty(4 * rows + 1, np.int32)
     for column, border in enumerate(borders):
@@ -164,7 +166,7 @@ def _taken(whole: Any, first: int) -> Texts:
 
 
 def _is_text(texts: Texts) -> bool:
-    """Each is UTF-8: all together are, and none begins inside a character."""
+    """Whether each value is UTF-8: all bytes together are, and no value begins inside a character."""
     try:
         if str(texts.data, "utf-8").isascii():
             return True

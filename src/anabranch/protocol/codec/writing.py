@@ -1,5 +1,6 @@
-"""From columns to entries: what is once per entry (metadata, compression, checksum) is done here, what is once per
-message by the inner loops. Raises BadColumn and nothing else.
+"""Columns to entries: handles metadata, compression and checksum per entry; the inner loops handle the messages.
+
+Raises only BadColumn.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from anabranch.protocol.codec.column import BadColumn, Column, numbers, pairs
 from anabranch.protocol.entry import CHECKSUM_MAGIC
 
 Compressor = Callable[[bytes | bytearray], tuple[int, bytes]]
-"""Body → the number of its compression on the wire, and the smaller body."""
+"""Body → wire number of its compression, and the compressed body."""
 
 Extra = Callable[[int, Sequence[int]], bytes]
-"""Segment and rows of an entry → more fields of its metadata."""
+"""Segment and rows of an entry → additional fields of its metadata."""
 
 _HEAD = Struct(">HII").pack  # magic, checksum, size of the metadata
 _PACK_U32 = Struct(">I").pack
@@ -33,13 +34,13 @@ _KINDS = {RingHash.LOW16: 1, RingHash.HIGH16: 2}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """One entry, ready for SEND: its bytes are `head` and `body`, one after the other."""
+    """One entry, ready for SEND: its bytes are `head` followed by `body`."""
 
     head: bytes
     body: bytes | bytearray
     first: int  # sequence id
     highest: int
-    rows: Sequence[int]  # which rows of the columns, in order
+    rows: Sequence[int]  # rows of the columns, in order
 
     @property
     def size(self) -> int:
@@ -59,13 +60,13 @@ def key_hashes(keys: Column) -> memoryview:
 def route(
     keys: Column, routing: Routing, borders: Sequence[int], *, first: int = 0, sequence_ids: Column | None = None
 ) -> memoryview:
-    """Per row the number of its segment.
+    """The segment number of each row.
 
     For `range` routing `borders` has the first ring position of each segment, ascending from 0; for `mod-n` only its
-    length counts. Rows without a key go by their sequence id: `first` and on, or as `sequence_ids` says.
+    length counts. Rows without a key are routed by sequence id: `first`, `first` + 1 …, or `sequence_ids`.
     """
     if not borders:
-        raise BadColumn("there is no segment to route to")
+        raise BadColumn("no segment to route to")
     loops = core.loops
     given = loops.given(keys, "keys")
     rows = _length(given)
@@ -91,14 +92,15 @@ def write(
     compressed: Compressor | None = None,
     extra: bytes | Extra = b"",
 ) -> list[list[Packed]]:
-    """Per segment its entries, rows in order; without `segments` (see `route`) all rows are of segment 0.
+    """The entries of each segment, rows in order; without `segments` (see `route`) all rows belong to segment 0.
 
-    A row with a negative segment is left out. A missing value is a null value (a tombstone), keys may be text or
-    bytes. Sequence ids are `first`, `first` + 1 … in the order of the rows, or `sequence_ids`. An entry has at most
-    `messages_max` messages and `bytes_max` bytes before compression, unless one message alone has more. A message alone
-    in its entry is not in batch layout. `extra` is appended to each entry's metadata: fields that are already written,
-    like a schema version; it may depend on the entry, and is asked in the order of a segment's entries then.
-    `compressed` shrinks bodies.
+    A row with a negative segment is omitted. A missing value is a null value (a tombstone); keys may be text or bytes.
+    Sequence ids are `first`, `first` + 1 … in row order, or `sequence_ids`. An entry has at most `messages_max`
+    messages and `bytes_max` bytes before compression, unless a single message has more. A message alone in its entry
+    has no batch layout.
+
+    `extra` is appended to each entry's metadata: encoded fields like a schema version. It may depend on the entry, and
+    is then called in the order of a segment's entries. `compressed` compresses bodies.
     """
     loops = core.loops
     given = loops.given(values, "values")
@@ -140,7 +142,7 @@ def _length(given: Any) -> int:
 def _segments(segments: Sequence[int], rows: int) -> memoryview:
     found = segments if isinstance(segments, memoryview) else memoryview(array("i", segments))
     if found.format != "i" or len(found) != rows:
-        raise BadColumn(f"segments has {len(found)} rows of {found.format!r} where there are {rows} of 'i'")
+        raise BadColumn(f"segments has {len(found)} rows of {found.format!r}, expected {rows} of 'i'")
     return found
 
 
@@ -148,12 +150,12 @@ def _batch(of: pb.MessageMetadata, body: bytearray, count: int, highest: int) ->
     of.num_messages_in_batch = count
     of.highest_sequence_id = highest
     first = pb.SingleMessageMetadata.FromString(bytes(body[4 : 4 + _U32(body)[0]]))
-    _set_key(of, first)  # as in stock clients, the first message's key is also the entry's
+    _set_key(of, first)  # as in stock clients, the entry has the key of its first message
     return body
 
 
 def _plain(of: pb.MessageMetadata, body: bytearray) -> bytearray:
-    """One message alone: what was said about it is said about the entry."""
+    """A single message: its fields become fields of the entry."""
     after = 4 + _U32(body)[0]
     single = pb.SingleMessageMetadata.FromString(bytes(body[4:after]))
     of.properties.extend(single.properties)
