@@ -1,6 +1,6 @@
-"""Blocking work as a port: a small pool for independent calls, and named workers that keep their order.
+"""Port for blocking work: a small pool for independent calls, and named workers that keep their order.
 
-Knows threads and the event loop; nothing of what is run. Outcomes come back on the event loop, one wake-up each.
+Results are delivered on the event loop, with one wake-up each.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 
 class Worker(Protocol):
-    """One thread, one ordered inbox."""
+    """One thread with an ordered queue."""
 
     def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Run `work` behind all that was submitted before; `done(result, error)` is called on the event loop."""
+        """Run `work` after everything submitted before; `done(result, error)` is called on the event loop."""
 
     async def close(self) -> None:
-        """Finish what was submitted, then end the thread."""
+        """Finish the submitted work, then end the thread."""
 
 
 class Blocking(Protocol):
@@ -55,10 +55,12 @@ class ThreadWorker:
             error: BaseException | None = None
             try:
                 result = work()
-            except BaseException as raised:  # handed over to `done`, nothing is swallowed
+            except BaseException as raised:  # passed to `done`, so nothing is swallowed
                 error = raised
             if self._loop.is_closed():
-                log.warning("outcome has no event loop any more", extra={"worker": self._thread.name})
+                log.warning(
+                    "result of blocking work dropped: its event loop is closed", extra={"worker": self._thread.name}
+                )
                 return
             self._loop.call_soon_threadsafe(done, result, error)
             del job, work, done, result, error
@@ -69,7 +71,7 @@ class ThreadWorker:
 
 
 class ThreadBlocking:
-    """Real threads. Create it on the running event loop; `close` joins everything."""
+    """Real threads. Create it on the running event loop; `close` joins all threads."""
 
     def __init__(self, threads: int = 4) -> None:
         self._loop = asyncio.get_running_loop()

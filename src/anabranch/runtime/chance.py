@@ -1,4 +1,4 @@
-"""Chance as a port: the only place that may draw random numbers; everything else is handed a `Chance`."""
+"""Port for random numbers. Only this module draws them; all other code gets a `Chance`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Protocol
 
 
 class Chance(Protocol):
-    """A seeded `random.Random` is one, too."""
+    """A seeded `random.Random` fits this protocol."""
 
     def random(self) -> float:
         """At least 0, less than 1."""
 
 
 class SystemChance:
-    """The operating system's numbers: no two processes draw alike."""
+    """Random numbers of the operating system, different in every process."""
 
     def __init__(self) -> None:
         self._source = random.SystemRandom()
@@ -25,5 +25,5 @@ class SystemChance:
 
 
 def secret_bytes(count: int) -> bytes:
-    """For keys: nobody can guess them, and no seed brings them back."""
+    """Secret bytes for keys: not predictable, and not reproducible by a seed."""
     return secrets.token_bytes(count)

@@ -1,7 +1,7 @@
-"""Waiting for something to change, without missing one: a count that grows, and a wait for it to differ.
+"""Waiting for a change without missing one: a counter that grows, and a wait until it differs.
 
-An event that several tasks clear loses what happens between one's look and its wait. Here each reads the count before
-it looks, and waits for another one.
+An event that several tasks clear loses changes between a task's check and its wait. Here each task reads the counter
+before it checks, and then waits for another value.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 
 
 class Changes:
-    """For any number of waiters of one event loop."""
+    """A change counter for any number of waiters on one event loop."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -22,6 +22,6 @@ class Changes:
         self._next = asyncio.Event()
 
     async def wait(self, seen: int) -> None:
-        """Until the count is another one than was seen: at once, when it is already."""
+        """Wait until the counter differs from `seen`; returns at once if it does already."""
         while self.count == seen:
             await self._next.wait()

@@ -1,4 +1,4 @@
-"""Time as a port. The only place that may read a clock or sleep; everything else is handed a `Clock`."""
+"""Port for time. Only this module reads a clock or sleeps; all other code gets a `Clock`."""
 
 from __future__ import annotations
 

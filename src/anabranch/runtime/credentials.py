@@ -1,7 +1,7 @@
-"""Who we are to a broker: tokens, passwords, certificates; and whom we trust. Knows files and ssl; no sockets.
+"""Credentials of a client: token, password or certificate; and the CAs that it trusts.
 
-Whatever is secret stays out of `repr`, so it cannot reach a log by accident. A token is asked for whenever a broker
-wants to know who we are, so one in a file or from a function may change while connections live.
+Secrets do not appear in `repr`, so that they cannot reach a log by accident. A token is requested each time a broker
+asks for credentials, so one from a file or a function may change while connections are open.
 """
 
 from __future__ import annotations
@@ -15,26 +15,29 @@ from typing import Protocol
 
 
 class NoCredentials(Exception):
-    """They could not be had just now. (Not on the common root: this floor knows none.)"""
+    """The credentials are not available at the moment.
+
+    Not a subclass of the common error, which this layer cannot import.
+    """
 
 
 class Credentials(Protocol):
-    """One way to sign in."""
+    """One authentication method."""
 
     @property
     def method(self) -> str:
         """Its name in the binary protocol."""
 
     def data(self) -> bytes:
-        """What to show, fresh. Raises NoCredentials."""
+        """The current credentials. Raises NoCredentials."""
 
     def header(self) -> str | None:
-        """The value of HTTP's Authorization; None: there is none. Raises NoCredentials."""
+        """The value of the HTTP header Authorization, or None. Raises NoCredentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A text, a file that has it, or a function that gives the current one."""
+    """A token: text, a file that holds it, or a function that returns the current one."""
 
     source: str | Path | Callable[[], str] = field(repr=False)
     method = "token"
@@ -44,7 +47,7 @@ class Token:
             if isinstance(self.source, Path):
                 return self.source.read_text().strip()
             return self.source if isinstance(self.source, str) else self.source()
-        except Exception as cause:  # a function of the application may raise anything
+        except Exception as cause:  # a function of the application may raise any error
             what = f"{self.source}" if isinstance(self.source, Path) else "the function that gives it"
             raise NoCredentials(f"no token from {what}: {type(cause).__name__}") from cause
 
@@ -72,7 +75,7 @@ class Basic:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The client certificate of `Tls` says who we are."""
+    """Authentication by the client certificate of `Tls`."""
 
     method = "tls"
 
@@ -85,7 +88,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Whom to trust, and our own certificate where brokers want one. Files are PEM; without any the machine decides."""
+    """Trusted CAs, and a client certificate if brokers require one. Files are PEM; the default is the system's CAs."""
 
     trust_file: str | Path | None = None
     certificate_file: str | Path | None = None
@@ -93,11 +96,11 @@ class Tls:
     check_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError (ssl.SSLError is one) when the files are not usable."""
+        """Raises OSError (including ssl.SSLError) if the files are not usable."""
         made = ssl.create_default_context(cafile=None if self.trust_file is None else str(self.trust_file))
         made.check_hostname = self.check_hostname
         if self.certificate_file is not None:
-            # An encrypted key must not make a program ask on its terminal.
+            # An encrypted key must not make a program prompt on its terminal.
             made.load_cert_chain(self.certificate_file, self.key_file, password=lambda: b"")
         return made
 

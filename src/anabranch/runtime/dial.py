@@ -1,10 +1,7 @@
-"""Connections to others on the network port: the same `Stream` that a listener gives.
+"""Outgoing connections on the network port, with the same `Stream` as a listener.
 
-Plain ones drive their socket themselves, so that lists of buffers are sent without a copy; those with TLS are asyncio's
-transports.
-
-Knows sockets and the event loop; must not know what the bytes mean. Every wait is the caller's to bound: cancelled, it
-leaves no socket behind.
+Plain connections drive their socket directly, so that lists of buffers are sent without a copy; TLS connections use
+asyncio's transports. The caller bounds every wait; a cancelled one leaves no socket behind.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from anabranch.runtime.net import Buffer, MakeHandler, SocketStream, StreamHandl
 
 
 async def dial(host: str, port: int, make_handler: MakeHandler, tls: ssl.SSLContext | None = None) -> None:
-    """Returns when it is connected and the handler has its stream. Raises OSError (ssl.SSLError is one)."""
+    """Returns when connected and the handler has its stream. Raises OSError (including ssl.SSLError)."""
     loop = asyncio.get_running_loop()
     if tls is not None:
         await loop.create_connection(lambda: TransportStream(f"{host}:{port}", make_handler), host, port, ssl=tls)
@@ -28,8 +25,8 @@ async def dial(host: str, port: int, make_handler: MakeHandler, tls: ssl.SSLCont
 
 
 async def connected_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Non-blocking, to the first address of the name that answers."""
-    failure = OSError(f"{host} has no address")
+    """A non-blocking socket, connected to the first address of the name that answers."""
+    failure = OSError(f"host name {host} has no address")
     for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         sock = socket.socket(family, kind, proto)
         try:

@@ -1,8 +1,8 @@
-"""The disk as a port: files written at explicit places, synced on request, and nothing about what is in them.
+"""Port for the disk: files written at explicit offsets and synced on request.
 
-`RealDisk` is the operating system's; a simulated one may lose what was not synced, tear writes or run full. All calls
-block: they are made from worker threads (see `blocking`), never from the event loop. Failures are plain `OSError`s;
-the floor that knows what a failure means translates them.
+`RealDisk` is the operating system's. A simulated disk may lose unsynced data, tear writes or run full. All calls block:
+they are made from worker threads (see `blocking`), never from the event loop. Failures are plain `OSError`s, which the
+storage layer translates.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ class File(Protocol):
         """Up to `size` bytes; shorter only at the end of the file."""
 
     def read_resident(self, into: memoryview, offset: int) -> int:
-        """What of it the system has in memory already, from `offset` on, without waiting for a device; 0 when it cannot
-        tell. For the event loop, too."""
+        """Read what is in the page cache from `offset` on, without waiting for the device; 0 if that is not known.
+
+        May be called on the event loop.
+        """
 
     def pwritev(self, pieces: Sequence[Buffer], offset: int, *, synced: bool = False) -> int:
-        """Write all pieces one behind the other; the number of bytes. On an error a prefix may have been written.
+        """Write all pieces consecutively; returns the number of bytes. After an error a prefix may have been written.
 
-        `synced`: these bytes are durable when it returns (others written before may not be), in one call of the system
-        where it has one: a thread that asks twice waits twice for its turn among the others.
+        With `synced` these bytes are durable when it returns (earlier writes may not be). It is one system call if
+        possible, because a thread that makes two calls waits twice for its turn.
         """
 
     def fdatasync(self) -> None: ...
@@ -43,7 +45,7 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def allocate(self, size: int) -> None:
-        """Reserve room for the first `size` bytes; new ones read as zero."""
+        """Reserve space for the first `size` bytes; new ones read as zero."""
 
     def size(self) -> int: ...
 
@@ -70,34 +72,34 @@ class Disk(Protocol):
         """Read and write; FileNotFoundError unless `create`."""
 
     def publish(self, path: str, content: bytes) -> bool:
-        """Create a whole file at once, durably; False when somebody was first."""
+        """Create a whole file atomically and durably; False if it exists already."""
 
     def exists(self, path: str) -> bool: ...
 
     def rename(self, old: str, new: str) -> None: ...
 
     def unlink(self, path: str) -> bool:
-        """False when it was not there."""
+        """False if it did not exist."""
 
     def list(self, path: str) -> list[str]:
-        """Sorted names in a directory; empty when there is none."""
+        """Sorted names in a directory; empty if it does not exist."""
 
     def make_dir(self, path: str) -> bool:
-        """Parents too; False when it was there already. Durable with `fsync_dir` of the parent."""
+        """Creates parents too; False if it existed. Durable after `fsync_dir` of the parent."""
 
     def remove_dir(self, path: str) -> bool:
-        """Only an empty directory; False when it is absent or not empty."""
+        """Removes only an empty directory; False if it is missing or not empty."""
 
     def fsync_dir(self, path: str) -> None: ...
 
     def sync_all(self, path: str) -> None:
-        """Everything written to the file system of `path` so far is durable: one call for very many files."""
+        """Make everything written to the file system of `path` durable: one call for very many files."""
 
     def lock(self, path: str) -> Lock | None:
-        """Held until released or the process ends; None when another holds it."""
+        """Held until released or until the process ends; None if another process holds it."""
 
     def map_word(self, path: str) -> Word:
-        """The number at the start of a small shared file, 0 when the file is new."""
+        """The number at the start of a small shared file; 0 if the file is new."""
 
     def unique_id(self) -> str: ...
 
@@ -135,7 +137,7 @@ class RealFile:
             place += os.pwritev(self._fd, pieces, place, _DSYNC)
             if place - offset == sum(map(len, pieces)):
                 return place - offset
-            place = offset  # a short one, which says why only when it is tried again
+            place = offset  # a short write; the next attempt reports the reason
         while start < count:
             chunk = pieces[start : start + IOVECS_MAX]
             want = sum(map(len, chunk))
@@ -149,7 +151,7 @@ class RealFile:
         return place - offset
 
     def _rest(self, data: bytes, place: int) -> int:
-        """A short write: go on where it stopped, until all is written or the system says why not."""
+        """Continue a short write until everything is written or the system reports an error."""
         view = memoryview(data)
         done = 0
         while done < len(view):
@@ -252,7 +254,7 @@ class RealDisk:
     def remove_dir(self, path: str) -> bool:
         try:
             os.rmdir(path)
-        except OSError:  # absent, or somebody still has files there: both mean "not removed"
+        except OSError:  # missing, or not empty: both mean "not removed"
             return False
         return True
 
@@ -291,7 +293,7 @@ class RealDisk:
 
 
 def _sync_filesystem(fd: int) -> None:
-    """`syncfs`, which Python does not offer; imported late because it is rarely needed."""
+    """`syncfs`, which Python does not provide; imported late because it is rarely needed."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,9 @@
-"""When the garbage collector looks, in a process that serves for months (until it serves, it rests: cli.standalone).
+"""Tuning of the garbage collector for a process that serves for months (before that it is off: `cli.serve`).
 
-CPython looks at the young objects when many more were made than freed. A broker frees about as many as it makes:
-entries leave its cache as others come; so the young pile up for seconds and are looked at in one go: 10 to 40 ms with
-1,000 busy topics, which was their p99. Here whoever makes objects says so, and they are looked at in portions.
+CPython scans young objects when many more were created than freed. A broker frees about as many as it creates, because
+entries leave its cache as others arrive. So young objects accumulate for seconds and are scanned in one pass: 10 to 40
+ms with 1,000 busy topics, which was their p99. Here the creators of objects report them, and they are scanned in
+portions.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import gc
 
 PORTION = 500
-"""Batches of entries (an entry of a quiet topic is one) between two looks: some five thousand objects, about 1 ms."""
+"""Batches of entries (an entry of a quiet topic is one) between two scans: about five thousand objects and 1 ms."""
 THRESHOLDS = (5_000, 1, 1_000)
-"""For what nobody counts.
+"""Thresholds for objects that are not reported.
 
-What survives one look is old; all is looked at after some ten million. Entries of a busy topic come in large batches
-and are seldom looked at: they are many, live for a while and are never part of a cycle.
+An object that survives one scan is old; everything is scanned after about ten million. Entries of a busy topic come in
+large batches and are rarely scanned, because they are many, live for a while and are never part of a cycle.
 """
 
 
@@ -24,7 +25,7 @@ class Garbage:
         self._made = 0
 
     def begin(self) -> None:
-        """The process stands: what is there will stay, and is never looked at."""
+        """Startup is complete: objects that exist now stay, and are never scanned again."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*THRESHOLDS)

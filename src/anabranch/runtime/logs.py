@@ -1,9 +1,9 @@
-"""Log lines for people or for machines, with the `extra` fields of every call shown and secrets hidden.
+"""Log output for people or for machines, with the `extra` fields of every call, and with secrets hidden.
 
     2026-11-16T01:02:03.456Z INFO  anabranch.broker.topic: split planned segment=3 reason=hot
     {"time":"2026-11-16T01:02:03.456Z","level":"info","logger":"anabranch.broker.topic","message":"split planned",…}
 
-A record is always one line (a traceback in text form excepted), whatever a client put into a name. Knows no subsystem.
+A record is always one line (except for tracebacks in text form), whatever a client put into a name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HIDDEN = "***"
 
 
 def hide_secrets(text: str) -> str:
-    """Passwords inside URLs, bearer tokens and JWTs become ***."""
+    """Replaces passwords inside URLs, bearer tokens and JWTs by ***."""
 
     def hidden(match: re.Match[str]) -> str:
         if match[1]:
@@ -38,7 +38,7 @@ def hide_secrets(text: str) -> str:
 
 
 def shown_fields(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-    """What a call put into `extra`, in order, ready to show."""
+    """The `extra` fields of a call, in order, formatted."""
     for name, value in vars(record).items():
         if name in _STANDARD or name.startswith("_"):
             continue
@@ -97,9 +97,9 @@ class JsonFormatter(logging.Formatter):
 def setup_logs(
     level: str = "info", form: LogFormat = "text", stream: TextIO | None = None, origin: str = ""
 ) -> logging.Handler:
-    """Send everything of `level` and above to `stream` (standard error). A later call replaces an earlier one.
+    """Send records of `level` and above to `stream` (standard error). A later call replaces an earlier one.
 
-    `origin` stands in every line: which of several processes that share the stream it came from.
+    `origin` is part of every line: it tells which of several processes that share the stream wrote it.
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(origin) if form == "json" else TextFormatter(origin))

@@ -1,8 +1,7 @@
-"""The network as a port: byte streams that are received into a buffer of the handler's and written as lists of buffers.
+"""Port for the network: byte streams, received into a buffer of the handler and sent as lists of buffers.
 
-Knows sockets and the event loop; must not know what the bytes mean. Plain sockets are driven directly (`recv_into`,
-`sendmsg`) because asyncio's transports on Python 3.11 join every list of buffers before they send it: measured, that
-doubles the broker's own CPU on dispatch of large entries.
+Plain sockets are driven directly (`recv_into`, `sendmsg`), because asyncio's transports on Python 3.11 join every list
+of buffers before they send it. Measured, that doubles the broker's CPU time for dispatch of large entries.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ log = logging.getLogger(__name__)
 Buffer = bytes | bytearray | memoryview
 
 IOVECS_MAX = 512
-JOIN_BYTES_MAX = 64 * 1024  # many small buffers are cheaper to join than to hand over one by one
-READS_PER_WAKE = 8  # where one read gives little (TLS records); then the loop serves the others
+JOIN_BYTES_MAX = 64 * 1024  # many small buffers are cheaper to join than to pass one by one
+READS_PER_WAKE = 8  # where one read gives little (TLS records); then the loop serves other connections
 
 
 class Stream(Protocol):
-    """One connection, seen by its owner."""
+    """One connection, as its owner sees it."""
 
     peer: str
     unsent_bytes: int
-    certificate_name: str | None  # common name of the peer's verified certificate, where there is TLS
+    certificate_name: str | None  # common name of the peer's verified certificate, with TLS
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Send in order; what the kernel does not take now is kept (the owner watches `unsent_bytes`)."""
+        """Send in order. What the kernel does not take now is queued; the owner watches `unsent_bytes`."""
 
     def pause_reading(self) -> None: ...
 
@@ -47,11 +46,11 @@ class Stream(Protocol):
 
 
 class StreamHandler(Protocol):
-    """Who lives at the other end of a `Stream`."""
+    """The user of a `Stream`."""
 
     @property
     def block_bytes(self) -> int:
-        """More than 0: the next bytes are welcome as fresh `bytes` of up to this size, by `received_block`."""
+        """If > 0, the next bytes may be passed to `received_block` as a new `bytes` object of up to this size."""
 
     def buffer(self) -> memoryview: ...
 
@@ -60,17 +59,17 @@ class StreamHandler(Protocol):
     def received_block(self, block: bytes) -> None: ...
 
     def drained(self) -> None:
-        """Everything that was queued has been handed to the kernel."""
+        """All queued bytes have been passed to the kernel."""
 
     def closed(self, reason: str) -> None:
-        """Exactly once, whoever closed it."""
+        """Called exactly once, whichever side closed."""
 
 
 MakeHandler = Callable[[Stream], StreamHandler]
 
 
 class Listener(Protocol):
-    """Bound, with its port known; connections wait in the kernel until `start`."""
+    """Bound, with a known port; connections wait in the kernel until `start`."""
 
     host: str
     port: int
@@ -85,10 +84,10 @@ class Network(Protocol):
 
 
 class SocketStream:
-    """A non-blocking TCP socket on the running loop. An encrypted one only reads and sends its bytes differently."""
+    """A non-blocking TCP socket on the running loop. The TLS subclass only reads and sends its bytes differently."""
 
     WAITS: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
-    """What the socket raises when it can do nothing right now."""
+    """Errors of the socket that mean "not now"."""
 
     def __init__(self, sock: socket.socket, peer: str, loop: asyncio.AbstractEventLoop) -> None:
         self.peer = peer
@@ -119,7 +118,7 @@ class SocketStream:
             self._loop.add_reader(self._fd, self._readable)
 
     def _readable(self) -> None:
-        """One read per step of the loop, as much as the handler asks for: then the others have their turn."""
+        """One read per turn of the loop, as much as the handler asks for, so that other connections get their turn."""
         handler = self._handler
         assert handler is not None
         try:
@@ -167,7 +166,7 @@ class SocketStream:
             self._end("closed")
 
     def _send_some(self) -> int:
-        """Hand a part of the queue to the kernel: how many bytes it took."""
+        """Pass a part of the queue to the kernel; returns how many bytes it took."""
         queue = self._queue
         if len(queue) > 4 and self.unsent_bytes < JOIN_BYTES_MAX:
             joined = b"".join(queue)
@@ -223,7 +222,7 @@ class SocketStream:
             self._handler.closed(reason)
 
     def _say_goodbye(self) -> None:
-        """Before a clean close; plain TCP has nothing to add."""
+        """Called before a clean close; plain TCP sends nothing."""
 
 
 def words_of(error: OSError) -> str:
@@ -231,7 +230,7 @@ def words_of(error: OSError) -> str:
 
 
 class SocketListener:
-    """Accepts on one listening socket. Running out of file descriptors pauses accepting instead of spinning."""
+    """Accepts on one listening socket. Without free file descriptors it pauses accepting instead of spinning."""
 
     def __init__(self, sock: socket.socket, make_handler: MakeHandler, loop: asyncio.AbstractEventLoop) -> None:
         self._sock = sock
@@ -250,7 +249,10 @@ class SocketListener:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    log.error("cannot accept connections for a second", extra={"reason": error.strerror})
+                    log.error(
+                        "accepting connections paused for a second; raise the limit of open files",
+                        extra={"reason": error.strerror},
+                    )
                     self._loop.remove_reader(self._sock.fileno())
                     self._loop.call_later(1.0, self._again)
                     return
@@ -260,7 +262,7 @@ class SocketListener:
             self.accepted(sock, f"{address[0]}:{address[1]}")
 
     def accepted(self, sock: socket.socket, peer: str) -> None:
-        """One more connection, non-blocking already."""
+        """A new connection, already non-blocking."""
         stream = SocketStream(sock, peer, self._loop)
         stream.start(self._make_handler(stream))
 
@@ -275,7 +277,7 @@ class SocketListener:
 
 
 class SocketNetwork:
-    """Real TCP. With `shares_ports` several processes may listen on one port: the kernel spreads the connections."""
+    """Real TCP. With `shares_ports` several processes may listen on one port; the kernel spreads connections."""
 
     def __init__(self, *, shares_ports: bool = False) -> None:
         self._shares_ports = shares_ports
@@ -289,7 +291,7 @@ class SocketNetwork:
 async def bound_socket(
     loop: asyncio.AbstractEventLoop, host: str, port: int, *, shares_port: bool = False
 ) -> socket.socket:
-    """A listening, non-blocking socket on the first address that the name has."""
+    """A listening, non-blocking socket on the first address of the name."""
     infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, proto, _, address = infos[0]
     sock = socket.socket(family, kind, proto)

@@ -1,7 +1,6 @@
-"""TLS streams on the network port: the same `Stream`, encrypted. The handler is made once the handshake is done.
+"""TLS streams on the network port: the same `Stream`, encrypted. The handler is created after the handshake.
 
-Knows sockets, ssl and the event loop; must not know what the bytes mean. Python's ssl copies every buffer anyway, so
-small ones are joined into records first.
+Python's ssl copies every buffer, so small ones are joined into records first.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from anabranch.runtime.tls import TlsServer, common_name
 
 log = logging.getLogger(__name__)
 
-RECORD_BYTES = 16 * 1024  # most a TLS record holds: buffers are joined until at least this much
+RECORD_BYTES = 16 * 1024  # maximum of a TLS record: buffers are joined until at least this much
 HANDSHAKE_SECONDS = 10.0
 HANDSHAKES_MAX = 1_000
 
@@ -46,7 +45,7 @@ class TlsStream(SocketStream):
 
     def resume_reading(self) -> None:
         super().resume_reading()
-        self._loop.call_soon(self._leftover)  # what is decrypted already makes no socket readable
+        self._loop.call_soon(self._leftover)  # decrypted data does not make the socket readable
 
     def _leftover(self) -> None:
         if self._reading and not self._dead and self._tls_sock.pending():
@@ -68,8 +67,10 @@ class TlsStream(SocketStream):
         self._loop.call_soon(self._leftover)
 
     def _fill(self, room: memoryview) -> tuple[int, str | None]:
-        """As many records as fit, because a small message is a record of its own: how many bytes, and why it stopped
-        ("": nothing more now, None: no more room)."""
+        """Read as many records as fit, because a small message is one record.
+
+        Returns the number of bytes, and why it stopped ("": nothing more now, None: the buffer is full).
+        """
         count = 0
         receive = self._sock.recv_into
         try:
@@ -85,8 +86,10 @@ class TlsStream(SocketStream):
         return count, None
 
     def _send_some(self) -> int:
-        """ssl insists that a write which had to wait is repeated as it was. (Without renegotiation it never waits for
-        a read.)"""
+        """ssl requires that a write which had to wait is repeated with the same bytes.
+
+        Without renegotiation a write never waits for a read.
+        """
         if not self._repeating:
             self._join()
         self._repeating = True
@@ -95,7 +98,7 @@ class TlsStream(SocketStream):
         return sent
 
     def _join(self) -> None:
-        """Small buffers into one record."""
+        """Join small buffers into one record."""
         queue = self._queue
         if len(queue) < 2 or len(queue[0]) >= RECORD_BYTES:
             return
@@ -107,12 +110,12 @@ class TlsStream(SocketStream):
         queue.appendleft(b"".join(some))
 
     def _say_goodbye(self) -> None:
-        with suppress(OSError, ValueError):  # the peer's own goodbye is not waited for
+        with suppress(OSError, ValueError):  # the peer's close notification is not awaited
             self._tls_sock.unwrap()
 
 
 class TlsListener(SocketListener):
-    """Accepts, shakes hands with a deadline, then hands the stream over."""
+    """Accepts, performs the handshake within a deadline, then passes the stream on."""
 
     def __init__(
         self, sock: socket.socket, make_handler: MakeHandler, loop: asyncio.AbstractEventLoop, tls: TlsServer
@@ -129,7 +132,7 @@ class TlsListener(SocketListener):
         try:
             wrapped = self._tls.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         except OSError as error:
-            log.debug("tls connection ended at once", extra={"peer": peer, "reason": _words(error)})
+            log.debug("TLS connection closed during the handshake", extra={"peer": peer, "reason": _words(error)})
             sock.close()
             return
         self._handshakes[wrapped] = self._loop.call_later(HANDSHAKE_SECONDS, self._give_up, wrapped, peer, "too slow")
@@ -161,7 +164,7 @@ class TlsListener(SocketListener):
         if timer is None:
             return
         timer.cancel()
-        log.info("tls handshake failed", extra={"peer": peer, "reason": reason})
+        log.info("TLS handshake failed", extra={"peer": peer, "reason": reason})
         self._loop.remove_reader(sock.fileno())
         self._loop.remove_writer(sock.fileno())
         sock.close()
@@ -173,7 +176,7 @@ class TlsListener(SocketListener):
 
 
 class TlsNetwork:
-    """Real TCP with TLS on it."""
+    """Real TCP with TLS."""
 
     def __init__(self, tls: TlsServer) -> None:
         self._tls = tls
@@ -184,7 +187,7 @@ class TlsNetwork:
 
 
 class TlsStreamServer:
-    """Like `asyncio.start_server` with TLS, but every connection gets the context as it is then."""
+    """Like `asyncio.start_server` with TLS, but every connection uses the context that is current then."""
 
     def __init__(
         self, tls: TlsServer, connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], None], limit: int
@@ -226,11 +229,11 @@ class TlsStreamServer:
                 lambda: protocol, sock, ssl=self._tls.context, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
         except OSError as error:
-            log.info("tls handshake failed", extra={"peer": peer, "reason": _words(error)})
+            log.info("TLS handshake failed", extra={"peer": peer, "reason": _words(error)})
             sock.close()
 
     async def close(self) -> None:
-        """No new connections; those that are open are the owner's."""
+        """Stop accepting; open connections belong to the owner."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -238,7 +241,7 @@ class TlsStreamServer:
 
 
 class _PlainListener(SocketListener):
-    """Hands the bare socket over."""
+    """Passes the plain socket on."""
 
     def __init__(
         self,
@@ -254,7 +257,7 @@ class _PlainListener(SocketListener):
 
 
 def _no_handler(stream: Stream) -> StreamHandler:
-    raise AssertionError("no stream is made here")
+    raise AssertionError("this protocol has no stream")
 
 
 def _words(error: Exception) -> str:

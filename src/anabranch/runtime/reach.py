@@ -1,4 +1,4 @@
-"""Is anybody there? One connection attempt, nothing said. Knows sockets only."""
+"""Whether a port accepts connections: one attempt, without sending anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 async def is_listening(host: str, port: int, seconds: float) -> bool:
-    """False only where the port refuses: somebody slow or far away is not nobody."""
+    """False only if the port refuses; a slow or distant peer counts as listening."""
     try:
         async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(host, port)

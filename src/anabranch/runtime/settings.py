@@ -1,9 +1,8 @@
-"""Settings from a file, the environment and flags into frozen dataclasses, with every complaint in one report.
+"""Settings from a file, the environment and flags into frozen dataclasses, with all complaints in one report.
 
 A *root* dataclass has one field per group; each group is a frozen dataclass of plain values. `storage.sync` is the
 field `sync` of the group in the root's field `storage`: `[storage] sync = …` in the TOML file, ANABRANCH_STORAGE_SYNC
-in the environment, a flag on the command line. Later layers win. Knows no group by name, never reads the environment
-itself.
+in the environment, a flag on the command line. Later layers win. The caller passes the environment.
 
 A field's `metadata` may hold `help` (one line for people) and `secret` (its value is never shown).
 """
@@ -28,7 +27,7 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 class SettingsError(Exception):
-    """Everything that is wrong with the settings, one line each. (Not on the common root: this floor knows none.)"""
+    """All problems of the settings, one line each. Not a subclass of `Error`, which this layer cannot import."""
 
     code = "bad-settings"
     retryable = False
@@ -49,7 +48,7 @@ def require(condition: bool, name: str, text: str) -> None:
 
 
 def require_all(*checks: tuple[bool, str, str]) -> None:
-    """Like several `require`, but all complaints come together."""
+    """Like several `require`, but reports all complaints together."""
     complaints = [f"{name}: {text}" for condition, name, text in checks if not condition]
     if complaints:
         raise SettingsError(complaints)
@@ -57,7 +56,7 @@ def require_all(*checks: tuple[bool, str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Raw values by dotted name, and where they come from (`origin` is shown in complaints)."""
+    """Raw values by dotted name, and their origin, which complaints show."""
 
     origin: str
     values: Mapping[str, Any]
@@ -85,7 +84,7 @@ def file_layer(path: Path) -> Layer:
 
 
 def env_layer(root: type[Any], environ: Mapping[str, str]) -> Layer:
-    """ANABRANCH_SECTION_KEY for the sections of `root`; other ANABRANCH_ variables are not ours to judge."""
+    """ANABRANCH_SECTION_KEY for the sections of `root`; other ANABRANCH_ variables are ignored."""
     values = {}
     for section, _ in _groups(root):
         prefix = f"{ENV_PREFIX}{section.upper()}_"
@@ -119,7 +118,7 @@ def load(root: type[T], layers: Sequence[Layer]) -> T:
                 wrong = list(error.complaints)
             except (
                 Exception
-            ) as error:  # a group may refuse its values with any error: it becomes one line of the report
+            ) as error:  # a group may reject its values with any error, which becomes one line of the report
                 wrong = str(error).split("; ")
         complaints += wrong
     if not complaints:
@@ -148,7 +147,7 @@ def sample(root: type[Any]) -> str:
 
 
 def reference(root: type[Any]) -> str:
-    """The same as a Markdown page, for the documentation."""
+    """The reference of all settings as a Markdown page."""
     lines = [
         "# Settings",
         "",
@@ -168,7 +167,7 @@ def reference(root: type[Any]) -> str:
 
 
 def shown(root: Any) -> dict[str, str]:
-    """Every setting that holds, by dotted name, as text; secrets only say that they are set."""
+    """All effective settings by dotted name, as text; of secrets only whether they are set."""
     found: dict[str, str] = {}
     for section, group in _groups(type(root)):
         values = getattr(root, section)
@@ -209,7 +208,7 @@ def _group_values(section: str, group: type[Any], layers: Sequence[Layer]) -> tu
 
 
 def _convert(raw: Any, hint: Any, name: str) -> Any:
-    """The raw value as `hint`, or ValueError saying what it should have been. Text is always understood."""
+    """The raw value as `hint`, or ValueError with what was expected. Text is accepted for all types."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         inner = [option for option in typing.get_args(hint) if option is not type(None)]

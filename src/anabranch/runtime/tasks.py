@@ -1,7 +1,7 @@
-"""Who owns a background task. Every task in the house is started by a `TaskOwner` and ends with it.
+"""Owners of background tasks. Every task is started by a `TaskOwner` and ends with it.
 
-`asyncio.TaskGroup` cancels all siblings when one fails; a broker must not stop serving thousands of topics because one
-background step failed. So an owner logs what a task raised, and its `close` cancels and awaits all that is left.
+`asyncio.TaskGroup` cancels all siblings when one task fails, but a broker must not stop serving thousands of topics
+because one background step failed. So an owner logs the error of a task, and its `close` cancels and awaits the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ YIELD_SECONDS = 0.005
 
 
 async def give_way() -> None:
-    """Let everybody else have a turn: for long work that rarely waits."""
+    """Give all other tasks a turn: for long work that rarely waits."""
     await asyncio.sleep(0)
 
 
@@ -32,7 +32,7 @@ class YieldBudget:
         self._until = clock.monotonic() + YIELD_SECONDS
 
     async def spend(self) -> None:
-        """To be called after each step."""
+        """Call it after each step."""
         if self._clock.monotonic() >= self._until:
             await self._clock.sleep(0)
             self._until = self._clock.monotonic() + YIELD_SECONDS
@@ -48,7 +48,7 @@ class TaskOwner:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any] | None:
-        """Start `work`; None (and the work is closed unstarted) once the owner is closed."""
+        """Start `work`. Returns None, and closes the work unstarted, if the owner is closed."""
         if self._closed:
             work.close()
             return None
@@ -63,12 +63,12 @@ class TaskOwner:
             log.error("background task failed", extra={"task": task.get_name()}, exc_info=error)
 
     async def drain(self, seconds: float) -> None:
-        """Let what runs finish by itself for a while (no new work is refused)."""
+        """Wait a while for running tasks to finish; new work is still accepted."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=seconds)
 
     def cancel(self) -> None:
-        """Like `close`, for callers that cannot wait: nothing new starts, what runs is cancelled."""
+        """Like `close`, for callers that cannot wait: starts nothing new and cancels what runs."""
         self._closed = True
         for task in self._tasks:
             task.cancel()

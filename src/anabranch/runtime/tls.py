@@ -1,7 +1,7 @@
-"""TLS from three PEM files: one server context, read again when the files change. Knows ssl; no sockets, no settings.
+"""TLS from three PEM files: one server context, reloaded when the files change.
 
 TLS 1.2 and 1.3, OpenSSL's default ciphers, no renegotiation. With a CA file a client may present a certificate, which
-is then verified against it; whether it must is the caller's choice.
+is then verified against it; the caller decides whether it must.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class TlsError(Exception):
-    """The files make no usable context. (Not on the common root: this floor knows none.)"""
+    """The files do not make a usable context. Not a subclass of the common error, which this layer cannot import."""
 
     code = "bad-tls-files"
     retryable = False
@@ -32,12 +32,12 @@ class TlsError(Exception):
 class TlsFiles:
     certificate: Path  # chain, the server's own certificate first
     key: Path
-    ca: Path | None = None  # who signs client certificates; None: none is asked for
+    ca: Path | None = None  # CA of client certificates; None: none is requested
     require_client_certificate: bool = False
 
 
 class TlsServer:
-    """The context that every TLS port of a node shares."""
+    """The context that all TLS ports of a node share."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
@@ -45,7 +45,7 @@ class TlsServer:
         self.context = _context(files)
 
     def refresh(self) -> None:
-        """New certificates count for new connections; broken ones are logged and the last good ones stay."""
+        """New certificates apply to new connections; invalid ones are logged and the last valid ones stay."""
         stamp = self._stat()
         if stamp == self._stamp:
             return
@@ -53,9 +53,11 @@ class TlsServer:
         try:
             self.context = _context(self._files)
         except TlsError as error:
-            log.error("TLS files are not usable, the last good ones stay", extra={"reason": error.reason})
+            log.error(
+                "TLS files are not usable; the last valid certificates stay in use", extra={"reason": error.reason}
+            )
             return
-        log.info("TLS files were read again")
+        log.info("TLS files reloaded")
 
     def _stat(self) -> tuple[Any, ...]:
         found = []
@@ -73,7 +75,7 @@ def _context(files: TlsFiles) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     try:
-        # An encrypted key must not make the broker ask on its terminal.
+        # An encrypted key must not make the broker prompt on its terminal.
         context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
         if files.ca is not None:
             context.load_verify_locations(files.ca)
@@ -92,7 +94,7 @@ def _words(error: Exception) -> str:
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str | None:
-    """The subject's common name as `getpeercert` gives it; None without a certificate or when it is not exactly one."""
+    """The subject's common name from `getpeercert`; None without a certificate, or if there is not exactly one."""
     if not certificate:
         return None
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]

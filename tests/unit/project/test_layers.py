@@ -97,7 +97,6 @@ PENDING: dict[str, frozenset[str]] = {
             "rest",
             "rest/openapi",
             "rest/routes",
-            "runtime",
             "security",
             "spark",
             "spark/client",
