@@ -1,7 +1,7 @@
 """Anabranch: a durable message broker in Python that stock Pulsar clients use unchanged, and its own client.
 
-Importing the package is cheap on purpose: it loads nothing but the error root. The client's names (`connect`, `Client`,
-`Batching` …) are loaded when they are first used.
+Importing the package is cheap: it loads only the error root. The names of the client (`connect`, `Client`, `Batching`
+…) are loaded at their first use.
 """
 
 from __future__ import annotations

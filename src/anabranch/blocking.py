@@ -1,4 +1,4 @@
-"""`anabranch.blocking.connect(url)`: the SDK without await. The names only; see `anabranch.client.blocking`."""
+"""`anabranch.blocking.connect(url)`: the SDK without await. This module only exports names of `client.blocking`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`anabranch.schema`: what messages look like. `schema=Json(Order)`, `Avro(Order)`, `String()`, `Int64()`, `Auto()` …
+"""Schemas of messages: `schema=Json(Order)`, `Avro(Order)`, `String()`, `Int64()`, `Auto()` …
 
-The names only; see `anabranch.client.schema.schema`.
+This module only exports names; see `anabranch.client.schema`.
 """
 
 from __future__ import annotations

@@ -1,24 +1,21 @@
-"""The SDK: an asyncio client for topics, with a blocking face in `anabranch.blocking`.
+"""The SDK: an asyncio client for topics, and its blocking form.
 
-| module                          | knows                                                                  |
-|---------------------------------|------------------------------------------------------------------------|
-| `link` `lane` `intake`          | machines: one connection, one producing lane, one consuming intake     |
-| `record` `draft`                | messages on their way out, the open batch, and the entry it becomes    |
-| `delivery` `buffer` `slots`     | what a cumulative ack covers; fair turns; messages of an entry as bits |
-| `holdings` `traversal` `redelivery` | machines: which segments are held; which are read, in the DAG's order  |
-| `compression` `chunking` `chunked` | bodies packed; messages cut and put together; an intake's share of them |
-| `credits`                       | what the broker still takes from a producer                            |
-| `connection` `pool`             | sockets, lookups, redirects                                            |
-| `attachment` `channel` `reader` `inbox` | staying attached to whoever serves the topic; consuming; waiting |
-| `controller_session`            | being a member of an ordered subscription or a group                   |
-| `topic_view` `topic_watch`      | the segments of a topic, and how they change                           |
-| `lanes` `track` `lineage` `ring` | machine: all lanes of a producer, through splits and merges           |
-| `lane_runner` `room`            | one lane on the wire; how much may be under way                        |
-| `bulk` `contents` `message_batch` | many messages in one call: out, in, and as columns                   |
-| `client` `producer`             | what applications use                                                  |
-| `consumer` `queue_consumer` `stream_consumer` `checkpoint_consumer` | what consumers share, and their kinds |
-| `message` `checkpoint` `policies` `errors` | values                                                      |
-| `blocking`                      | the same names without await                                           |
+The client must not know the broker's code. Both share only `model`, `protocol` and `runtime`.
+
+| module | what it is |
+|---|---|
+| `client` | `connect` and `Client`: checks options, opens and closes producers and consumers |
+| `blocking` | the same classes for threads, without await |
+| `config` | option values: batching, backoff, dead letters, connections |
+| `errors` | errors of the SDK, and how a broker's error becomes one of them |
+| `context` | what all producers and consumers of one client share |
+| `async_resource` | the result of `client.producer(…)`: awaited, or entered with `async with` |
+| `connection/` | connections, lookups, reconnecting |
+| `topic/` | layouts of topics, kept current |
+| `messages/` | messages, ids, batches and entries as values |
+| `schema/` | values to bytes and back |
+| `producer/` | sending |
+| `consumer/` | receiving |
 """
 
 from __future__ import annotations

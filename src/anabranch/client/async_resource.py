@@ -1,4 +1,4 @@
-"""What `client.producer(…)` and the like return: `await` it, or enter it. Knows nothing of what is opened."""
+"""The result of `client.producer(…)` and the like: `await` it, or enter it with `async with`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T", bound=Closable)
 
 
 class AsyncResource(Generic[T]):
-    """Nothing happens before it is awaited or entered; leaving the `async with` closes what was opened."""
+    """Nothing happens until it is awaited or entered. Leaving `async with` closes what was opened."""
 
     def __init__(self, opener: Callable[[], Awaitable[T]]) -> None:
         self._opener = opener

@@ -1,6 +1,6 @@
-"""The blocking face of the SDK: the same names, the same errors, no logic of its own. Knows threads.
+"""The blocking form of the SDK: the same names and errors as `client`, without logic of its own.
 
-Every call runs on the event loop behind the process's one `portal` and is waited for here.
+Every call runs on one event loop thread, shared by all blocking clients of the process, and is waited for.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ LOOP = LoopThread("anabranch-client", own_thread_error=WrongThread)
 """The event loop of all blocking clients of this process."""
 
 
-class _Face:
-    """`with` closes it."""
+class _Blocking:
+    """Common part of the blocking classes: leaving `with` closes."""
 
     _inner: Any
 
@@ -68,8 +68,8 @@ class _Face:
         return bool(self._inner.is_closed)
 
 
-class BlockingProducer(_Face):
-    """Blocking face of Producer."""
+class BlockingProducer(_Blocking):
+    """Blocking form of Producer."""
 
     def __init__(self, inner: Producer) -> None:
         self._inner: Producer = inner
@@ -126,7 +126,7 @@ class BlockingProducer(_Face):
         deliver_at: Moment | None = None,
         sequence_id: int | None = None,
     ) -> concurrent.futures.Future[MessageId]:
-        """Order is fixed now. Unlike its asynchronous twin it reports QueueFull and the like through the future."""
+        """The order is fixed by this call. Unlike in the asyncio client, the future carries errors such as QueueFull."""
         return LOOP.submit(
             lambda: self._inner.send_nowait(
                 value,
@@ -162,7 +162,7 @@ class BlockingProducer(_Face):
         properties: Sequence[Mapping[str, str] | None] | None = None,
         event_times: Sequence[int | None] | None = None,
     ) -> concurrent.futures.Future[Sent]:
-        """Order is fixed now. Like `send_nowait` it reports QueueFull and the like through the future."""
+        """The order is fixed by this call. Like `send_nowait`, errors such as QueueFull are set on the future."""
         return LOOP.submit(
             lambda: self._inner.send_batch_nowait(values, keys, properties=properties, event_times=event_times)
         )
@@ -171,7 +171,7 @@ class BlockingProducer(_Face):
         LOOP.call(lambda: self._inner.flush(timeout))
 
 
-class _BlockingConsumer(_Face):
+class _BlockingConsumer(_Blocking):
     _inner: Consumer
 
     @property
@@ -212,7 +212,7 @@ class _BlockingConsumer(_Face):
 
 
 class BlockingQueueConsumer(_BlockingConsumer):
-    """Blocking face of QueueConsumer."""
+    """Blocking form of QueueConsumer."""
 
     def __init__(self, inner: QueueConsumer) -> None:
         self._inner: QueueConsumer = inner
@@ -225,7 +225,7 @@ class BlockingQueueConsumer(_BlockingConsumer):
 
 
 class BlockingStreamConsumer(_BlockingConsumer):
-    """Blocking face of StreamConsumer."""
+    """Blocking form of StreamConsumer."""
 
     def __init__(self, inner: StreamConsumer) -> None:
         self._inner: StreamConsumer = inner
@@ -241,7 +241,7 @@ class BlockingStreamConsumer(_BlockingConsumer):
 
 
 class BlockingCheckpointConsumer(_BlockingConsumer):
-    """Blocking face of CheckpointConsumer."""
+    """Blocking form of CheckpointConsumer."""
 
     def __init__(self, inner: CheckpointConsumer) -> None:
         self._inner: CheckpointConsumer = inner
@@ -260,8 +260,8 @@ class BlockingCheckpointConsumer(_BlockingConsumer):
         LOOP.call(lambda: self._inner.saved(checkpoint, timeout))
 
 
-class BlockingClient(_Face):
-    """Blocking face of Client."""
+class BlockingClient(_Blocking):
+    """Blocking form of Client."""
 
     def __init__(self, inner: asynchronous.Client) -> None:
         self._inner: asynchronous.Client = inner

@@ -1,4 +1,4 @@
-"""Client: the front door of the SDK. Checks options, shares connections, opens and closes producers and consumers."""
+"""`connect` and `Client`: check options, share connections, open and close producers and consumers."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def connect(
     """`async with connect("pulsar://localhost:6650") as client`, or `client = await connect(…)` and `close` later.
 
     `url` may name several brokers of a cluster: `pulsar://one:6650,two:6650`. `token` is a text, a file (as a Path) or
-    a function that gives the current one; it is asked for again whenever a broker wants to know. `auth` is another way
-    to sign in (`Basic`, `Certificate`); `tls` is a `Tls`, or a context of your own, for pulsar+ssl://.
+    a function that returns the current token; it is read again whenever a broker asks for credentials. `auth` is
+    another way to authenticate (`Basic`, `Certificate`). `tls` is a `Tls` or an SSL context, for pulsar+ssl://.
 
-    Raises at once what is wrong with the options; awaiting raises when no broker answers within `operation_timeout`.
+    Raises BadOption at once for invalid options. Awaiting raises if no broker answers within `operation_timeout`.
     """
     client = Client(
         Address.parse_all(url),
@@ -78,7 +78,7 @@ def connect(
 
 
 class Client:
-    """Made by `connect`. Everything it opened is closed with it."""
+    """Created by `connect`. Closing the client closes all its producers and consumers."""
 
     def __init__(
         self,
@@ -131,16 +131,19 @@ class Client:
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[Producer]:
-        """`batching=None` sends each message in an entry of its own; `send_timeout=0` waits for receipts for ever.
+        """Open a producer on a topic.
 
-        `compression` is "lz4", "zlib", "zstd" or "snappy"; bodies under 4 KiB stay as they are. With `chunking`,
-        messages larger than the broker takes are cut, and put together again by the consumer. `schema` says what values
-        are (`anabranch.schema`); a dataclass or pydantic model means JSON. Without one they are bytes.
+        `batching=None` sends each message in its own entry. `send_timeout=0` waits for receipts without a limit.
 
-        `access` says who else may produce: an exclusive producer has every partition or segment before this returns.
+        `compression` is "lz4", "zlib", "zstd" or "snappy"; bodies under 4 KiB are not compressed. With `chunking`,
+        messages larger than the broker's limit are cut into chunks, and assembled by the consumer. `schema` is the type
+        of the values (`anabranch.schema`); a dataclass or pydantic model means JSON. Without a schema they are bytes.
 
-        With a `name`, sequence ids go on where the brokers have them, or after `initial_sequence_id` if that is higher:
-        what is sent again under an id that they have is not stored again.
+        `access` controls other producers of the topic. An exclusive producer has exclusive access to every partition or
+        segment before this returns.
+
+        With a `name`, sequence ids continue after the last one that the brokers have, or after `initial_sequence_id` if
+        that is higher. A message that is sent again with a stored sequence id is not stored again.
         """
         where = _checked_topic(topic)
         if pending_bytes_max < 1:
@@ -188,11 +191,12 @@ class Client:
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[QueueConsumer]:
-        """`start` says where a subscription begins that does not exist yet.
+        """Open a consumer that shares messages with the other consumers of the subscription.
 
-        A nacked message comes again after `nack_delay`, or as `nack_backoff` says by how often it came already; one
-        that is forgotten after `processing_timeout`. With `dead_letter`, what came back too often goes to another
-        topic. Of several consumers those with the lowest `priority` are served first, as long as they take messages.
+        `start` is the position of a subscription that does not exist yet. A nacked message is redelivered after
+        `nack_delay`, or after a delay of `nack_backoff` by its redelivery count; a message without ack or nack after
+        `processing_timeout`. With `dead_letter`, messages that were redelivered too often go to another topic.
+        Consumers with the lowest `priority` value are served first, as long as they have permits.
         """
         topics = _topics(topic)
         shared = self._consumer_options(
@@ -230,7 +234,11 @@ class Client:
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[StreamConsumer]:
-        """`start` says where a subscription begins that does not exist yet."""
+        """Open a consumer that receives every key in order, with cumulative acks.
+
+        `start` is the position of a subscription that does not exist yet. `release_timeout` is the time to acknowledge
+        messages of a segment that moves to another consumer.
+        """
         topics = _topics(topic)
         options = StreamOptions(
             **self._consumer_options(subscription, start, name, prefetch, ack_group_time, properties, timeout, schema),
@@ -259,15 +267,15 @@ class Client:
         properties: Mapping[str, str] | None = None,
         timeout: Seconds | None = None,
     ) -> AsyncResource[CheckpointConsumer]:
-        """Reads from `start` on, and leaves nothing behind at the broker.
+        """Open a consumer that reads from `start`, without a subscription on the broker.
 
-        In a `group` the members share the segments; `restore` then gives what the group has stored, and is asked
-        whenever this member gets more segments. `on_loss="fail"`: raise PositionGone when retention deleted a segment
-        of the checkpoint before it was read.
+        In a `group` the members share the segments; `restore` returns the checkpoint that the group has stored, and is
+        called whenever this member is assigned more segments. `on_loss="fail"`: raise PositionGone if retention deleted
+        a segment of the checkpoint before it was read.
         """
         topics = _topics(topic)
         if on_loss not in ("skip", "fail"):
-            raise BadOption(f"on_loss is 'skip' or 'fail', not {on_loss!r}")
+            raise BadOption(f"on_loss must be 'skip' or 'fail', not {on_loss!r}")
         reader = _new_name("reader")
         options = CheckpointOptions(
             **self._consumer_options(
@@ -288,7 +296,7 @@ class Client:
         return AsyncResource(opened)
 
     async def close(self, timeout: Seconds | None = None) -> None:
-        """Closes everything it opened, then its connections. Safe to repeat; never hangs."""
+        """Closes all producers and consumers, then the connections. Safe to repeat; never hangs."""
         self._is_closed = True
         opened, self._opened = list(self._opened), set()
         try:
@@ -308,8 +316,8 @@ class Client:
         async def sender(topic: str) -> Producer:
             if policy.initial_subscription is not None:
                 async with self.queue_consumer(topic, subscription=policy.initial_subscription, start="earliest"):
-                    pass  # it is there now, and keeps what comes
-            return await self.producer(topic, chunking=Chunking())  # what could be read can be buried
+                    pass  # the subscription exists now and retains messages
+            return await self.producer(topic, chunking=Chunking())  # so that any message that was received can be sent
 
         return DeadLetters(policy, subscription, sender)
 
@@ -325,7 +333,7 @@ class Client:
         schema: Schema | type | None,
     ) -> dict[str, Any]:
         if start not in ("earliest", "latest"):
-            raise BadOption(f"start is 'earliest' or 'latest', not {start!r}")
+            raise BadOption(f"start must be 'earliest' or 'latest', not {start!r}")
         if prefetch < 1:
             raise BadOption("prefetch must be at least 1")
         return {
@@ -347,7 +355,7 @@ class Client:
         return made
 
     async def _retrying(self, ask: Callable[[], Awaitable[T]], timeout_s: float | None = None) -> T:
-        """Ask until the answer is final: a broker that restarts is no reason to fail."""
+        """Repeat until the answer is final, because a restarting broker is no reason to fail."""
         attempt = 0
         last: ClientError | None = None
         try:
@@ -379,9 +387,9 @@ def _topics(topic: str | Sequence[str]) -> tuple[TopicName, ...]:
 def _checked_topic(topic: str) -> TopicName:
     name = TopicName.parse(topic)
     if name.domain is Domain.NON_PERSISTENT:
-        raise BadOption("non-persistent topics are not offered: nothing could be promised about them")
+        raise BadOption("non-persistent topics are not supported by this client: they have no delivery guarantees")
     if name.domain is Domain.SEGMENT:
-        raise BadOption(f"{topic} is one segment; name its topic: {name.scalable}")
+        raise BadOption(f"{topic} is a single segment; use its topic {name.scalable}")
     return name
 
 

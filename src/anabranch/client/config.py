@@ -1,4 +1,4 @@
-"""Policies: frozen values that say how the SDK behaves. Know no I/O; times are seconds or `timedelta`."""
+"""Option values of the SDK: frozen dataclasses. Times are seconds or `timedelta`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _require(holds: bool, text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """A batch goes out when it is old, full or large enough, whichever comes first."""
+    """A batch is sent when it reaches `max_delay`, `max_messages` or `max_bytes`, whichever comes first."""
 
     max_delay: Seconds = 0.001
     max_messages: int = 1000
@@ -35,12 +35,12 @@ class Batching:
 
 
 class AccessMode(StrEnum):
-    """Who else may produce to the topic while this producer is there."""
+    """Which other producers may be connected to the topic at the same time."""
 
-    SHARED = "shared"  # everybody
-    EXCLUSIVE = "exclusive"  # nobody; refused when somebody is there
-    EXCLUSIVE_WITH_FENCING = "exclusive-with-fencing"  # nobody; whoever is there is sent away
-    WAIT_FOR_EXCLUSIVE = "wait-for-exclusive"  # nobody; opening it waits for its turn
+    SHARED = "shared"  # any
+    EXCLUSIVE = "exclusive"  # none; opening is refused if there is another one
+    EXCLUSIVE_WITH_FENCING = "exclusive-with-fencing"  # none; opening disconnects and fences the others
+    WAIT_FOR_EXCLUSIVE = "wait-for-exclusive"  # none; opening waits until the others are gone
 
     @classmethod
     def named(cls, name: str) -> AccessMode:
@@ -52,7 +52,7 @@ class AccessMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunking:
-    """Messages larger than the broker takes are cut into chunks: as large as it takes, and no larger than this."""
+    """Messages above the broker's size limit are cut into chunks of at most that limit and `chunk_bytes`."""
 
     chunk_bytes: int = 5 * 1024 * 1024
 
@@ -65,12 +65,12 @@ NO_BATCHING = Batching(max_delay=0, max_messages=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits between attempts: `initial`, then each time `multiplier` as long, never more than `maximum`."""
+    """Delays between attempts: `initial`, then multiplied by `multiplier` each time, up to `maximum`."""
 
     initial: Seconds = 0.1
     maximum: Seconds = 30.0
     multiplier: float = 2.0
-    jitter: float = 0.1  # share of the wait, half of it to either side
+    jitter: float = 0.1  # fraction of the delay, half of it in either direction
 
     def __post_init__(self) -> None:
         _require(0 < seconds(self.initial) <= seconds(self.maximum), "Backoff.initial must be above 0, within maximum")
@@ -78,16 +78,16 @@ class Backoff:
         _require(0 <= self.jitter <= 1, "Backoff.jitter must be between 0 and 1")
 
     def delay(self, attempt: int, chance: float) -> float:
-        """Seconds before attempt number `attempt` (the first repetition is 0); `chance` is in [0, 1)."""
+        """Delay in seconds before retry number `attempt` (the first is 0); `chance` is random in [0, 1)."""
         longest = seconds(self.maximum)
-        # Past 64 doublings any wait is the longest one, and floats do not overflow.
+        # After 64 doublings every delay is `maximum`, and floats must not overflow.
         plain = min(longest, seconds(self.initial) * self.multiplier ** min(attempt, 64))
         return plain * (1 + self.jitter * (chance - 0.5))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessingTimeout:
-    """A message that is neither acknowledged nor refused for so long comes again; `backoff` adds to that each time."""
+    """A message without ack or nack for `timeout` is redelivered; `backoff` adds to the timeout of later deliveries."""
 
     timeout: Seconds
     backoff: Backoff | None = None
@@ -98,8 +98,8 @@ class ProcessingTimeout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A message that came back more than `max_redeliveries` times goes to `topic` (otherwise one beside its own) and
-    leaves the subscription. `initial_subscription` is made there first, so that nothing is dropped unread."""
+    """A message that was redelivered more than `max_redeliveries` times is moved to `topic` (default: a topic beside
+    its own). `initial_subscription` is created there first, so that dead letters are retained until they are read."""
 
     max_redeliveries: int
     topic: str | None = None
@@ -114,7 +114,7 @@ class ConnectionPolicy:
     connect_timeout: Seconds = 10.0
     keepalive: Seconds = 30.0
     backoff: Backoff = Backoff()
-    partitions_every: Seconds = 60.0  # how often a regular topic is asked for new partitions
+    partitions_every: Seconds = 60.0  # how often to check a regular topic for new partitions
 
     def __post_init__(self) -> None:
         _require(seconds(self.connect_timeout) > 0, "ConnectionPolicy.connect_timeout must be above 0")

@@ -1,6 +1,6 @@
-"""What the SDK raises, and how a broker's refusal becomes one of these. Knows the wire's numbers, no connections.
+"""Errors of the SDK, and how an error of the broker becomes one of them.
 
-`retryable` answers "has the same call, made again later, a chance?"; the SDK's own retries follow it, too.
+`retryable` says whether the same call may succeed later. The SDK's own retries follow it, too.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from anabranch.protocol.server_errors import ServerError
 
 
 class ClientError(Error):
-    """Root of what the SDK raises."""
+    """Root of the errors of the SDK."""
 
     code = "client"
 
 
 class BadServiceUrl(ClientError):
-    """Not like pulsar://host:6650."""
+    """The service URL is not of the form pulsar://host:6650."""
 
     code = "bad-service-url"
 
 
 class BadOption(ClientError):
-    """An option that cannot be, whatever the broker says."""
+    """An argument or option is invalid, independent of the broker."""
 
     code = "bad-option"
 
 
 class Unreachable(ClientError):
-    """Nobody answers at the address, or nobody does any more."""
+    """The broker cannot be reached, or the connection broke."""
 
     code = "unreachable"
     retryable = True
 
 
 class TimedOut(ClientError):
-    """The deadline passed first; the outcome is unknown."""
+    """No answer before the deadline; the outcome is unknown."""
 
     code = "timeout"
     retryable = True
 
 
 class CannotSignIn(ClientError):
-    """The token could not be had just now: its file or function failed."""
+    """The token could not be read: its file or function failed."""
 
     code = "credentials"
     retryable = True
@@ -61,133 +61,133 @@ class Closed(ClientError):
 
 
 class QueueFull(ClientError):
-    """More is waiting for its receipt than `pending_bytes_max` allows."""
+    """More bytes wait for receipts than `pending_bytes_max` allows."""
 
     code = "queue-full"
     retryable = True
 
 
 class MessageTooLarge(ClientError):
-    """Larger than the broker takes, and chunking is off (or it is larger than can be put together again)."""
+    """The message exceeds the broker's limit and chunking is off, or it exceeds the limit for chunked messages."""
 
     code = "message-too-large"
 
     def __init__(self, message_bytes: int, message_bytes_max: int) -> None:
-        super().__init__(f"a message of {message_bytes} bytes; {message_bytes_max} is the most that the broker takes")
+        super().__init__(f"the message has {message_bytes} bytes, the limit is {message_bytes_max}")
         self.message_bytes, self.message_bytes_max = message_bytes, message_bytes_max
 
 
 class SchemaMismatch(ClientError):
-    """A value that does not fit the producer's schema, or a message that the consumer's cannot read."""
+    """A value does not fit the producer's schema, or the consumer's schema cannot decode a message."""
 
     code = "schema-mismatch"
 
 
 class Refused(ClientError):
-    """The broker said no. `server_error` is its number on the wire."""
+    """The broker refused a request. `server_error` is the error number on the wire."""
 
     code = "refused"
     server_error: int = int(ServerError.UnknownError)
 
 
 class Unexplained(Refused):
-    """The broker refused without a reason: mostly a fault of its own, or a moment in which the topic moves."""
+    """The broker refused with an unknown error: usually a fault inside the broker, or the topic is being moved."""
 
     code = "unexplained"
     retryable = True
 
 
 class NotReady(Refused):
-    """The broker starts, stops, or gives the topic away."""
+    """The broker is starting or stopping, or the topic is being moved."""
 
     code = "not-ready"
     retryable = True
 
 
 class TopicNotFound(Refused):
-    """There is no such topic, and it may not be created."""
+    """The topic does not exist and may not be created."""
 
     code = "topic-not-found"
 
 
 class SubscriptionNotFound(Refused):
-    """The topic has no such subscription."""
+    """The topic does not have this subscription."""
 
     code = "subscription-not-found"
 
 
 class NotAuthenticated(Refused):
-    """The broker does not know who we are: no token, or one that is wrong or expired."""
+    """Authentication failed: no credentials, or they are wrong or expired."""
 
     code = "authentication"
 
 
 class NotAuthorized(Refused):
-    """The broker knows who we are, and our role may not do this."""
+    """The authenticated role does not have the permission."""
 
     code = "authorization"
 
 
 class ProducerBusy(Refused):
-    """A producer with this name is connected, or one has the topic for itself."""
+    """A producer with this name is connected, or another producer has exclusive access."""
 
     code = "producer-busy"
     retryable = True
 
 
 class ProducerFenced(Refused):
-    """Another producer has the topic for itself."""
+    """Another producer has taken exclusive access to the topic."""
 
     code = "producer-fenced"
 
 
 class ConsumerBusy(Refused):
-    """Somebody else has the subscription in a way that does not share it."""
+    """Another consumer has the subscription exclusively."""
 
     code = "consumer-busy"
     retryable = True
 
 
 class ConsumerFenced(Refused):
-    """The segment was given to another consumer since it was given to this one."""
+    """The segment has been assigned to another consumer."""
 
     code = "consumer-fenced"
 
 
 class TopicTerminated(Refused):
-    """The topic has ended; nothing can be added to it."""
+    """The topic is terminated; no messages can be published."""
 
     code = "topic-terminated"
 
 
 class IncompatibleSchema(Refused):
-    """The schema does not fit the versions that the topic has; the text says where."""
+    """The schema is not compatible with the versions of the topic; the text says where."""
 
     code = "incompatible-schema"
 
 
 class QuotaExceeded(Refused):
-    """The topic's backlog is at its limit; consumers must catch up first."""
+    """The topic's backlog quota is exceeded; consumers must catch up first."""
 
     code = "quota-exceeded"
     retryable = True
 
 
 class LimitExceeded(Refused):
-    """Too many of something at once: requests, producers, consumers."""
+    """A limit of the broker is reached: concurrent requests, producers or consumers."""
 
     code = "limit-exceeded"
     retryable = True
 
 
 class NotAllowed(Refused):
-    """The broker does not do this, for anybody."""
+    """The broker does not allow this operation."""
 
     code = "not-allowed"
 
 
 class NotSupported(Refused):
-    """The broker is too old for this, or has it switched off."""
+    """The broker does not support this, or has it switched off."""
 
     code = "not-supported"
 
@@ -216,7 +216,7 @@ _BY_NUMBER: dict[int, type[Refused]] = {
 
 
 def refusal(number: int, text: str) -> Refused:
-    """The error for a ServerError of the wire."""
+    """The error for a ServerError number on the wire."""
     kind = _BY_NUMBER.get(number, Refused)
     error = kind(text or _name(number))
     error.server_error = number
@@ -224,7 +224,7 @@ def refusal(number: int, text: str) -> Refused:
 
 
 def plain(error: Refused) -> Refused:
-    """The same refusal, without a meaning that it does not have here."""
+    """The same refusal as `Unexplained`, for brokers that use the number with another meaning."""
     made = Unexplained(error.reason)
     made.server_error = error.server_error
     return made
@@ -233,5 +233,5 @@ def plain(error: Refused) -> Refused:
 def _name(number: int) -> str:
     try:
         return ServerError.Name(number)
-    except ValueError:  # a newer broker knows more reasons
+    except ValueError:  # of a newer broker
         return f"server error {number}"

@@ -1,7 +1,4 @@
-"""One node on a thread and an event loop of its own, so that blocking test code and blocking clients can use it.
-
-Knows how to start, reach and stop a node; must not know what a test does with it.
-"""
+"""One node on its own thread and event loop, so that blocking test code and blocking clients can use it."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ DEFAULTS: Mapping[str, object] = {
     "network.port": 0,
     "http.host": "127.0.0.1",
     "http.port": 0,
-    "storage.sync": "none",  # tests do not pull the plug; a killed process still loses nothing
+    "storage.sync": "none",  # safe when the process is killed, not when the machine fails
 }
 
 
@@ -36,8 +33,8 @@ class BrokerFailed(RuntimeError):
 class Broker:
     """A real broker on free loopback ports, with its data in a temporary directory unless one is named.
 
-    `settings` maps the names of the settings reference ("broker.deduplication") to values. Nothing runs before `start`
-    (or `with`); after `close` the same directory may be opened by another one.
+    `settings` maps setting names ("broker.deduplication") to values. Nothing runs before `start` (or `with`). After
+    `close`, another broker may open the same directory.
     """
 
     def __init__(self, directory: Path | str | None = None, *, settings: Mapping[str, object] | None = None) -> None:
@@ -51,12 +48,12 @@ class Broker:
 
     @property
     def service_url(self) -> str:
-        """For clients of the binary protocol: pulsar://127.0.0.1:PORT."""
+        """URL for clients of the binary protocol: pulsar://127.0.0.1:PORT."""
         return self._reachable()[0]
 
     @property
     def http_url(self) -> str:
-        """For the admin REST, and for clients that look topics up over HTTP."""
+        """URL of the admin REST API, and for clients that use HTTP lookups."""
         return self._reachable()[1]
 
     def _reachable(self) -> tuple[str, str]:
@@ -65,9 +62,9 @@ class Broker:
         return self._urls
 
     def start(self) -> Self:
-        """Returns when both ports are open; raises what kept the broker from starting."""
+        """Returns when both ports are open. Raises the error if the broker cannot start."""
         if self._thread is not None:
-            raise BrokerFailed("the broker is running already")
+            raise BrokerFailed("the broker is already running")
         if self._directory is None:
             self._temporary = TemporaryDirectory(prefix="anabranch-")
         ready: Future[tuple[str, str]] = Future()
@@ -81,7 +78,7 @@ class Broker:
         return self
 
     def close(self) -> None:
-        """Stop cleanly: clients are told, everything is written. Safe to repeat."""
+        """Stop cleanly: clients are notified, and all data is written. Safe to repeat."""
         thread, self._thread, self._urls = self._thread, None, None
         if thread is not None:
             if self._loop is not None and self._stop is not None and thread.is_alive():

@@ -1,4 +1,4 @@
-"""The pytest plugin that the package registers: one fixture. Loads nothing of the broker until a test asks for it."""
+"""The pytest plugin of the package: one fixture. Loads nothing of the broker until a test asks for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from anabranch.testing.broker import Broker
 
 @pytest.fixture(scope="session")
 def anabranch_broker() -> Iterator[Broker]:
-    """A broker for the whole test session, on free ports and a temporary directory. Give each test its own topics."""
+    """A broker for the whole test session, on free ports with a temporary directory. Use new topics in each test."""
     with Broker() as broker:
         yield broker

@@ -73,13 +73,7 @@ PENDING: dict[str, frozenset[str]] = {
             "cli/output",
             "cli/serve",
             "cli/traffic",
-            "client",
-            "client/connection",
-            "client/consumer",
-            "client/messages",
             "client/producer",
-            "client/schema",
-            "client/topic",
             "cluster",
             "controller",
             "controller/group",
@@ -104,7 +98,6 @@ PENDING: dict[str, frozenset[str]] = {
             "spark/offsets",
             "spark/sink",
             "spark/source",
-            "testing",
         }
     ),
 }

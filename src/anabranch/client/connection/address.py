@@ -1,4 +1,4 @@
-"""Service URLs: where to dial and whether encrypted. Knows text only."""
+"""Service URLs: host, port, and whether the connection is encrypted."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ class Address:
         try:
             host, port = parts.hostname, parts.port
         except ValueError as cause:
-            raise BadServiceUrl(f"{url!r} has a port that cannot be") from cause
+            raise BadServiceUrl(f"{url!r} has an invalid port") from cause
         if parts.scheme not in ("pulsar", "pulsar+ssl") or not host:
             raise BadServiceUrl(f"{url!r} is not a service URL like pulsar://localhost:6650")
         try:
-            host.encode("idna")  # as it is looked up
+            host.encode("idna")  # as for DNS
         except UnicodeError as cause:
-            raise BadServiceUrl(f"{url!a} names no host that can be") from cause
+            raise BadServiceUrl(f"{url!a} has an invalid host name") from cause
         if not host.isprintable() or " " in host:
-            raise BadServiceUrl(f"{url!a} names no host that can be")
+            raise BadServiceUrl(f"{url!a} has an invalid host name")
         is_tls = parts.scheme == "pulsar+ssl"
         return cls(host, port or (6651 if is_tls else 6650), is_tls)
 
     @classmethod
     def parse_all(cls, url: str) -> tuple[Address, ...]:
-        """`pulsar://one:6650,two:6650` names several brokers of one cluster; a port may be left out of any of them."""
+        """`pulsar://one:6650,two:6650` names several brokers of one cluster; each port is optional."""
         scheme, slashes, hosts = url.partition("://")
         return tuple(cls.parse(f"{scheme}{slashes}{host.strip('/ ')}") for host in hosts.split(","))
 
     def is_same_place(self, other: Address) -> bool:
-        """The same port of the same machine, whatever loopback is called."""
+        """True for the same port of the same host; all names of loopback are equal."""
         if (self.port, self.is_tls) != (other.port, other.is_tls):
             return False
         return self.host == other.host or {self.host, other.host} <= _LOOPBACK

@@ -1,5 +1,7 @@
-"""One connection of the SDK: where the `ConnectionState` machine meets a stream of bytes and the event loop. Knows
-streams and timers; knows nothing of topics. Producers and consumers listen by id and are told when it is over."""
+"""One connection of the SDK: the `ConnectionState` machine on a stream of bytes and the event loop.
+
+Producers, consumers and layout sessions listen by id, and are notified when the connection ends.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,12 @@ from anabranch.runtime.net import Buffer, Stream
 
 
 class ConnectionListener(Protocol):
-    """A producer, a consumer or a watch on this connection. Called on the event loop; must not raise."""
+    """A producer, consumer or session on a connection. Called on the event loop; must not raise."""
 
     def on_command(self, kind: int, body: Any, payload: Bytes) -> None: ...
 
     def on_detached(self, error: ClientError) -> None:
-        """The connection is over; at most once per listening."""
+        """The connection has ended. Called at most once."""
 
 
 class Connection:
@@ -46,7 +48,7 @@ class Connection:
         self.address = address
         self.message_bytes_max = MESSAGE_BYTES_MAX
         self.supports_scalable_topics = False
-        self.has_extensions = False  # it reads and writes what is Anabranch's own on the wire
+        self.has_extensions = False  # the broker supports Anabranch's extensions of the protocol
         self._clock = clock
         self._auth = auth
         self._state = ConnectionState(keepalive_s=seconds(policy.keepalive))
@@ -74,7 +76,7 @@ class Connection:
         auth: Credentials | None,
         tls: ssl.SSLContext | None,
     ) -> Connection:
-        """A connection that the broker has accepted."""
+        """Connect, and wait until the broker has accepted the connection."""
         connection = cls(address, policy, clock, auth)
         try:
             async with asyncio.timeout(seconds(policy.connect_timeout)):
@@ -99,7 +101,7 @@ class Connection:
     def is_usable(self) -> bool:
         return self._failure is None
 
-    # -- the stream's side
+    # -- for the stream
 
     def _attached(self, stream: Stream) -> Connection:
         self._stream = stream
@@ -128,25 +130,25 @@ class Connection:
         self._perform(self._state.received_block(block, self._clock.monotonic()))
 
     def drained(self) -> None:
-        """What may be under way is bounded by whoever writes."""
+        """Nothing to do: producers and consumers bound what they write."""
 
     def closed(self, reason: str) -> None:
-        self._perform(self._state.lost(f"the connection is over: {reason}"))
+        self._perform(self._state.lost(f"the connection has ended: {reason}"))
         self._mark_gone()
 
     def _mark_gone(self) -> None:
         if not self._gone.done():
             self._gone.set_result(None)
 
-    # -- saying
+    # -- sending
 
     def new_id(self) -> int:
-        """For a producer or consumer on this connection."""
+        """A new id for a producer or consumer on this connection."""
         self._last_id += 1
         return self._last_id
 
     def write(self, *buffers: Buffer) -> None:
-        """Frames written in one turn of the loop leave together."""
+        """Frames written in one turn of the event loop are sent together."""
         if self._stream is None or self._failure is not None:
             return
         if not self._outbox:
@@ -159,7 +161,7 @@ class Connection:
             self._stream.write(outbox)
 
     def begin(self, kind: int, timeout_s: float, **fields: Any) -> asyncio.Future[Any]:
-        """Like `ask`, written before it returns; the future has the answer."""
+        """Write a request before returning; the future has the body of the answer."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         if self._failure is not None:
             answer.set_exception(self._failure)
@@ -176,10 +178,10 @@ class Connection:
         self._answers.pop(request_id, None)
 
     async def ask(self, kind: int, timeout_s: float, **fields: Any) -> Any:
-        """The body of the answer; raises what the broker refused with, or TimedOut, or Unreachable."""
+        """Send a request and return the body of the answer. Raises the broker's refusal, TimedOut or Unreachable."""
         return await self.begin(kind, timeout_s, **fields)
 
-    # -- hearing
+    # -- receiving
 
     def listen_producer(self, producer_id: int, listener: ConnectionListener) -> None:
         self._producers[producer_id] = listener
@@ -188,14 +190,14 @@ class Connection:
         self._consumers[consumer_id] = listener
 
     def listen_session(self, session_id: int, listener: ConnectionListener) -> None:
-        """A watch of a topic's layout. Its ids are the client's own, not `new_id`."""
+        """For a layout session. Its ids are chosen by the client, not by `new_id`."""
         self._sessions[session_id] = listener
 
     def unlisten_session(self, session_id: int) -> None:
         self._sessions.pop(session_id, None)
 
     def unlisten(self, identity: int) -> None:
-        """Producers and consumers of one connection have different ids."""
+        """Remove a producer or consumer; their ids differ within a connection."""
         self._producers.pop(identity, None)
         self._consumers.pop(identity, None)
 
@@ -233,14 +235,14 @@ class Connection:
                     self._over(error)
 
     def _answer_challenge(self) -> None:
-        """The broker asks who we are, again: what was true when we connected may have expired."""
+        """The broker asks for credentials again, because the first may have expired."""
         if self._auth is None:
             self.write(self._state.auth_response("none", b""))
         elif (data := self._credentials()) is not None:
             self.write(self._state.auth_response(self._auth.method, data))
 
     def _credentials(self) -> bytes | None:
-        """Without any, the connection is over: nobody would talk to us."""
+        """The credentials; if there are none, the connection ends, because the broker would refuse it."""
         assert self._auth is not None
         try:
             return self._auth.data()
@@ -251,7 +253,7 @@ class Connection:
     # -- time and the end
 
     def _set_timer(self) -> None:
-        """One timer; it is only ever moved to an earlier time."""
+        """One timer; it is only moved to an earlier time."""
         at = self._state.next_tick()
         if self._failure is not None or at >= self._timer_at:
             return
@@ -276,7 +278,7 @@ class Connection:
             self._mark_gone()
         if not self._opened.done():
             self._opened.set_exception(error)
-            self._opened.exception()  # read here: whoever dialled may have gone away
+            self._opened.exception()  # read here, because the caller of `dial` may have been cancelled
         listeners = [*self._producers.values(), *self._consumers.values(), *self._sessions.values()]
         self._producers.clear()
         self._consumers.clear()
@@ -288,8 +290,8 @@ class Connection:
         self._perform(self._state.lost(reason))
 
     async def close(self) -> None:
-        """What was written is handed to the kernel first. Returns when the socket is closed; cancelled, it is closed
-        all the same, at once."""
+        """Pass pending data to the kernel, then close. Returns when the socket is closed. If cancelled, the socket is
+        closed at once."""
         self._send()
         try:
             if self._stream is not None and self._failure is None:

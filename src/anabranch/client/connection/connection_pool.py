@@ -1,5 +1,4 @@
-"""Connections of one client, one per broker, and the questions that any broker answers: how many partitions, who serves
-a topic. Knows lookups and redirects; nothing of producers and consumers."""
+"""Connections of one client, one per broker, and requests that every broker answers: partition counts and lookups."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ class ConnectionPool:
         self._is_closed = False
 
     async def connection(self, address: Address | None = None) -> Connection:
-        """The connection to a broker, dialled if need be; without `address` to any one that answers."""
+        """The connection to a broker, opened if necessary; without `address`, to any broker that answers."""
         if address is not None:
             return await self._connection(self._known(address))
         failure: ClientError | None = None
@@ -52,14 +51,14 @@ class ConnectionPool:
                 return await self._connection(service)
             except (Unreachable, TimedOut) as error:
                 failure = error
-                if service in self._services:  # the others are asked first from now on
+                if service in self._services:  # the others are tried first from now on
                     self._services.remove(service)
                     self._services.append(service)
         assert failure is not None
         raise failure
 
     async def _connection(self, address: Address) -> Connection:
-        """Everybody who asks for the same one meanwhile waits for the same dial."""
+        """Concurrent callers share one attempt to connect."""
         if self._is_closed:
             raise Closed("the client is closed")
         known = self._connections.get(address)
@@ -70,7 +69,7 @@ class ConnectionPool:
             dial = self._tasks.spawn(self._dial(address), f"dial {address}")
             assert dial is not None
             self._dials[address] = dial
-        # Shielded: one caller that is cancelled must not take the connection away from the others.
+        # Shielded, because one cancelled caller must not cancel the attempt for the others.
         outcome = await asyncio.shield(dial)
         if isinstance(outcome, ClientError):
             raise outcome
@@ -87,7 +86,7 @@ class ConnectionPool:
             self._dials.pop(address, None)
 
     async def private(self, address: Address | None) -> Connection:
-        """A connection that nobody else uses, to this broker or to any; whoever asked closes it."""
+        """A connection for one user only, to this broker or to any. The caller must close it."""
         if self._is_closed:
             raise Closed("the client is closed")
         if address is None:
@@ -95,15 +94,15 @@ class ConnectionPool:
         return await Connection.dial(self._known(address), self._policy, self._clock, self._auth, self._tls)
 
     def _known(self, address: Address) -> Address:
-        """A broker on loopback has several names; one connection is enough."""
+        """A broker on loopback has several addresses but needs only one connection."""
         return next((service for service in self._services if address.is_same_place(service)), address)
 
     def address_of(self, url: str, url_tls: str) -> str:
-        """Which of a broker's two addresses is for us; empty when that one was not said."""
+        """The address of a broker that this client uses, by TLS or not; empty if the broker did not send it."""
         return url_tls if self._services[0].is_tls else url
 
     async def partitions(self, topic: str) -> int:
-        """How many; 0 for a topic that is not partitioned."""
+        """Number of partitions; 0 for a topic that is not partitioned."""
         connection = await self.connection()
         answer = await connection.ask(BaseCommand.PARTITIONED_METADATA, self.answer_timeout_s, topic=topic)
         if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
@@ -127,12 +126,12 @@ class ConnectionPool:
                     return connection
                 return await self.connection(Address.parse(url))
             if not url:
-                raise Unreachable(f"a broker sends us on for {topic} and does not say where to")
+                raise Unreachable(f"a broker redirected the lookup of {topic} without an address")
             address, authoritative = Address.parse(url), answer.authoritative
-        raise NotReady(f"brokers send us round in circles for {topic}")
+        raise NotReady(f"the lookup of {topic} was redirected more than {HOPS_MAX} times")
 
     async def close(self) -> None:
-        """Safe to repeat; returns when every socket is closed. Cancelled, they are closed all the same."""
+        """Returns when every socket is closed. Safe to repeat. If cancelled, sockets are closed at once."""
         self._is_closed = True
         try:
             await self._tasks.close()
@@ -142,5 +141,5 @@ class ConnectionPool:
             try:
                 await asyncio.gather(*(connection.close() for connection in connections))
             finally:
-                for connection in connections:  # some may not even have begun
+                for connection in connections:  # some may not have begun to close
                     connection.abort("closed")

@@ -1,9 +1,9 @@
-"""The client's side of one connection, without I/O: bytes and ticks in, events out; requests in, bytes out.
+"""State machine of a client connection: bytes and ticks in, events out; requests in, bytes out.
 
-Knows the handshake, keep-alive, which answer belongs to which request, and when a request has waited too long. Must not
-know sockets, topics, or what producers and consumers do: their commands come out addressed by id.
+It does the handshake and keep-alive, matches answers to requests, and fails requests that wait too long. Commands for
+producers, consumers and sessions come out as events, addressed by id.
 
-    NEW --start--> GREETING --CONNECTED--> OPEN        any of them --BROKEN--> DEAD, once, for good
+    NEW --start--> GREETING --CONNECTED--> OPEN        any state --BROKEN--> DEAD, once and for good
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FOR_CONSUMER = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The broker accepted us."""
+    """The broker accepted the connection."""
 
     server_version: str
     message_bytes_max: int
@@ -59,7 +59,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The machine itself has something to say."""
+    """Bytes that the state machine itself sends."""
 
     data: bytes
 
@@ -80,7 +80,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A request that was refused or waited too long."""
+    """A request was refused or timed out."""
 
     request_id: int
     error: ClientError
@@ -103,7 +103,7 @@ class ForConsumer:
 
 @dataclass(frozen=True, slots=True)
 class ForSession:
-    """The layout of a topic that is watched, or why there is none."""
+    """The layout of a watched topic, or the reason why there is none."""
 
     session_id: int
     body: Any
@@ -111,7 +111,7 @@ class ForSession:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The connection is of no more use. All open requests have failed before this event."""
+    """The connection has failed. All open requests have failed before this event."""
 
     error: ClientError
 
@@ -127,7 +127,7 @@ class State(Enum):
 
 
 def command(kind: int, **fields: Any) -> bytes:
-    """A complete frame; fields that are None are left out."""
+    """A complete frame; fields that are None are omitted."""
     name = BaseCommand.Type.Name(kind)
     made = BaseCommand(type=name)
     body = getattr(made, name.lower())
@@ -137,7 +137,7 @@ def command(kind: int, **fields: Any) -> bytes:
 
 
 class ConnectionState:
-    """Times are seconds of any clock that never runs backwards; they come with the calls."""
+    """Times are seconds of a monotonic clock, passed with each call."""
 
     def __init__(self, *, keepalive_s: float = 30.0) -> None:
         self.state = State.NEW
@@ -148,7 +148,7 @@ class ConnectionState:
         self._last_heard = 0.0
         self._last_ping = 0.0
 
-    # -- saying
+    # -- sending
 
     def start(
         self, now: float, *, auth_method: str | None = None, auth_data: bytes | None = None, proxy_to: str | None = None
@@ -182,7 +182,7 @@ class ConnectionState:
         )
 
     def request(self, kind: int, deadline: float, **fields: Any) -> tuple[int, bytes]:
-        """A request with an id of its own, and that id. Its outcome is exactly one Answered or Failed."""
+        """Returns the id and the bytes of a request. Its outcome is exactly one Answered or Failed."""
         assert self.state is State.OPEN
         self._last_request += 1
         request_id = self._last_request
@@ -191,13 +191,13 @@ class ConnectionState:
         return request_id, data
 
     def forget(self, request_id: int) -> None:
-        """Nobody waits for this answer any more."""
+        """The answer is no longer awaited."""
         self._deadlines.pop(request_id, None)
 
-    # -- hearing
+    # -- receiving
 
     def buffer(self) -> memoryview:
-        """Where the next bytes belong."""
+        """The buffer for the next bytes."""
         return self._decoder.buffer()
 
     def received(self, count: int, now: float) -> list[Event]:
@@ -211,7 +211,7 @@ class ConnectionState:
         return self._decoder.block_bytes
 
     def received_block(self, block: bytes, now: float) -> list[Event]:
-        """Bytes that are in no buffer of ours."""
+        """Bytes that are not in `buffer()`."""
         self._last_heard = now
         return self._events(self._decoder.received_block(block))
 
@@ -235,7 +235,7 @@ class ConnectionState:
                 else:
                     self._take(kind, body, events)
         except ProtocolError as error:
-            events += self._break(Unreachable(f"the broker sent something unreadable: {error.reason}"))
+            events += self._break(Unreachable(f"the broker sent an invalid frame: {error.reason}"))
         except Refused as error:
             events += self._break(error)
         return events
@@ -263,7 +263,7 @@ class ConnectionState:
         elif kind == BaseCommand.SCALABLE_TOPIC_UPDATE:
             events.append(ForSession(body.session_id, body))
         elif kind == BaseCommand.PRODUCER_SUCCESS and not body.producer_ready:
-            pass  # it waits for its turn and is told again when it is in
+            pass  # it waits for exclusive access; another PRODUCER_SUCCESS follows
         elif (request_id := getattr(body, "request_id", None)) is not None:
             if self._deadlines.pop(request_id, None) is not None:
                 events.append(Answered(request_id, kind, body))
@@ -275,30 +275,30 @@ class ConnectionState:
     # -- time and the end
 
     def tick(self, now: float) -> list[Event]:
-        """What the passing of time causes. Call it at least as often as `next_tick` says."""
+        """Keep-alive and timeouts. Must be called at the time that `next_tick` returns, or earlier."""
         events: list[Event] = []
         for request_id in [one for one, deadline in self._deadlines.items() if deadline <= now]:
             self._fail(request_id, TimedOut("the broker did not answer in time"), events)
         if self.state is State.DEAD:
             return events
         if now - self._last_heard >= 2 * self._keepalive_s:
-            return events + self._break(Unreachable("the broker has been silent for too long"))
+            return events + self._break(Unreachable("the broker did not answer the keep-alive"))
         if self.state is State.OPEN and now - max(self._last_heard, self._last_ping) >= self._keepalive_s:
             self._last_ping = now
             events.append(Write(PING_FRAME))
         return events
 
     def next_tick(self) -> float:
-        """When `tick` has something to do at the latest."""
+        """The next time at which `tick` may have something to do."""
         ping = max(self._last_heard, self._last_ping) + self._keepalive_s
         return min(ping, self._last_heard + 2 * self._keepalive_s, *self._deadlines.values())
 
     def refuse(self, error: ClientError) -> list[Event]:
-        """We give up, with a reason of our own."""
+        """End the connection with an error of the client."""
         return self._break(error)
 
     def lost(self, reason: str) -> list[Event]:
-        """The connection broke, or we closed it."""
+        """The connection broke, or was closed by the client."""
         return self._break(Unreachable(reason))
 
     def _break(self, error: ClientError) -> list[Event]:

@@ -1,8 +1,8 @@
-"""Keeps one producer or consumer attached to the broker that serves its topic: lookup, attach, wait for the loss, back
-off, again. Knows when to try again and when to give up; nothing of what is produced or consumed.
+"""Keeps a producer or consumer attached to the broker of its topic: lookup, attach, wait for the loss, back off.
 
-What a broker refuses for the moment is asked again at once, and only then with pauses that grow: a pause of its first
-length is a hundred times longer than most such moments."""
+After a temporary refusal the first retry is immediate, and later ones wait with growing delays. Most such refusals are
+over in a hundredth of the first delay.
+"""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ URGENT_EVERY_SECONDS = 0.05
 
 
 class BrokerLookup(Protocol):
-    """Who serves a topic? The pool asks the brokers."""
+    """Finds the broker of a topic; usually the connection pool."""
 
     async def serving(self, topic: str) -> Connection: ...
 
 
 class Attachable(Protocol):
-    """What is attached: one lane or one intake."""
+    """What is kept attached: a segment producer or a segment consumer."""
 
     @property
     def topic(self) -> str: ...
 
     async def attach(self, connection: Connection) -> None:
-        """Introduce yourself on this connection; raises ClientError. Later losses go to `ReconnectLoop.lose`."""
+        """Open it on this connection; raises ClientError. Later losses are reported to `ReconnectLoop.lose`."""
 
     def lost(self) -> None:
-        """The connection is over. Called after every attempt to attach, successful or not."""
+        """The connection has ended. Called after every attempt to attach, successful or not."""
 
     def ended(self, error: ClientError) -> None:
-        """It can never be attached again."""
+        """It will not be attached again."""
 
 
 class ReconnectLoop:
@@ -62,7 +62,7 @@ class ReconnectLoop:
         chance: Chance,
         forgives: tuple[type[ClientError], ...] = (),
     ) -> None:
-        """`forgives`: refusals that pass by themselves here, also before it was attached once."""
+        """`forgives`: refusals that are temporary here, even before the first successful attach."""
         self._part = part
         self._pool = pool
         self._backoff = backoff
@@ -77,8 +77,8 @@ class ReconnectLoop:
         self._last_error: ClientError | None = None
 
     def lose(self, error: ClientError, *, is_urgent: bool = False) -> None:
-        """The connection broke, or the broker sent the part away. What is urgent is attached again without a pause,
-        once: a broker that keeps sending us away is not asked all the time."""
+        """The connection broke, or the broker closed the producer or consumer. If urgent, the next attempt is
+        immediate, once per `URGENT_EVERY_SECONDS`, so that a broker that keeps closing it is not flooded."""
         if not self._loss.done():
             self._is_urgent = is_urgent
             self._loss.set_result(error)
@@ -92,7 +92,7 @@ class ReconnectLoop:
         return self._loss.done()
 
     async def wait_first(self, timeout_s: float) -> None:
-        """Until it was attached once; raises why that cannot be, or TimedOut with the last reason."""
+        """Wait for the first attach. Raises the final error, or TimedOut with the last reason."""
         try:
             async with asyncio.timeout(timeout_s):
                 error = await asyncio.shield(self._first)
@@ -103,7 +103,7 @@ class ReconnectLoop:
             raise error
 
     async def run(self) -> None:
-        """Until cancelled, or until the broker says something final."""
+        """Runs until cancelled, or until a final error."""
         attempt, urgent_at = 0, float("-inf")
         while True:
             self._loss = self._loop.create_future()
@@ -129,7 +129,10 @@ class ReconnectLoop:
                 urgent_at = self._clock.monotonic()
                 continue
             delay = self._backoff.delay(attempt, self._chance.random())
-            log.info("attaching again", extra={"topic": self._part.topic, "reason": error.reason, "delay_s": delay})
+            log.info(
+                "reconnecting after a delay",
+                extra={"topic": self._part.topic, "reason": error.reason, "delay_s": delay},
+            )
             await self._clock.sleep(delay)
             attempt += 1
 
@@ -137,13 +140,13 @@ class ReconnectLoop:
         if isinstance(error, self._forgives):
             return False
         if not self._first.done():
-            # Whoever opens it should hear at once that somebody else is there.
+            # The application that opens it should know at once that another one is connected.
             return not error.retryable or isinstance(error, ProducerBusy | ConsumerBusy)
-        # A refusal without a reason that we know is a broker in trouble, not a verdict.
+        # A refusal with an unknown reason means a broker in trouble, so it is not final.
         return not error.retryable and type(error) is not Refused
 
 
 def _is_lasting(error: ClientError) -> bool:
-    """A limit is not over in a moment; everything else that a broker refuses may be: it opens, moves or closes the
-    topic, or our former self is just leaving."""
+    """A limit lasts. Other refusals may be over at once: the broker opens, moves or closes the topic, or it still has
+    the previous connection of this producer or consumer."""
     return isinstance(error, QuotaExceeded | LimitExceeded)

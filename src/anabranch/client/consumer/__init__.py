@@ -1,1 +1,27 @@
-"""Receiving. The same pattern."""
+"""Consumers: queue, stream and checkpoint consumers, and the consumer of one segment that all of them use.
+
+`X` is the asyncio shell of its state machine `X_state`. The package must not know producers; dead letters are sent
+through a function that the client gives.
+
+| module | what it is |
+|---|---|
+| `consumer` | base of the three kinds: topics, segment consumers, one receive queue |
+| `queue_consumer` | shared subscription: individual acks, nacks, processing timeout, dead letters |
+| `stream_consumer` | ordered subscription: cumulative acks, segments assigned by the controller |
+| `checkpoint_consumer` | reader whose positions the application stores, alone or in a group |
+| `receive_queue` | messages that wait for the application, with fair turns between segments |
+| `redelivery` | state machine: when nacked and timed-out messages are delivered again |
+| `dead_letters` | copies messages that were redelivered too often to another topic |
+| `cumulative_acks` | which position of each segment a cumulative ack covers |
+| `segment_consumer` | consumer of one partition or segment on the wire |
+| `segment_consumer_state` | its state machine: permits, messages held, acks |
+| `segment_consumer_effects` | what the state machine asks the shell to do |
+| `stream_segment_consumer` | segment consumer of an ordered subscription; finds the end of a sealed segment |
+| `segment_reader` | segment consumer without a durable cursor |
+| `batch_bits` | messages of a batch as bits, and message ids in acks |
+| `chunk_tracker` | chunked messages of one segment consumer |
+| `controller_session` | registration of a consumer with the controller of a scalable topic |
+| `assignment_reconciler` | state machine: segments held against segments assigned |
+| `segment_traversal` | state machine: which segments a checkpoint consumer reads, in order of the layout |
+| `checkpoint` | positions of a checkpoint consumer as a value and as bytes |
+"""

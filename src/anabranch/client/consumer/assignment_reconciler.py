@@ -1,13 +1,13 @@
-"""Which segments an ordered consumer holds, against what the controller assigns. A machine: no await, clock or wire.
+"""State machine that brings the segments held by an ordered consumer in line with the controller's assignment.
 
-    held ── not assigned any more ──▶ leaving ── all handed out is settled, or time is up ──▶ closing ──▶ released
-      └──── its broker refuses us (fenced): another's already ──────────────────────────────────────────────▲
+    held ── no longer assigned ──▶ leaving ── everything handed out is acked, or deadline ──▶ closing ──▶ released
+      └──── fenced by the broker: assigned to another consumer ─────────────────────────────────────────────▲
 
-While it is leaving, nothing more is handed out, and acks still count. A segment that comes back while it leaves is let
-go all the same and attached afresh: what was waiting in it has been given up.
+A leaving segment delivers nothing more; acks still count. If it is assigned again while it leaves, it is closed all the
+same and attached again, because its buffered messages were dropped.
 
-When the subscription was moved by a seek, everything that is held is void, in any state: it is dropped, unsaid acks
-with it, and what is assigned is attached afresh.
+After a seek moved the subscription, all held segments are discarded in any state, with acks that were not sent, and the
+assigned segments are attached again.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Hand out nothing more. Answered by `settled`, or by `overdue` when that takes too long."""
+    """Deliver nothing more. Followed by `settled`, or by `overdue` after the deadline."""
 
     segment_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Detach:
-    """Say the acks that are due and close it. Answered by `closed`."""
+    """Send pending acks and close it. Followed by `closed`."""
 
     segment_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Drop it at once: what waits in it, and what it has not said yet."""
+    """Drop it at once, with its buffered messages and unsent acks."""
 
     segment_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Tell the controller that these are free."""
+    """Report to the controller that these segments are free."""
 
     generation: int
     segment_ids: tuple[int, ...]
@@ -69,12 +69,12 @@ class AssignmentReconciler:
 
     @property
     def generation(self) -> int | None:
-        """Of the last assignment; None where the controller does not count them."""
+        """Of the last assignment; None if the controller sends no generations."""
         return self._generation
 
     @property
     def held(self) -> tuple[int, ...]:
-        """What is still attached, leaving or not: a new leader is told."""
+        """Segments that are attached, leaving ones included; sent with a registration."""
         return tuple(sorted(self._held))
 
     @property
@@ -82,19 +82,19 @@ class AssignmentReconciler:
         return tuple(sorted(one for one, state in self._held.items() if state is _State.LEAVING))
 
     def restarted(self) -> None:
-        """The topic is another one: numbers begin again."""
+        """The topic was deleted and created again: generations and epochs start again."""
         self._generation, self._epoch = None, -1
 
     def registered(self, known: Iterable[int]) -> list[Effect]:
-        """The controller has us (again). What it took from us, or gave and took, while it could not reach us, it still
-        waits for: of all segments that are known, those that we do not hold are free."""
+        """Registered, perhaps again. The controller may wait for releases that it missed while disconnected, so all
+        known segments that are not held are reported as free."""
         free = tuple(sorted(set(known) - self._held.keys()))
         return [] if self._generation is None or not free else [Release(self._generation, free)]
 
     def assigned(
         self, segment_ids: Iterable[int], *, generation: int | None, epoch: int, void_below: int = 0
     ) -> list[Effect] | None:
-        """The complete list. None: it is older than what we have, and changes nothing."""
+        """The complete assignment. Returns None, and changes nothing, if it is older than the current one."""
         effects: list[Effect] = []
         if generation is not None and self._generation is not None:
             if generation < self._generation:
@@ -115,11 +115,11 @@ class AssignmentReconciler:
         return effects
 
     def settled(self, segment_id: int) -> list[Effect]:
-        """Everything that was handed out of a leaving one is acknowledged."""
+        """Everything that was handed out of a leaving segment is acknowledged."""
         return self._closing(segment_id)
 
     def overdue(self, segment_id: int) -> list[Effect]:
-        """The application takes too long: what it has not acknowledged, another will get."""
+        """Deadline for acks is over. Messages that are not acknowledged go to the next consumer."""
         return self._closing(segment_id)
 
     def _closing(self, segment_id: int) -> list[Effect]:
@@ -129,8 +129,8 @@ class AssignmentReconciler:
         return [Detach(segment_id)]
 
     def fenced(self, segment_id: int) -> list[Effect]:
-        """Its broker says that a newer assignment gave it to another one: it is not ours, whatever we were told last.
-        Ours again it is with the next assignment that has it."""
+        """The broker has a newer assignment of this segment. It no longer belongs to this consumer, whatever the last
+        assignment said, and is attached again when a later assignment contains it."""
         if self._held.pop(segment_id, None) is None:
             return []
         self._target -= {segment_id}
@@ -140,7 +140,7 @@ class AssignmentReconciler:
         if self._held.get(segment_id) is not _State.CLOSING:
             return []
         del self._held[segment_id]
-        if segment_id in self._target:  # it came back meanwhile: the controller thinks we never let go
+        if segment_id in self._target:  # assigned again meanwhile: the controller has seen no release
             self._held[segment_id] = _State.HELD
             return [Attach(segment_id)]
         return [] if self._generation is None else [Release(self._generation, (segment_id,))]

@@ -1,4 +1,4 @@
-"""The messages of an entry as bits, and ids as acks have them on the wire. Pure; knows nothing of who acknowledges."""
+"""Messages of an entry as bits, and message ids as acks carry them. Pure functions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def wire_of(place: Place, lane: int) -> pb.MessageIdData:
 
 
 def ack_of(place: Place, lane: int, left: int, size: int) -> pb.MessageIdData:
-    """Of an entry; `left`: messages of its batch that are not acknowledged."""
+    """The ack of an entry; `left`: messages of its batch that are not acknowledged."""
     identity = wire_of(place, lane)
     if left:
         identity.ack_set.extend(words_of(left, size))

@@ -1,17 +1,17 @@
-"""Checkpoints: how far a reader is, as a value that an application keeps. Knows marks and bytes; nothing of reading.
+"""Checkpoints: the progress of a reader, as a value that an application stores.
 
-A checkpoint of a run has one mark for every segment (partition) that the topic had then:
+A checkpoint of a run has one mark for every segment (partition) that the topic had at that time:
 
 | mark          | the next run                                                       |
 |---------------|--------------------------------------------------------------------|
 | `FromStart`   | reads the segment from its beginning                               |
 | `FromTime`    | begins with the first message published at that time or later      |
 | `After`       | goes on behind that message                                        |
-| `Done`        | does not read it: it is sealed, and everything of it was handed out |
+| `Done`        | does not read it: it is sealed, and everything was handed out      |
 
 Bytes (big-endian; lengths and counts are int32): one byte kind. 1 earliest and 2 latest are one byte; 3 is a time, with
 int64 milliseconds; 0 is a run: first what Pulsar's V5 clients write and read (count, then int64 segment and id of every
-`After`; empty for several topics), then our own part, which begins with its version:
+`After`; empty for several topics), then Anabranch's part, which begins with its version:
 
     byte version 1 | int64 created ms | count of topics × (topic | int64 incarnation | int64 epoch | count × mark)
     mark: int64 segment | byte 0 FromStart, 1 After + id, 2 Done, 3 FromTime + int64 ms,
@@ -48,8 +48,8 @@ class FromTime:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """`since`: a message in chunks begins behind that entry and ends behind `id`, and was not handed out: what is read
-    begins there, what is handed out behind `id`. None: there is no such message."""
+    """Continue after message `id`. `since`: a chunked message begins after this entry and ends after `id`, so reading
+    starts there, and delivery after `id`. None: there is no such message."""
 
     id: MessageId
     since: Position | None = None
@@ -65,7 +65,7 @@ Mark = FromStart | FromTime | After | Done
 
 @dataclass(frozen=True, slots=True)
 class TopicCut:
-    """The marks of one topic by segment id, and of which layout they are. `epoch` UNKNOWN: another client wrote it."""
+    """The marks of one topic by segment id, and their layout. `epoch` UNKNOWN: written by another client."""
 
     topic: str
     marks: Mapping[int, Mark]
@@ -82,26 +82,26 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a checkpoint consumer starts: `earliest()`, `latest()`, `at_time(…)`, what `consumer.checkpoint()` gave."""
+    """Start of a checkpoint consumer: `earliest()`, `latest()`, `at_time(…)` or `consumer.checkpoint()`."""
 
     kind: Kind
     cuts: tuple[TopicCut, ...] = ()
     at_ms: int = 0  # of TIME
-    created_ms: int = field(default=0, compare=False)  # of RUN, for people
+    created_ms: int = field(default=0, compare=False)  # of RUN, for information
 
     @classmethod
     def earliest(cls) -> Checkpoint:
-        """Everything that is there."""
+        """All messages that are stored."""
         return cls(Kind.EARLIEST)
 
     @classmethod
     def latest(cls) -> Checkpoint:
-        """What is published after the consumer was opened."""
+        """Messages published after the consumer was opened."""
         return cls(Kind.LATEST)
 
     @classmethod
     def at_time(cls, at: datetime | int) -> Checkpoint:
-        """From the first message published then or later. A `datetime` needs a time zone; a number is milliseconds."""
+        """From the first message published at that time or later: a `datetime` with a time zone, or milliseconds."""
         if isinstance(at, datetime):
             if at.tzinfo is None:
                 raise BadOption("Checkpoint.at_time takes a datetime with a time zone")
@@ -112,7 +112,7 @@ class Checkpoint:
 
     @classmethod
     def merge(cls, checkpoints: Iterable[Checkpoint]) -> Checkpoint:
-        """What the members of a group have read, together: of every segment the farthest mark."""
+        """Combine checkpoints of the members of a group: the farthest mark of every segment."""
         found: dict[tuple[str, int], TopicCut] = {}
         created = 0
         for one in checkpoints:
@@ -123,15 +123,15 @@ class Checkpoint:
                 known = found.get((cut.topic, cut.incarnation))
                 found[cut.topic, cut.incarnation] = cut if known is None else _merged(known, cut)
         if len({topic for topic, _ in found}) < len(found):
-            raise BadOption("these checkpoints are of a topic and of another one that had its name before")
+            raise BadOption("these checkpoints belong to different incarnations of a topic: it was created again")
         return cls(Kind.RUN, tuple(found.values()), created_ms=created)
 
     def cut_of(self, topic: str) -> TopicCut | None:
-        """The marks for this topic; a checkpoint that names no topic is of the only one."""
+        """The marks of this topic. A checkpoint without a topic name has one topic only."""
         for cut in self.cuts:
             if not cut.topic and len(self.cuts) == 1:
                 return cut
-            # A regular topic that became a scalable one has its partitions as segments of the same numbers.
+            # A regular topic that became a scalable one has its partitions as segments with the same numbers.
             if cut.topic == topic or (
                 cut.topic and TopicName.parse(cut.topic).scalable == TopicName.parse(topic).scalable
             ):
@@ -156,7 +156,7 @@ class Checkpoint:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Checkpoint:
-        """Raises BadOption for bytes that are no checkpoint, or one of a later version."""
+        """Raises BadOption for bytes that are not a checkpoint, or of a later version."""
         reader = BytesReader(data, "a checkpoint")
         try:
             kind = Kind(reader.byte())
@@ -181,7 +181,7 @@ def _merged(one: TopicCut, other: TopicCut) -> TopicCut:
 
 
 def reach(mark: Mark) -> tuple[int, tuple[int, ...]]:
-    """Marks of one segment, comparable: the farther one is greater."""
+    """Sort key for marks of one segment: the farther mark is greater."""
     match mark:
         case FromStart():
             return 0, ()
@@ -213,12 +213,12 @@ def _mark(mark: Mark) -> bytes:
 
 def _read_run(reader: BytesReader) -> Checkpoint:
     shared = {reader.long(): reader.sized() for _ in range(reader.count())}
-    if not reader.is_more:  # of another client: it knows neither topic nor layout
+    if not reader.is_more:  # written by another client, without topic and layout
         marks: dict[int, Mark] = {one: After(read_wire_id(data, "", one)) for one, data in shared.items()}
         return Checkpoint(Kind.RUN, (TopicCut("", marks),))
     version = reader.byte()
     if version != VERSION:
-        raise BadOption(f"a checkpoint of version {version}, this client reads {VERSION}")
+        raise BadOption(f"the checkpoint has version {version}, this client reads version {VERSION}")
     created = reader.long()
     cuts = []
     for _ in range(reader.count()):
@@ -245,4 +245,4 @@ def _read_mark(reader: BytesReader, topic: str, segment: int) -> Mark:
             one = read_wire_id(reader.sized(), topic, segment)
             return After(one, Position(reader.long(), reader.long()))
         case other:
-            raise BadOption(f"these bytes are not a checkpoint: no mark has the number {other}")
+            raise BadOption(f"these bytes are not a checkpoint: unknown mark number {other}")

@@ -1,7 +1,7 @@
-"""Checkpoint consumers: readers whose positions the application keeps. Knows asyncio; order is decided by `traversal`.
+"""Checkpoint consumers: readers whose positions the application stores.
 
-Alone it reads every segment of the topic; in a group the controller deals segments out among the members, and what a
-member has stored (`saved`) opens the children of what it finished.
+A single consumer reads every segment of the topic. In a group the controller assigns segments to the members. When a
+member reports a stored checkpoint (`saved`), the children of its finished segments become available.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Restore = Callable[[], Checkpoint | None]
 class CheckpointOptions(ConsumerOptions):
     start: Checkpoint
     group: str | None = None
-    restore: Restore | None = None  # asked when the group gives this member more segments
-    is_loss_fatal: bool = False  # retention was faster than we: an error, or a line in the log
-    release_timeout_s: float = 10.0  # for the application to store what it has of a segment that is taken away
+    restore: Restore | None = None  # called when more segments are assigned to this member
+    is_loss_fatal: bool = False  # segments deleted by retention before they were read: fail, or only log
+    release_timeout_s: float = 10.0  # time to store the rest of a segment that is unassigned
 
 
 class CheckpointTopic:
-    """What is read of one topic; in a group also the seat at its controller."""
+    """State of one topic: its traversal and, in a group, the session with its controller."""
 
     def __init__(self, consumer: CheckpointConsumer, part: TopicPart, options: CheckpointOptions) -> None:
         self.part = part
@@ -53,8 +53,8 @@ class CheckpointTopic:
         self.controller_session: ControllerSession | None = None
         self.reported_missing: frozenset[int] = frozenset()
         self.mine: set[int] = set()
-        self.stored: dict[int, Mark] = {}  # of the segments that are ours: what the application has made safe
-        self.reported: dict[int, Mark] = {}  # how far the group was, as the controller said last
+        self.stored: dict[int, Mark] = {}  # marks of the assigned segments that the application has stored
+        self.reported: dict[int, Mark] = {}  # progress of the group in the last assignment
         self._consumer = consumer
 
     def on_assigned(self, assignment: Assignment) -> None:
@@ -75,13 +75,13 @@ class CheckpointTopic:
         self._consumer.on_refused(error)
 
     def is_stored(self, segment_id: int) -> bool:
-        """Has the application stored everything that it was handed of this segment?"""
+        """True if the application has stored everything that was handed out of this segment."""
         mark, stored = self.traversal.mark(segment_id), self.stored.get(segment_id)
         return mark is None or (stored is not None and reach(stored) >= reach(mark))
 
 
 class CheckpointConsumer(Consumer):
-    """Reads in the order of every key, across splits and merges, and says at any moment exactly how far it is."""
+    """Reads every key in order, across splits and merges. Its exact progress is available at any time."""
 
     def __init__(self, topics: Sequence[TopicName], options: CheckpointOptions, context: ClientContext) -> None:
         super().__init__(topics, options, context)
@@ -95,13 +95,13 @@ class CheckpointConsumer(Consumer):
         return self._reader.group
 
     def checkpoint(self) -> Checkpoint:
-        """What was received so far, exactly: a consumer that starts with it receives the rest and nothing else."""
+        """Exactly what was received so far. A consumer that starts with it receives the rest and nothing else."""
         cuts = tuple(one.traversal.cut() for one in self._checkpoint_topics.values())
         return Checkpoint(Kind.RUN, cuts, created_ms=self._context.clock.now_ms())
 
     async def saved(self, checkpoint: Checkpoint, timeout: Seconds | None = None) -> None:
-        """For groups: the application has stored this checkpoint. Returns when the controller knows: what is finished
-        in it opens the segments behind it, and what moves to another member moves without being read twice."""
+        """For groups: report that the application has stored this checkpoint. Returns when the controller has it. The
+        children of finished segments become available, and segments move to other members without being read twice."""
         if self._is_closed:
             raise Closed("the consumer is closed")
         timeout_s = self._options.operation_timeout_s if timeout is None else seconds(timeout)
@@ -133,7 +133,7 @@ class CheckpointConsumer(Consumer):
         segment_consumer.handed_out(last, len(entry))
         return number
 
-    # -- what is read
+    # -- segments
 
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
         part.view = view
@@ -159,9 +159,9 @@ class CheckpointConsumer(Consumer):
         one.reported_missing |= news
         topic = str(one.part.view.topic)
         if self._reader.is_loss_fatal:
-            self.on_refused(PositionGone(f"{topic}: retention deleted segments that were not read: {described(news)}"))
+            self.on_refused(PositionGone(f"{topic}: retention deleted unread segments: {described(news)}"))
         else:
-            log.warning("retention deleted segments that were not read", extra={"topic": topic, "segments": [*news]})
+            log.warning("retention deleted unread segments", extra={"topic": topic, "segments": [*news]})
 
     def _perform(self, one: CheckpointTopic, effects: Sequence[Effect]) -> None:
         part = one.part
@@ -213,7 +213,9 @@ class CheckpointConsumer(Consumer):
         if one is None:
             return
         if isinstance(error, TopicNotFound) and not one.part.view.is_synthetic:
-            log.warning("a segment is gone", extra={"topic": segment_consumer.topic, "reason": error.reason})
+            log.warning(
+                "segment was deleted while it was read", extra={"topic": segment_consumer.topic, "reason": error.reason}
+            )
             self._perform(one, one.traversal.ended(segment_consumer.spec.segment_id))
         else:
             self.on_refused(error)
@@ -228,16 +230,18 @@ class CheckpointConsumer(Consumer):
         group = self._reader.group
         assert group is not None
         if one.part.view.is_synthetic:
-            self.on_refused(NotSupported(f"{self.topic}: groups need a scalable topic, which has a controller"))
+            self.on_refused(
+                NotSupported(f"{self.topic}: groups need a scalable topic, because its controller assigns the segments")
+            )
             return
         spec = SessionSpec(subscription=group, consumer_name=self.name, kind=pb.CHECKPOINT, from_earliest=True)
         one.controller_session = ControllerSession(one.part.watch, spec, one, self._context)
         self._tasks.spawn(one.controller_session.run(), "controller")
 
     def apply_assignment(self, one: CheckpointTopic, effects: Sequence[AssignmentEffect]) -> None:
-        """What the controller's word means for the readers."""
+        """Apply effects of an assignment to the readers."""
         if self._is_closed:
-            return  # it may still come while we leave
+            return  # assignments may still arrive while it closes
         come = {effect.segment_id for effect in effects if isinstance(effect, Attach)}
         if come:
             stored = None if self._reader.restore is None else self._reader.restore()
@@ -292,5 +296,5 @@ class CheckpointConsumer(Consumer):
 
 def check_start(start: Checkpoint) -> Checkpoint:
     if not isinstance(start, Checkpoint):
-        raise BadOption(f"start is a Checkpoint, not {start!r}")
+        raise BadOption(f"start must be a Checkpoint, not {start!r}")
     return start

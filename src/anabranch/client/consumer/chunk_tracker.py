@@ -1,9 +1,8 @@
-"""Messages in chunks as one intake has them: some are being put together, some are complete and not done with. Knows
-places and the `ChunkAssembly`; nothing of permits, acks and connections.
+"""Chunked messages of one segment consumer: incomplete ones, and complete ones that are not acknowledged yet.
 
-Why the second kind is remembered: an application acknowledges a message, which is all of its entries; and a cumulative
-ack must stop before a message that begins before it and ends after it. That holds after a reconnect as well: what had
-begun before it begins again when the broker sends it again, and must be left there to be sent.
+Complete messages are remembered for two reasons. An ack of a chunked message acknowledges all its entries. And a
+cumulative ack must stop before a message that begins before it and ends after it. The second holds after a reconnect
+too: the broker sends an incomplete message again, and its first chunks must not be acknowledged until then.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ Place = tuple[int, int]
 
 class ChunkTracker:
     def __init__(self, *, is_shared: bool) -> None:
-        """`is_shared`: others take from the same subscription and may have what is missing here."""
+        """`is_shared`: other consumers share the subscription and may have the missing chunks."""
         self._is_shared = is_shared
         self._assembly = ChunkAssembly()
         self._complete: dict[Place, CompleteMessage] = {}  # by their last chunk
-        self._awaited: list[Beginning] = []  # of messages that had begun when we were detached: they come again
+        self._awaited: list[Beginning] = []  # incomplete when detached; they are redelivered
         self._end: Place | None = None  # nothing comes after this entry
 
     def __bool__(self) -> bool:
@@ -39,14 +38,14 @@ class ChunkTracker:
 
     @property
     def has_begun(self) -> bool:
-        """Are there messages that are not complete? They may grow old."""
+        """There are incomplete messages, which may expire."""
         return bool(self._assembly)
 
     @property
     def has_complete(self) -> bool:
         return bool(self._complete)
 
-    # -- what the broker sends
+    # -- deliveries
 
     def is_resent_chunk(self, of: pb.MessageMetadata) -> bool:
         return self._assembly.is_resent_chunk(of)
@@ -54,16 +53,16 @@ class ChunkTracker:
     def add(
         self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int
     ) -> CompleteMessage | None:
-        """A chunk; the message when this completes it."""
+        """Add a chunk. Returns the message if this chunk completes it."""
         return self._assembly.add(of, data, place, now, tries)
 
     def keep(self, whole: CompleteMessage) -> None:
-        """It goes to the application: its places are remembered until it is `done`."""
+        """The message is delivered: its places are remembered until it is `done`."""
         self._complete[whole.places[-1]] = CompleteMessage(whole.places, b"", whole.before)
 
     def on_entry(self, place: Place) -> bool:
-        """The newest entry, chunk or not. True: acks may go further, because a beginning that was awaited is not sent
-        again (entries come in order, and this one is behind it)."""
+        """An entry was received, chunk or not. Returns True if acks may advance, because an awaited first chunk is not
+        redelivered: entries arrive in order, and this one is later."""
         self._assembly.last_seen = place
         if not self._awaited:
             return False
@@ -74,7 +73,7 @@ class ChunkTracker:
         self._end = last
 
     def late(self, now: float) -> Sequence[IncompleteMessage]:
-        """Messages that nobody will complete here: they stayed incomplete for too long, or their segment has ended."""
+        """Messages that are given up: they stayed incomplete for too long, or their segment has ended."""
         return self._assembly.abandoned() if self.is_at_end else self._assembly.expired(now)
 
     @property
@@ -82,23 +81,23 @@ class ChunkTracker:
         seen = self._assembly.last_seen
         return not self._is_shared and self._end is not None and seen is not None and seen >= self._end
 
-    # -- what the application does
+    # -- acks
 
     def done(self, place: Place) -> Sequence[Place]:
-        """The entries of the message whose last one this is, acknowledged or given back; it is forgotten. One that is
-        not in chunks is its own and only one."""
+        """Forget a message that was acknowledged or returned, and return the places of all its entries. `place` is its
+        last entry; an ordinary message has only this one."""
         whole = self._complete.pop(place, None)
         return (place,) if whole is None else whole.places
 
     def done_up_to(self, place: Place) -> set[Place]:
-        """Everything up to here is acknowledged: the entries of what ends later, which must stay."""
+        """Everything up to `place` is acknowledged. Returns the entries of messages that end later and must stay."""
         for last in [last for last in self._complete if last <= place]:
             del self._complete[last]
         return {part for whole in self._complete.values() for part in whole.places}
 
     def safe_floor(self, place: Place) -> Place | None:
-        """The last entry up to this place before which no message in chunks begins that ends after it. Whoever goes on
-        there misses none. None: not even the first entry that was seen."""
+        """The last entry up to `place` such that no chunked message begins before or at it and ends after it. A reader
+        that continues there misses no chunk. None if there is no such entry."""
         safe = self._assembly.floor(place)
         if safe is not None:
             safe = floor_of(safe, self._awaited)
@@ -108,7 +107,7 @@ class ChunkTracker:
         return safe
 
     def clear(self) -> None:
-        """Detached: the broker sends again whatever is not acknowledged."""
-        if not self._is_shared:  # where nothing is acknowledged cumulatively
+        """Detached: the broker redelivers everything that is not acknowledged."""
+        if not self._is_shared:  # shared subscriptions have no cumulative acks
             self._awaited += self._assembly.beginnings
         self._assembly.clear()

@@ -1,7 +1,6 @@
-"""What all consumers share: topics that are watched, channels to their segments, one inbox over all of them.
+"""Base of the three kinds of consumers: watched topics, a segment consumer per segment, one receive queue over all.
 
-Knows asyncio. Which segments are read is for the kinds to say (`queue_consumer`, `stream_consumer`,
-`checkpoint_consumer`); what flows in a segment_consumer is decided by its `state`.
+The kinds (`queue_consumer`, `stream_consumer`, `checkpoint_consumer`) decide which segments are read.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ BATCH_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """What every kind has. `prefetch` bounds what waits for the application, over all partitions and segments."""
+    """Options of every kind. `prefetch` bounds the received messages that wait, over all partitions and segments."""
 
     subscription: str
     name: str
@@ -50,18 +49,18 @@ class ConsumerOptions:
 
 
 class TopicPart:
-    """One topic of a consumer: what is known of it, and its channels by segment."""
+    """One topic of a consumer: its current view, and its segment consumers by segment id."""
 
     def __init__(self, watch: LayoutWatch, view: TopicView) -> None:
         self.watch = watch
         self.view = view
-        self.first = frozenset(view.layout.segments)  # what is there from the start; everything else came later
+        self.first = frozenset(view.layout.segments)  # segments that existed when the consumer was opened
         self.segment_consumers: dict[int, SegmentConsumer] = {}
         self.unfollow: Callable[[], None] = lambda: None
 
 
 class Consumer:
-    """Made by a client. Messages of one partition or segment come in their order; between them all have their turn."""
+    """Opened by a client. Messages of one partition or segment are received in order; segments take turns."""
 
     def __init__(self, topics: Sequence[TopicName], options: ConsumerOptions, context: ClientContext) -> None:
         self._topics = tuple(topics)
@@ -77,12 +76,10 @@ class Consumer:
         self._is_closed = False
         self._schema_waits = 0
         self._schema_resolver = None if options.schema is None else SchemaResolver(options.schema, context, self._tasks)
-        self._sees_each_message = (
-            self._schema_resolver is not None
-        )  # something is to be done with each message that leaves
+        self._sees_each_message = self._schema_resolver is not None  # whether `_hand_out` is called
 
     async def open(self) -> Self:
-        """Returns when everything that can be read now is attached."""
+        """Returns when all segments that can be read now are attached."""
         clock = self._context.clock
         deadline = clock.monotonic() + self._options.operation_timeout_s
         try:
@@ -105,7 +102,7 @@ class Consumer:
 
     @property
     def topic(self) -> str:
-        """The topic; of several, all with commas between them."""
+        """The topic; several topics are separated by commas."""
         return ",".join(map(str, self._topics))
 
     @property
@@ -118,11 +115,11 @@ class Consumer:
 
     @property
     def layouts(self) -> Mapping[str, Layout]:
-        """What is known of the topics now: their segments, or their partitions seen as such. Changes with a split."""
+        """The current layout of each topic: its segments, or its partitions as segments. Changes with a split."""
         return {str(part.view.topic): part.view.layout for part in self._parts}
 
     async def receive(self, timeout: Seconds | None = None) -> Message | None:
-        """The next message; None when there was none in time. Without `timeout` it waits as long as it takes."""
+        """The next message, or None after `timeout`. Without `timeout` it waits without a limit."""
         found = self._queue.take()  # usually there is one, and no coroutine is needed
         if found is None:
             found = await self._queue.wait(None if timeout is None else seconds(timeout))
@@ -136,7 +133,7 @@ class Consumer:
         return message
 
     async def receive_many(self, count: int, timeout: Seconds | None = None) -> list[Message]:
-        """Waits for the first message, then takes what is there, at most `count`. Empty when there was none in time."""
+        """Waits for the first message, then takes what is available, at most `count`. Empty after `timeout`."""
         if count < 1:
             raise BadOption("receive_many takes at least 1")
         first = await self.receive(timeout)
@@ -150,8 +147,8 @@ class Consumer:
         return found
 
     async def receive_batch(self, count: int = BATCH_ROWS, timeout: Seconds | None = None) -> MessageBatch:
-        """Waits for the first message, then takes what is there, whole entries at a time, until it has `count` messages
-        or more. Empty when there was none in time. Much cheaper per message than the others, above all as columns."""
+        """Waits for the first message, then takes whole entries that are available until it has at least `count`
+        messages. Empty after `timeout`. Much cheaper per message than `receive`, above all when read as columns."""
         if count < 1:
             raise BadOption("receive_batch takes at least 1")
         await self._queue.wait_filled(None if timeout is None else seconds(timeout))
@@ -177,7 +174,7 @@ class Consumer:
         return message
 
     async def close(self, timeout: Seconds | None = None) -> None:
-        """Acknowledges nothing that the application did not; says what it did. Safe to repeat."""
+        """Sends pending acks, then closes. Messages that were not acknowledged stay unacknowledged. Safe to repeat."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -200,12 +197,12 @@ class Consumer:
             finally:
                 await asyncio.gather(*(self._context.watches.release(watch, self) for watch in self._watches))
 
-    # -- for the channels
+    # -- for the segment consumers
 
     def on_messages(self, segment_consumer: SegmentConsumer, messages: Sequence[Message]) -> None:
         if self._schema_resolver is not None:
             self._schema_waits += 1
-            reason = f"schema {self._schema_waits}"  # what these were written with may have to be asked for
+            reason = f"schema {self._schema_waits}"  # a schema version may have to be fetched first
             if not self._schema_resolver.prepare(messages, partial(self._queue.release, segment_consumer, reason)):
                 self._queue.hold(segment_consumer, reason)
         self._queue.add(segment_consumer, messages)
@@ -225,11 +222,11 @@ class Consumer:
     # -- for the kinds
 
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
-        """The layout as it is now: called at once and with every change; must not raise."""
+        """Called with the current layout at once, and with every change. Must not raise."""
         raise NotImplementedError
 
     async def _wait_attached(self, part: TopicPart, timeout_s: float) -> None:
-        """Until what the first layout asks for is attached."""
+        """Wait until the segments of the first layout are attached."""
         segment_consumers = list(part.segment_consumers.values())
         for segment_consumer in segment_consumers:
             assert segment_consumer.reconnect_loop is not None
@@ -237,7 +234,7 @@ class Consumer:
                 await segment_consumer.reconnect_loop.wait_first(timeout_s)
 
     async def _close_rest(self, timeout_s: float) -> None:
-        """All channels are closed; what else is to be said?"""
+        """Hook: all segment consumers are closed; close sessions and producers."""
 
     def _hand_out(self, segment_consumer: SegmentConsumer, message: Message) -> None:
         """Hook for each message that is handed out. Called only with `_sees_each_message`, because it costs time."""
@@ -245,7 +242,7 @@ class Consumer:
             self._schema_resolver.set_decoder(message)
 
     def _hand_out_entry(self, segment_consumer: SegmentConsumer, entry: Sequence[Message]) -> int:
-        """Messages that came together leave for the application; a running number, if the kind has one."""
+        """Hand out messages that arrived together. Returns their running number, if the kind counts, or -1."""
         segment_consumer.taken(len(entry))
         if self._schema_resolver is not None:
             for message in entry:
@@ -258,7 +255,7 @@ class Consumer:
         view, options = part.view, self._options
         is_legacy = view.is_legacy(segment)
         backing = topic or view.backing(segment)
-        # What was not there when we came is read from its beginning: nothing of it is from before our time.
+        # A segment that appeared after opening is read from its beginning: all of it is newer than the consumer.
         from_earliest = options.from_earliest or segment.segment_id not in part.first
         suffix = "" if view.is_synthetic else f"-seg-{segment.segment_id}"
         return SegmentConsumerSpec(
@@ -288,7 +285,7 @@ class Consumer:
             return
         spec, context = segment_consumer.spec, self._context
         if forgives is None:
-            # Of scalable topics the layout says what is there: a segment that is not yet, or not yet free, will be.
+            # In a scalable topic the layout decides: a listed segment that is missing or busy will become available.
             forgives = () if part.view.is_synthetic else (TopicNotFound, ConsumerBusy)
         segment_consumer.reconnect_loop = ReconnectLoop(
             segment_consumer, segment_consumer, context.backoff, context.clock, context.chance, forgives=forgives
@@ -301,7 +298,7 @@ class Consumer:
         segment_consumer.task = self._tasks.spawn(segment_consumer.reconnect_loop.run(), spec.topic)
 
     def _detach(self, part: TopicPart, segment_consumer: SegmentConsumer) -> asyncio.Task[None] | None:
-        """The segment is not ours any more, or not there any more."""
+        """The segment is no longer assigned to this consumer, or no longer exists."""
         if part.segment_consumers.get(segment_consumer.spec.segment_id) is segment_consumer:
             del part.segment_consumers[segment_consumer.spec.segment_id]
         if (
@@ -313,14 +310,14 @@ class Consumer:
         return self._tasks.spawn(segment_consumer.leave(CLOSE_TIMEOUT_SECONDS), f"leave {segment_consumer}")
 
     def _divide_prefetch(self) -> None:
-        """The prefetch, divided among those who have something to bring."""
+        """Divide the prefetch among the segments that are not at their end."""
         busy = sum(1 for segment_consumer in self._segment_consumers.values() if not segment_consumer.is_at_end)
         window = max(1, self._options.prefetch // max(1, busy))
         for segment_consumer in self._segment_consumers.values():
             segment_consumer.resize(1 if segment_consumer.is_at_end else window)
 
     def _segment_consumer_of(self, one: MessageId) -> SegmentConsumer | None:
-        """None: its segment is not attached any more. Raises BadOption for what never was ours."""
+        """None if the segment is no longer attached. Raises BadOption for a message of another topic."""
         if self._is_closed:
             raise Closed("the consumer is closed")
         segment_consumer = self._segment_consumers.get((one.topic, one.lane))
@@ -332,7 +329,7 @@ class Consumer:
 
 
 def _hint(view: TopicView, segment_id: int) -> BrokerUrls | None:
-    """Who is said to serve it: in the layout, or in the plan of the change that makes it."""
+    """The broker of the segment, from the layout or from the plan of a running operation."""
     planned = None if view.plan is None else view.plan.brokers.get(segment_id)
     return view.brokers.get(segment_id) or planned
 

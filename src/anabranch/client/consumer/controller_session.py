@@ -1,7 +1,7 @@
-"""A consumer's session with the controller of a scalable topic: registers it, hears its assignments, comes back.
+"""Session of a consumer with the controller of a scalable topic: registers, receives assignments, re-registers.
 
-Knows where controllers are and when to ask again; what an assignment means is for `reconciler`. The session has a
-connection of its own: brokers that know no farewell end it with the connection.
+The session has its own connection, because brokers without SCALABLE_TOPIC_LEAVE end a session with its connection.
+`AssignmentReconciler` interprets the assignments.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a consumer is to read: segments and their topics on the wire. `generation` None: it does not count them."""
+    """The segments that a consumer is to read, with their topics on the wire. `generation` None: not sent."""
 
     segments: dict[int, str]
     generation: int | None
     epoch: int
     incarnation: int
-    marks: dict[int, Mark] = field(default_factory=dict)  # of a group: how far it was, as its members have reported
-    void_below: int = 0  # what was assigned under a lower generation was read before the subscription was moved
+    marks: dict[int, Mark] = field(default_factory=dict)  # in a group: the progress that its members reported
+    void_below: int = 0  # assignments of lower generations were made before the subscription was moved
 
 
 class ControllerMoved(NotReady):
-    """Another broker leads the topic now."""
+    """Another broker is the controller of the topic now."""
 
     code = "controller-moved"
 
 
 class SessionListener(Protocol):
-    """Who sits there. Called on the event loop; must not raise."""
+    """The consumer of a session. Called on the event loop; must not raise."""
 
     def on_assigned(self, assignment: Assignment) -> None: ...
 
     def held_segments(self) -> tuple[tuple[int, ...], int | None]:
-        """What is still read, and the generation it was assigned in."""
+        """Segments that are still attached, and the generation of the last assignment."""
 
     def on_registered(self) -> None:
-        """The controller knows us, and what it said first is applied."""
+        """Registered, and the first assignment is applied."""
 
     def on_refused(self, error: ClientError) -> None:
-        """It can never have a session."""
+        """The registration was refused for good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,18 +97,18 @@ class ControllerSession:
         self._unfollow: Callable[[], None] | None = None
 
     async def wait_first(self, timeout_s: float) -> None:
-        """Until it is registered; raises why it cannot be."""
+        """Wait until it is registered. Raises the refusal, or TimedOut with the last error."""
         try:
             async with asyncio.timeout(timeout_s):
                 error = await asyncio.shield(self._first)
         except TimeoutError:
-            why = "no controller answers" if self._last_error is None else self._last_error.reason
+            why = "its controller does not answer" if self._last_error is None else self._last_error.reason
             raise TimedOut(f"{self._watch.topic} is not available: {why}") from self._last_error
         if error is not None:
             raise error
 
     async def run(self) -> None:
-        """Until cancelled, or refused for good."""
+        """Runs until cancelled, or refused for good."""
         attempt = 0
         self._unfollow = self._watch.follow(self._on_layout)
         try:
@@ -133,8 +133,11 @@ class ControllerSession:
                     return
                 attempt = 0 if was_registered else attempt + 1
                 delay = self._context.backoff.delay(max(0, attempt - 1), self._context.chance.random())
-                log.info("registering again", extra={"topic": str(self._watch.topic), "reason": error.reason})
-                if attempt:  # whoever we asked may not lead any more
+                log.info(
+                    "registering again with the topic's controller",
+                    extra={"topic": str(self._watch.topic), "reason": error.reason},
+                )
+                if attempt:  # that broker may no longer be the controller
                     self._watch.refresh()
                 if not isinstance(error, ControllerMoved):
                     await self._context.clock.sleep(delay)
@@ -175,7 +178,7 @@ class ControllerSession:
             connection.unlisten(self._consumer_id)
             await connection.close()
 
-    # -- what comes
+    # -- commands of the controller
 
     def on_command(self, kind: int, body: Any, payload: Bytes) -> None:
         if kind == BaseCommand.SCALABLE_TOPIC_ASSIGNMENT_UPDATE:
@@ -207,16 +210,16 @@ class ControllerSession:
         address = self._context.pool.address_of(view.controller.url, view.controller.url_tls)
         connection = self._connection
         if connection is not None and address and not connection.address.is_same_place(Address.parse(address)):
-            self._over(ControllerMoved("another broker leads the topic"))
+            self._over(ControllerMoved("another broker is the topic's controller now"))
 
     def _over(self, error: ClientError) -> None:
         if not self._end.done():
             self._end.set_result(error)
 
-    # -- what is said
+    # -- commands to the controller
 
     def release(self, generation: int, segment_ids: Sequence[int]) -> None:
-        """Lost with the connection it is told anew: the next registration says what is held."""
+        """Report released segments. If this is lost with the connection, the next registration lists what is held."""
         if self._connection is not None and self._connection.has_extensions:
             self._connection.write(
                 command(
@@ -228,7 +231,7 @@ class ControllerSession:
             )
 
     async def progress(self, marks: dict[int, Mark], timeout_s: float) -> None:
-        """How far a member of a group is; returns when it is durable."""
+        """Report the progress of a group member. Returns when the controller has stored it."""
         connection = self._connection
         if connection is None or not connection.has_extensions:
             return
@@ -245,7 +248,7 @@ class ControllerSession:
         )
 
     async def leave(self, timeout_s: float) -> None:
-        """Ends the session at once, where the broker knows how; otherwise with the connection and a grace period."""
+        """End the session at once. Brokers without the command end it with the connection, after a grace period."""
         connection = self._connection
         if connection is not None and connection.has_extensions and connection.is_usable and timeout_s > 0:
             try:
@@ -255,4 +258,4 @@ class ControllerSession:
                     consumer_id=self._consumer_id,
                 )
             except ClientError as error:
-                log.info("left without a farewell", extra={"reason": error.reason})
+                log.info("controller did not confirm that the consumer left", extra={"reason": error.reason})

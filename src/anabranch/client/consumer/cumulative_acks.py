@@ -1,7 +1,7 @@
-"""Which positions a cumulative ack of a stream covers: per lane, the last message handed out up to a given one.
+"""Positions that a cumulative ack of a stream covers: per source, the last message handed out up to a given one.
 
-Messages of several lanes are handed out as one stream and numbered in that order. Acknowledging number n means every
-message up to n, of any lane. Knows numbers and ids; nothing of acks on the wire.
+Messages of several sources (segment consumers) are handed out as one stream and numbered in that order. An ack of
+number n covers every message up to n, of any source.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from anabranch.client.messages.message import MessageId
 
 K = TypeVar("K", bound=Hashable)
 
-KEPT_MAX = 10_000  # per lane
+KEPT_MAX = 10_000  # per source
 
 
 class CumulativeAckLog(Generic[K]):
-    """Remembers what was handed out and not acknowledged. Long logs are thinned: an ack may then cover a little less
-    in *other* lanes, never more, and the next one makes up for it."""
+    """Remembers messages that were handed out and not acknowledged. Long logs are thinned: an ack may then cover less
+    in *other* sources, never more, and the next ack covers the rest."""
 
     def __init__(self) -> None:
         self._last = 0
         self._acked = 0
         self._sources: dict[K, deque[tuple[int, MessageId]]] = {}
-        self._first: dict[K, int] = {}  # what has a lower number did not come from the lane as it is now
+        self._first: dict[K, int] = {}  # lower numbers belong to a former use of the source
 
     def handed_out(self, source: K, one: MessageId) -> int:
-        """The number of this message."""
+        """Returns the number of this message."""
         self._last += 1
         log = self._sources.get(source)
         if log is None:
@@ -44,7 +44,7 @@ class CumulativeAckLog(Generic[K]):
         return self._last
 
     def covered(self, number: int, source: K, one: MessageId) -> dict[K, MessageId]:
-        """Per lane, what an ack of message `one` with this number covers; only lanes where it is news."""
+        """Per source, the position that an ack of message `one` with this number covers; only where it advances."""
         found: dict[K, MessageId] = {}
         for known, log in self._sources.items():
             while log and log[0][0] <= number:
@@ -52,11 +52,11 @@ class CumulativeAckLog(Generic[K]):
         if number > self._acked:
             self._acked = number
             if number >= self._first.get(source, number + 1):
-                found[source] = one  # exact, also where the log was thinned
+                found[source] = one  # exact, even if the log was thinned
         return found
 
     def vector(self, number: int) -> dict[K, MessageId]:
-        """The same without acknowledging: the last one of every lane up to this number, unless acknowledged."""
+        """The last unacknowledged message of every source up to this number, without acknowledging it."""
         found: dict[K, MessageId] = {}
         for source, log in self._sources.items():
             for at, one in log:
@@ -66,6 +66,6 @@ class CumulativeAckLog(Generic[K]):
         return found
 
     def forget(self, source: K) -> None:
-        """It is another's now."""
+        """The segment is detached."""
         self._sources.pop(source, None)
         self._first.pop(source, None)

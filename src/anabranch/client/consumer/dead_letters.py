@@ -1,7 +1,7 @@
-"""Dead letters: messages that came back too often go to a topic of their own. Knows one producer; not when.
+"""Dead letters: messages that were redelivered too often are copied to another topic.
 
-The copy keeps value, key, properties and event time and says where it comes from; the original is acknowledged only
-when the copy is stored, so nothing is lost in between. Until then it counts as prefetched.
+The copy keeps value, key, properties and event time, and names its origin in properties. The original is acknowledged
+only after the copy is stored, so nothing is lost in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 
 
 class Sender(Protocol):
-    """The part of a producer that is needed here."""
+    """The methods of a producer that are used here."""
 
     async def send(
         self,
@@ -42,7 +42,7 @@ OpenSender = Callable[[str], Awaitable[Sender]]
 
 
 def dead_letter_topic(policy: DeadLetter, source: str, subscription: str) -> str:
-    """Where they go: what the policy names, or beside the source. Regular topics have Pulsar's name for it."""
+    """The policy's topic, or a topic beside the source. For regular topics the name is Pulsar's."""
     if policy.topic is not None:
         return policy.topic
     name = TopicName.parse(source)
@@ -69,11 +69,11 @@ class DeadLetters:
         self._opening = asyncio.Lock()
 
     def takes(self, message: Message) -> bool:
-        """Did it come back more often than allowed?"""
+        """True if the message was redelivered more often than allowed."""
         return message.redelivery_count > self._policy.max_redeliveries
 
     async def send(self, message: Message) -> bool:
-        """Store the copy. False: it could not be, and the original stays where it is."""
+        """Store the copy. Returns False if that failed; the original must not be acknowledged then."""
         topic = dead_letter_topic(self._policy, message.topic, self._subscription)
         try:
             sender = await self._sender(topic)
@@ -84,12 +84,15 @@ class DeadLetters:
                 event_time=message.event_time,
             )
         except ClientError as error:
-            log.warning("dead letter not stored", extra={"topic": topic, "reason": error.reason})
+            log.warning(
+                "dead letter could not be stored, its message is redelivered",
+                extra={"topic": topic, "reason": error.reason},
+            )
             return False
         return True
 
     async def _sender(self, topic: str) -> Sender:
-        async with self._opening:  # a failed opening is not remembered: the next message tries again
+        async with self._opening:  # a failure is not cached: the next message tries again
             if topic not in self._senders:
                 self._senders[topic] = await self._opener(topic)
             return self._senders[topic]

@@ -1,8 +1,4 @@
-"""Queue consumers: messages of all partitions and segments, shared with every other consumer of the subscription.
-
-Knows asyncio and one timer. When something comes back is decided by `redelivery`; where dead letters go by
-`dead_letters`.
-"""
+"""Queue consumers: messages of all partitions and segments, shared with the other consumers of the subscription."""
 
 from __future__ import annotations
 
@@ -27,12 +23,12 @@ from anabranch.runtime.clock import Timer
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions(ConsumerOptions):
     nack_delay_s: float = 60.0
-    nack_backoff: Backoff | None = None  # by how often it came already, instead of the delay
+    nack_backoff: Backoff | None = None  # by redelivery count; replaces the delay
     processing_timeout: ProcessingTimeout | None = None
 
 
 class QueueConsumer(Consumer):
-    """Shares the messages with every other queue consumer of the subscription; acks are individual."""
+    """Shares messages with the other queue consumers of the subscription; acks are individual."""
 
     def __init__(
         self,
@@ -51,8 +47,8 @@ class QueueConsumer(Consumer):
         self._timer_at = float("inf")
 
     async def ack(self, message: Message | MessageId | MessageBatch) -> None:
-        """Done with it. Said to the broker within moments, at the latest by `close`; repeated until confirmed."""
-        if isinstance(message, Message):  # the usual one: its id is not needed, and making it has its price
+        """Acknowledge a message or a batch. Acks are grouped, sent at the latest by `close`, and resent on a loss."""
+        if isinstance(message, Message):  # usual case: avoids creating the message id
             at = message.origin
             segment_consumer = self._segment_consumers.get(at.where)
             if segment_consumer is None or self._is_closed:
@@ -70,7 +66,7 @@ class QueueConsumer(Consumer):
 
     def _ack_batch(self, batch: MessageBatch) -> None:
         for part in batch.parts:
-            if isinstance(part, DeliveredEntry) and not len(self._redelivery):  # nobody counts their time one by one
+            if isinstance(part, DeliveredEntry) and not len(self._redelivery):  # no timeouts to cancel
                 if (segment_consumer := self._segment_consumer_of(part.last)) is not None:
                     segment_consumer.ack_entry(part)
                 continue
@@ -80,7 +76,7 @@ class QueueConsumer(Consumer):
                     segment_consumer.ack(message.id)
 
     async def nack(self, message: Message | MessageId, delay: Seconds | None = None) -> None:
-        """Deliver it again, to whomever, after `delay` (otherwise what `nack_backoff` or `nack_delay` say)."""
+        """Deliver the message again, to any consumer, after `delay` (default: `nack_backoff` or `nack_delay`)."""
         one = id_of(message)
         segment_consumer = self._segment_consumer_of(one)
         if segment_consumer is None:
@@ -104,7 +100,7 @@ class QueueConsumer(Consumer):
     # -- time
 
     def _arm(self) -> None:
-        """One timer for all that is due; it is only ever moved to an earlier time."""
+        """One timer for all redeliveries; it is only moved to an earlier time."""
         at = self._redelivery.next_due()
         if at is None or at >= self._timer_at or self._is_closed:
             return
@@ -144,7 +140,7 @@ class QueueConsumer(Consumer):
 
     def on_messages(self, segment_consumer: SegmentConsumer, messages: Sequence[Message]) -> None:
         dead_letters = self._dead_letters
-        if dead_letters is None or not dead_letters.takes(messages[0]):  # of one entry, they came back equally often
+        if dead_letters is None or not dead_letters.takes(messages[0]):  # messages of one entry have the same count
             super().on_messages(segment_consumer, messages)
             return
         for message in messages:
@@ -153,10 +149,10 @@ class QueueConsumer(Consumer):
     async def _send_dead_letter(
         self, dead_letters: DeadLetters, segment_consumer: SegmentConsumer, message: Message
     ) -> None:
-        """Takes part in the prefetch until it is stored elsewhere; only then the original is acknowledged."""
+        """The message counts as prefetched until its copy is stored; only then the original is acknowledged."""
         turn = segment_consumer.turn
         is_stored = await dead_letters.send(message)
-        if segment_consumer.turn == turn:  # or it was detached meanwhile, and counts anew
+        if segment_consumer.turn == turn:  # otherwise it was detached meanwhile, and its counts were reset
             segment_consumer.taken()
         if is_stored:
             segment_consumer.ack(message.id)
@@ -167,13 +163,13 @@ class QueueConsumer(Consumer):
         if self._timer is not None:
             self._timer.cancel()
         if self._dead_letters is not None:
-            await self._tasks.close()  # what is not stored yet stays unacknowledged
+            await self._tasks.close()  # messages whose copy is not stored yet stay unacknowledged
             await self._dead_letters.close(timeout_s)
 
-    # -- where messages come from
+    # -- segments
 
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
-        """Attached to every segment there is, sealed ones too: late acks and seeks reach them until they are gone."""
+        """Attach to every segment of the layout, also sealed ones, because late acks and seeks may concern them."""
         is_another = view.generation != part.view.generation
         part.view = view
         for segment_id, segment_consumer in list(part.segment_consumers.items()):

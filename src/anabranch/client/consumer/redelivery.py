@@ -1,7 +1,7 @@
-"""When messages of a queue come back: nacked ones after their delay, forgotten ones after a timeout. A machine.
+"""State machine of redelivery in queue consumers: nacked messages after a delay, unacknowledged ones after a timeout.
 
-Times are seconds of any clock that never runs backwards; they come with the calls. Knows no broker: what is due comes
-out, and whoever asked has it delivered again. What is acknowledged meanwhile is forgotten here.
+Times are seconds of a monotonic clock, passed with each call. `due` returns the messages to deliver again. Acknowledged
+messages are removed with `done`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PENDING_MAX = 100_000
 
 
 class Redelivery(Generic[K]):
-    """`timeout_s` None: what the application forgets stays with it."""
+    """`timeout_s` None: no processing timeout."""
 
     def __init__(self, timeout_s: float | None = None, *, pending_max: int = PENDING_MAX) -> None:
         self._timeout_s = timeout_s
@@ -31,29 +31,29 @@ class Redelivery(Generic[K]):
         return len(self._due)
 
     def handed_out(self, source: K, one: MessageId, now: float) -> None:
-        """The application has it."""
+        """The message was handed out; its processing timeout starts."""
         if self._timeout_s is not None:
             self._set(source, one, now + self._timeout_s)
 
     def nacked(self, source: K, one: MessageId, at: float) -> bool:
-        """Bring it back then. False: more are waiting than is good, bring it back at once."""
+        """Redeliver the message at this time. Returns False if too many wait; it must be redelivered at once then."""
         if len(self._due) >= self._pending_max and (source, one) not in self._due:
             return False
         self._set(source, one, at)
         return True
 
     def done(self, source: K, one: MessageId) -> None:
-        """Acknowledged, or brought back by other means."""
-        if self._due:  # mostly nobody counts, and hashing an id has its price
+        """The message was acknowledged or is being redelivered."""
+        if self._due:  # usually empty, and hashing an id is not free
             self._due.pop((source, one), None)
 
     def forget(self, source: K) -> None:
-        """The channel is gone, and whoever has it next gets everything of it."""
+        """The source is detached; the broker redelivers all its messages."""
         for key in [key for key in self._due if key[0] == source]:
             del self._due[key]
 
     def next_due(self) -> float | None:
-        """When `due` has something at the latest."""
+        """The next time at which `due` may return something."""
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -71,6 +71,6 @@ class Redelivery(Generic[K]):
         self._due[key] = at
         self._count += 1
         heapq.heappush(self._heap, (at, self._count, key))
-        if len(self._heap) > 2 * len(self._due) + 64:  # most of it is of messages that are done with
+        if len(self._heap) > 2 * len(self._due) + 64:  # most items are outdated
             self._heap = [item for item in self._heap if self._due.get(item[2]) == item[0]]
             heapq.heapify(self._heap)

@@ -1,6 +1,8 @@
-"""One intake and its consumer on the wire: subscribes, passes deliveries on, says acks. Knows connections and timers;
-permits, acks and redelivery are decided by `state`. Whom it works for is told of everything through an
-`SegmentListener`."""
+"""The consumer of one partition or segment on the wire: subscribes, receives, sends permits and acks.
+
+`SegmentConsumerState` decides about permits, acks and redelivery; this shell performs its effects. Messages and events
+go to a `SegmentListener`.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,12 @@ from anabranch.runtime.clock import Timer
 log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_SECONDS = 5.0
-CHUNK_SECONDS = 15.0  # between looks at messages in chunks that are not complete
+CHUNK_SECONDS = 15.0  # between checks for incomplete chunked messages that expired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentConsumerSpec:
-    """How a consumer introduces itself on one partition or segment."""
+    """What SUBSCRIBE says about a consumer of one partition or segment."""
 
     topic: str  # on the wire
     identity: str  # the topic that the application knows
@@ -52,34 +54,34 @@ class SegmentConsumerSpec:
     properties: Mapping[str, str] = field(default_factory=dict)
     subscription_properties: Mapping[str, str] = field(default_factory=dict)
     ack_group_s: float = 0.01
-    hint: BrokerUrls | None = None  # who is said to serve it
+    hint: BrokerUrls | None = None  # the broker that serves it, according to the layout
     schema: pb.Schema | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The assignment that a segment is read under: brokers refuse it when a newer one gave the segment away."""
+    """The assignment under which a segment is read. Brokers refuse it after the segment was assigned elsewhere."""
 
     incarnation: int
     generation: int
 
 
 class SegmentListener(Protocol):
-    """Whom a channel works for. Called on the event loop; must not raise."""
+    """Receives the messages and events of a segment consumer. Called on the event loop; must not raise."""
 
     def on_messages(self, segment_consumer: SegmentConsumer, messages: Sequence[Message]) -> None: ...
 
     def drop_messages(self, segment_consumer: SegmentConsumer) -> list[MessageId]:
-        """The channel is detached: what waits of it for the application is forgotten, and named."""
+        """The segment consumer is detached: drop its messages from the receive queue and return their ids."""
 
     def on_failed(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
-        """It can never be attached again."""
+        """It will not be attached again."""
 
     def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
-        """Everything that will ever be in it is acknowledged."""
+        """The segment is sealed and everything in it is acknowledged."""
 
     def on_rewound(self, segment_consumer: SegmentConsumer) -> None:
-        """It had reached its end, and its position was taken back."""
+        """It had reached its end, and its position was moved back."""
 
 
 class SegmentConsumer:
@@ -92,11 +94,11 @@ class SegmentConsumer:
             spec.identity, lane=spec.lane, partition=spec.partition, prefetch=window, is_shared=shared
         )
         self.reconnect_loop: ReconnectLoop | None = None
-        self.task: asyncio.Task[Any] | None = None  # of the attachment
+        self.task: asyncio.Task[Any] | None = None  # runs the reconnect loop
         self.is_at_end = False
-        self.turn = 0  # how often it was detached: what arrived before counts no more
+        self.turn = 0  # how often it was detached; messages of an earlier turn no longer count as buffered
         self._acks_promptly = False
-        self.grant: Grant | None = None  # what the controller gave it with, last; said to brokers that know the word
+        self.grant: Grant | None = None  # the last assignment; sent only to brokers with Anabranch extensions
         self._hint = spec.hint
         self._listener = listener
         self._pool = context.pool
@@ -113,10 +115,10 @@ class SegmentConsumer:
     def topic(self) -> str:
         return self.spec.topic
 
-    # -- attached by an Attachment
+    # -- for the reconnect loop
 
     async def serving(self, topic: str) -> Connection:
-        """The broker that was named with the segment is asked first, and once."""
+        """Try the broker that the layout names, once; then look the topic up."""
         hint, self._hint = self._hint, None
         url = "" if hint is None else self._pool.address_of(hint.url, hint.url_tls)
         return await (self._pool.connection(Address.parse(url)) if url else self._pool.serving(topic))
@@ -124,20 +126,20 @@ class SegmentConsumer:
     async def attach(self, connection: Connection) -> None:
         self._id, self._connection = connection.new_id(), connection
         connection.listen_consumer(self._id, self)
-        is_heard = False
+        is_answered = False
         try:
             await connection.ask(BaseCommand.SUBSCRIBE, self._pool.answer_timeout_s, **self._subscribe_fields())
-            is_heard = True
+            is_answered = True
         except ConsumerFenced as error:
-            is_heard = True
+            is_answered = True
             if self.grant is not None and connection.has_extensions:
                 raise
-            raise plain(error) from error  # brokers of Pulsar say this while ranges are given out anew: it passes
+            raise plain(error) from error  # temporary: Pulsar's brokers send this while they reassign ranges
         except Refused:
-            is_heard = True
+            is_answered = True
             raise
         finally:
-            if not is_heard:  # the broker may have it all the same
+            if not is_answered:  # the broker may have created the consumer all the same
                 self._send_close()
         try:
             await self._after_subscribe(connection)
@@ -169,7 +171,7 @@ class SegmentConsumer:
         }
 
     async def _after_subscribe(self, connection: Connection) -> None:
-        """Subscribed, and nothing flows yet."""
+        """Hook: subscribed, and no permits are sent yet."""
 
     def lost(self) -> None:
         if self._connection is not None:
@@ -199,14 +201,14 @@ class SegmentConsumer:
             self._listener.on_end_reached(self)
 
     def _expire_chunks(self) -> None:
-        """Messages in chunks that are not completed: they grow old also where nothing else comes."""
+        """Incomplete chunked messages expire even if no other message arrives."""
         self._chunk_timer = None
         self.perform(self.state.expire(self._clock.monotonic()))
         if self.state.has_chunks:
             self._chunk_timer = self._clock.call_later(CHUNK_SECONDS, self._expire_chunks)
 
     def ends_at(self, last: Position | None) -> None:
-        """Sealed; `last` is its last entry, as far as it is known."""
+        """The segment is sealed; `last` is its last entry, if known."""
         if last is not None:
             self.perform(self.state.ends_at((last.ledger, last.entry)))
 
@@ -219,7 +221,7 @@ class SegmentConsumer:
 
     def _send_close(self) -> None:
         if self._connection is not None and self._connection.is_usable:
-            # Nobody waits for this answer; reading its error keeps asyncio quiet.
+            # The answer is not awaited; reading its error keeps asyncio from logging it.
             closing = self._connection.begin(BaseCommand.CLOSE_CONSUMER, CLOSE_TIMEOUT_SECONDS, consumer_id=self._id)
             closing.add_done_callback(lambda one: one.cancelled() or one.exception())
 
@@ -232,7 +234,7 @@ class SegmentConsumer:
                 case Deliver(messages):
                     self._listener.on_messages(self, messages)
                 case _ if connection is None:
-                    pass  # detached meanwhile: the broker starts afresh with the next attachment
+                    pass  # detached meanwhile: the broker starts from scratch at the next attach
                 case Flow(permits):
                     connection.write(command(BaseCommand.FLOW, consumer_id=self._id, messagePermits=permits))
                 case Ack(number, ids, is_cumulative):
@@ -247,7 +249,10 @@ class SegmentConsumer:
                     answer.add_done_callback(partial(self._confirmed, number))
                 case Reject(identity, reason):
                     place = f"{identity.ledgerId}:{identity.entryId}"
-                    log.warning("unreadable entry", extra={"topic": self.topic, "id": place, "reason": reason})
+                    log.warning(
+                        "skipping an entry that cannot be read",
+                        extra={"topic": self.topic, "id": place, "reason": reason},
+                    )
                     connection.write(
                         command(
                             BaseCommand.ACK,
@@ -265,17 +270,17 @@ class SegmentConsumer:
     def _confirmed(self, number: int, answer: asyncio.Future[Any]) -> None:
         error = None if answer.cancelled() else answer.exception()
         if isinstance(error, TimedOut):
-            self._lost_connection(error)  # attached again, the intake says it again
+            self._lost_connection(error)  # the state sends the ack again after the next attach
         elif error is None and not answer.cancelled() and answer.result().HasField("error"):
-            log.warning("ack refused", extra={"topic": self.topic, "reason": answer.result().message})
+            log.warning("broker refused an ack", extra={"topic": self.topic, "reason": answer.result().message})
             self.state.confirmed(number)
         elif error is None:
             self.state.confirmed(number)
 
-    # -- what the consumer does
+    # -- for the consumer
 
     def taken(self, count: int = 1) -> None:
-        """Messages of this channel went to the application."""
+        """Messages were handed out to the application."""
         if flow := self.state.taken(count):
             self.perform(flow)
 
@@ -302,22 +307,22 @@ class SegmentConsumer:
         self.perform(self.state.release(ones))
 
     def stop(self) -> None:
-        """Hand out nothing more; acks still count."""
+        """Deliver nothing more; acks still count."""
         self.state.stop(self._listener.drop_messages(self))
 
     def discard(self) -> None:
-        """The position was moved: nothing more is handed out, and what was acknowledged and not said is forgotten."""
+        """The subscription's position was moved: deliver nothing more, and drop acks that were not sent."""
         self.stop()
         self.state.discard_acks()
 
     def set_prompt_acks(self, is_prompt: bool) -> None:
-        """Somebody waits for its last ack, or no longer does: so long acks are said at once."""
+        """Send acks at once, or grouped again. Prompt acks let the controller assign the children sooner."""
         self._acks_promptly = is_prompt
         if is_prompt and self._ack_timer is not None:
             self.flush()
 
     def _acked(self) -> None:
-        """Something is to be said; acks of one moment travel together."""
+        """There are acks to send. Acks within `ack_group_s` go in one command."""
         if self._ack_timer is None:
             delay_s = 0.0 if self._acks_promptly else self.spec.ack_group_s
             self._ack_timer = self._clock.call_later(delay_s, self.flush)
@@ -329,19 +334,19 @@ class SegmentConsumer:
         self.perform(self.state.flush())
 
     async def leave(self, timeout_s: float) -> None:
-        """Closed while the consumer goes on: says its acks, then stays detached for good."""
+        """Close this segment only: send its acks, then stay detached."""
         await self.close(timeout_s)
         self.lost()
 
     async def close(self, timeout_s: float) -> None:
-        """Says the acks that are due. The broker has handled them before it answers the farewell."""
+        """Send pending acks, then CLOSE_CONSUMER. The broker has handled the acks when it answers."""
         if self.reconnect_loop is not None and not self.state.is_clean and timeout_s > 0:
             try:
-                await self.reconnect_loop.wait_first(timeout_s)  # there are acks, and it was not attached yet
+                await self.reconnect_loop.wait_first(timeout_s)  # there are acks to send, and it was never attached
             except ClientError as error:
-                log.info("acks were not said", extra={"topic": self.topic, "reason": error.reason})
+                log.info("closing without sending acks", extra={"topic": self.topic, "reason": error.reason})
         if self.task is not None:
-            self.task.cancel()  # or it would attach while we are leaving
+            self.task.cancel()  # otherwise it could attach while this closes
             await asyncio.wait([self.task])
         self.flush()
         connection = self._connection
@@ -349,7 +354,7 @@ class SegmentConsumer:
             try:
                 await connection.ask(BaseCommand.CLOSE_CONSUMER, timeout_s, consumer_id=self._id)
             except ClientError:
-                pass  # the broker forgets the consumer with its connection
+                pass  # the broker removes the consumer when the connection ends
 
 
 def _pairs(values: Mapping[str, str]) -> list[pb.KeyValue] | None:

@@ -1,4 +1,4 @@
-"""What an intake wants done: permits given, messages handed out, acks and requests said. Values only; see `state`."""
+"""Effects of `SegmentConsumerState`: permits, deliveries, acks and requests for redelivery."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Individual acks. `ids` are of the wire; a batch that is not complete has an `ack_set` of what is left."""
+    """`ids` as on the wire. An `ack_set` lists the messages of a batch that are not acknowledged."""
 
     number: int
     ids: Sequence[pb.MessageIdData]
@@ -30,7 +30,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """An entry that cannot be read: acknowledged with the reason, so that it does not block the rest."""
+    """An entry that cannot be read. It is acknowledged with the reason, so that it does not block later entries."""
 
     id: pb.MessageIdData
     reason: str

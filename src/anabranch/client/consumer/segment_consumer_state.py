@@ -1,15 +1,15 @@
-"""The consumer of one partition or segment, without I/O: entries, permits, what is held and acknowledged.
+"""State machine of a consumer of one partition or segment: entries, permits, messages held and acknowledged.
 
-An entry is a batch; the application sees messages. Each message of an entry that we know is in one of three states:
+An entry is a batch; the application sees messages. Each message of a known entry is in one of three states:
 
-| state  | means                                                  | a redelivery of it is      |
-|--------|--------------------------------------------------------|----------------------------|
-| open   | the application does not have it                       | handed out                 |
-| held   | buffered, or handed out and not yet acknowledged       | dropped: it is there       |
-| acked  | acknowledged, whether the broker has heard it or not   | dropped, and acked again   |
+| state  | meaning                                              | a redelivery of it is         |
+|--------|------------------------------------------------------|-------------------------------|
+| open   | the application does not have it                     | delivered                     |
+| held   | buffered, or handed out and not yet acknowledged     | dropped, because it is there  |
+| acked  | acknowledged, confirmed by the broker or not         | dropped, and acked again      |
 
-So an application sees a message twice only when it asked for that (`nack`), or after it was processed elsewhere. That
-holds across reconnects, too: acks that the broker has not confirmed are said again.
+An application therefore sees a message twice only after a `nack`, or after another consumer had it. This holds across
+reconnects, because acks that the broker has not confirmed are sent again.
 
 Flow control: `_permits` is what the broker may still send, `_buffered` what waits for the application. The sum stays
 within the window, which may change while messages flow. A batch may exceed it once.
@@ -34,12 +34,12 @@ from anabranch.protocol.entry import Bytes, checksum_ok, parts
 from anabranch.protocol.errors import BadEntry
 
 QUEUED_ACKS_MAX = 1000
-CHUNK_TRIES_MAX = 10  # deliveries after which nobody will complete a message in chunks
+CHUNK_TRIES_MAX = 10  # deliveries after which an incomplete chunked message is rejected
 
 
 @dataclass(slots=True)
 class _Held:
-    """One entry that is not done with. Bits stand for messages."""
+    """One entry with messages that are held or not confirmed. Bits stand for messages."""
 
     size: int  # 0: not a batch
     unacked: int
@@ -56,9 +56,9 @@ class SegmentConsumerState:
         prefetch: int = 1000,
         is_shared: bool = False,
     ) -> None:
-        """`partition` of the topic on the wire, where it is not the lane.
+        """`partition` of the topic on the wire, if it differs from the lane.
 
-        `is_shared`: others take from the same subscription, so a message may be completed elsewhere.
+        `is_shared`: other consumers share the subscription, so they may get chunks of a message.
         """
         assert prefetch >= 1
         self._topic = topic
@@ -70,32 +70,32 @@ class SegmentConsumerState:
         self._permits = 0
         self._buffered = 0
         self._entries: dict[Place, _Held] = {}
-        self._unsent: dict[Place, None] = {}  # have acks to be said, in this order
-        self._unsent_cumulative: pb.MessageIdData | None = None  # the same for a cumulative one
+        self._unsent: dict[Place, None] = {}  # entries with acks to send, in this order
+        self._unsent_cumulative: pb.MessageIdData | None = None  # cumulative ack to send
         self._floor: tuple[int, int, int] | None = None  # everything up to here is acknowledged cumulatively
-        self._is_floor_whole = False  # it is the end of an entry
+        self._is_floor_whole = False  # the floor is the end of an entry
         self._covered: tuple[int, int, int] | None = None  # the application's farthest cumulative ack
-        self._unconfirmed: dict[int, Sequence[Place]] = {}  # acks said: number to places
+        self._unconfirmed: dict[int, Sequence[Place]] = {}  # acks sent: number to places
         self._unconfirmed_cumulative: dict[int, pb.MessageIdData] = {}
         self._last_ack = 0
         self._is_shared = is_shared
         self._chunks = ChunkTracker(is_shared=is_shared)
-        self._withheld: MessageId | None = None  # acknowledged cumulatively; the broker heard of less
+        self._withheld: MessageId | None = None  # cumulative ack of the application of which the broker got less
         self._queued_acks: list[
             tuple[Origin | MessageId, int]
-        ] = []  # acknowledged, and not looked at yet: see `_apply_queued_acks`
+        ] = []  # acknowledged, and not looked at yet: applied by `_apply_queued_acks`
 
-    # -- what the broker does
+    # -- events of the broker
 
     def opened(self) -> list[Effect]:
-        """Subscribed: the broker counts our permits from 0. What was acknowledged and not confirmed is said again."""
+        """Subscribed: the broker counts permits from 0. Acks that were not confirmed are sent again."""
         assert not self._is_open
         self._is_open = True
         self._permits = 0
         return [*self.flush(), *self._flow()]
 
     def lost(self, buffered: Iterable[MessageId]) -> None:
-        """Detached. `buffered` was never handed out: the broker will send it again, perhaps to somebody else."""
+        """Detached. `buffered` was never handed out: the broker sends it again, to this or another consumer."""
         if self._queued_acks:
             self._apply_queued_acks()
         self._is_open = False
@@ -108,11 +108,11 @@ class SegmentConsumerState:
             self._unsent_cumulative = self._unconfirmed_cumulative[max(self._unconfirmed_cumulative)]
         self._unconfirmed_cumulative.clear()
         if self._unsent_cumulative is None and self._withheld is None and self._is_floor_whole:
-            self._floor = None  # the broker has it; what comes again from below, somebody has asked for by a seek
+            self._floor = None  # the broker has the ack; anything delivered from below it was requested by a seek
         self._reopen(buffered)
 
     def delivered(self, body: Any, payload: Bytes, now: float = 0.0) -> list[Effect]:
-        """A MESSAGE command and its entry. `now` is the time by which messages in chunks grow old."""
+        """A MESSAGE command and its entry. `now` is used for the expiry of chunked messages."""
         if self._queued_acks:
             self._apply_queued_acks()
         if self._is_stopped:
@@ -121,7 +121,7 @@ class SegmentConsumerState:
         place = (signed(identity.ledgerId), signed(identity.entryId))
         try:
             if not checksum_ok(payload):
-                raise BadEntry("checksum does not fit")
+                raise BadEntry("checksum does not match")
             of, data = parts(payload)
             if is_chunk(of):
                 effects = self._chunk(body, of, data, place, now)
@@ -147,7 +147,7 @@ class SegmentConsumerState:
         whole = self._chunks.add(of, data, place, now, body.redelivery_count)
         if whole is None:
             return self._skip(1)
-        if covered(self._floor, place, 0):  # acknowledged with all up to it; its beginning had to be kept for others
+        if covered(self._floor, place, 0):  # already acked cumulatively; its first chunks were kept for other messages
             for part in whole.places:
                 self._entries[part] = _Held(0, 0)
                 self._unsent[part] = None
@@ -164,21 +164,21 @@ class SegmentConsumerState:
 
     @property
     def has_chunks(self) -> bool:
-        """Messages have begun that are not complete: `expire` may have something to do when they are old."""
+        """There are incomplete chunked messages, so `expire` may have work later."""
         return self._chunks.has_begun
 
     @property
     def holds_chunks(self) -> bool:
-        """The same, or are complete and not acknowledged."""
+        """There are chunked messages that are incomplete, or complete and not acknowledged."""
         return bool(self._chunks)
 
     def ends_at(self, last: Place) -> list[Effect]:
-        """Sealed: nothing comes after this entry. What is not complete when it has come never will be."""
+        """Sealed: `last` is the last entry. Chunked messages that are incomplete after it are given up."""
         self._chunks.ends_at(last)
         return self._give_up(self._chunks.late(0.0)) if self._chunks.is_at_end else []
 
     def expire(self, now: float) -> list[Effect]:
-        """Messages in chunks that stayed incomplete for too long would hold up the acks for ever: they are given up."""
+        """Give up chunked messages that stayed incomplete for too long, because they hold back cumulative acks."""
         return self._give_up(self._chunks.late(now))
 
     def _give_up(self, late: Sequence[IncompleteMessage]) -> list[Effect]:
@@ -188,9 +188,9 @@ class SegmentConsumerState:
         for one in late:
             ids = [wire_of(place, self._partition) for place in one.places]
             if self._is_shared and one.tries < CHUNK_TRIES_MAX:
-                effects.append(Redeliver(ids))  # the rest may have gone to somebody else
+                effects.append(Redeliver(ids))  # the other chunks may have gone to another consumer
             else:
-                effects += [Reject(identity, "a chunk of a message that was never completed") for identity in ids]
+                effects += [Reject(identity, "chunk of a message that was never completed") for identity in ids]
         if self._withheld is not None:
             self._queue_cumulative(self._withheld)
         return [*effects, *self.flush()]
@@ -200,7 +200,7 @@ class SegmentConsumerState:
         entry = self._entries.get(place) or _Held(size, all_of(size))
         sent = bits_of(body.ack_set) & all_of(size) if body.ack_set else all_of(size)
         fresh = sent & entry.unacked & ~entry.held & ~covered(self._floor, place, size)
-        entry.unacked &= ~(fresh & held.compacted)  # compaction took them: nothing to hand out
+        entry.unacked &= ~(fresh & held.compacted)  # removed by compaction: nothing to deliver
         messages: Sequence[Message] = ()
         if wanted := fresh & ~held.compacted:
             messages = DeliveredEntry(held, self._topic, self._lane, place, wanted, body.redelivery_count)
@@ -208,7 +208,7 @@ class SegmentConsumerState:
         if messages:
             entry.held |= fresh & entry.unacked
             if self._covered is not None and place < self._covered[:2]:
-                self._covered = None  # taken back
+                self._covered = None  # the position was moved back
             self._entries[place] = entry
             effects.append(Deliver(messages))
         elif not entry.unacked or covered(self._floor, place, size) == all_of(size):
@@ -229,28 +229,28 @@ class SegmentConsumerState:
             if entry is not None and not entry.unacked and place not in self._unsent:
                 del self._entries[place]
 
-    # -- what the application does
+    # -- calls of the application
 
     def taken(self, count: int = 1) -> list[Effect]:
-        """Messages left the buffer; as many more may come."""
+        """Messages were handed out, so there is room for as many more."""
         self._buffered -= count
         if (self._window - self._buffered - self._permits) * 2 < self._window:  # asked once per message
             return []
         return self._flow()
 
     def resize(self, window: int) -> list[Effect]:
-        """Another share of the prefetch. What the broker was allowed before, it may still send."""
+        """Set another share of the prefetch. Permits that the broker already has stay valid."""
         assert window >= 1
         self._window = window
         return self._flow()
 
     def start_after(self, one: MessageId) -> None:
-        """Nothing up to this message is handed out."""
+        """Do not deliver anything up to and including this message."""
         if self._floor is None or self._floor < one.place:
             self._floor, self._is_floor_whole = one.place, False
 
     def stop(self, buffered: Iterable[MessageId]) -> None:
-        """Hand out nothing more; acks of what was handed out still count. `buffered` never was: the next has it."""
+        """Deliver nothing more; acks of delivered messages still count. `buffered` was never handed out."""
         if self._queued_acks:
             self._apply_queued_acks()
         self._is_stopped = True
@@ -259,7 +259,7 @@ class SegmentConsumerState:
         self._reopen(buffered)
 
     def discard_acks(self) -> None:
-        """Acks of what was handed out count no longer: what the broker has not heard it never will."""
+        """Drop all acks that the broker has not confirmed; they are never sent."""
         self._queued_acks.clear()
         self._unsent.clear()
         self._unconfirmed.clear()
@@ -267,24 +267,23 @@ class SegmentConsumerState:
         self._unsent_cumulative = self._withheld = None
 
     def is_covered(self, one: MessageId) -> bool:
-        """Is it acknowledged cumulatively?"""
+        """True if a cumulative ack covers this message."""
         return self._covered is not None and one.place <= self._covered
 
     def ack(self, one: MessageId) -> bool:
-        """True when there is now something for `flush` to say."""
+        """Returns True if `flush` has something to send now."""
         index = one.batch_index
         size, bit = (one.batch_size, 1 << index) if index >= 0 else (0, 1)
         return self.ack_slots((one.ledger, one.entry), size, bit)
 
     def ack_later(self, at: Origin | MessageId, batch_index: int) -> None:
-        """The same without an answer, for a fraction of the price: it is looked at together with others, at the latest
-        when `flush` says them."""
+        """Queue an individual ack. Cheaper than `ack`: queued acks are applied together, at the latest by `flush`."""
         self._queued_acks.append((at, batch_index))
         if len(self._queued_acks) >= QUEUED_ACKS_MAX:
             self._apply_queued_acks()
 
     def _apply_queued_acks(self) -> None:
-        """Look at what was acknowledged one by one, runs of one entry at once. Comes before all that must know."""
+        """Apply queued acks, runs of one entry at once. Every method that reads acks calls this first."""
         queued, self._queued_acks = self._queued_acks, []
         run, first = queued[0]
         following = first
@@ -304,7 +303,7 @@ class SegmentConsumerState:
             self.ack_slots(place, at.batch_size, (1 << after) - (1 << first))
 
     def ack_slots(self, place: Place, size: int, bits: int) -> bool:
-        """The same as `ack` for several messages of one entry; `size` of the batch, 0 for a message alone."""
+        """Like `ack` for several messages of one entry. `size` is the batch size, 0 for a single message."""
         if self._queued_acks:
             self._apply_queued_acks()
         if self._floor is not None:
@@ -326,7 +325,7 @@ class SegmentConsumerState:
         return True
 
     def ack_cumulative(self, one: MessageId) -> bool:
-        """Everything up to and including this message."""
+        """Acknowledge everything up to and including this message. Returns True if there is something to send."""
         if self._queued_acks:
             self._apply_queued_acks()
         floor = (one.ledger, one.entry, one.batch_index)
@@ -348,7 +347,7 @@ class SegmentConsumerState:
         place = (one.ledger, one.entry)
         self._withheld = None
         if self._chunks and (safe := self._chunks.safe_floor(place)) != place:
-            # A message in chunks begins before this one and is not done with: the broker must keep its beginning.
+            # A chunked message that is not finished begins before this one: the broker must keep its first chunks.
             self._withheld = one
             if safe is None:
                 return False
@@ -365,7 +364,7 @@ class SegmentConsumerState:
         return self._chunks.safe_floor(place)
 
     def flush(self) -> list[Effect]:
-        """Say the acks that are due. While detached they wait."""
+        """Send pending acks. While detached they wait."""
         if self._queued_acks:
             self._apply_queued_acks()
         if not self._is_open:
@@ -390,7 +389,7 @@ class SegmentConsumerState:
         return effects
 
     def release(self, ones: Iterable[MessageId]) -> list[Effect]:
-        """Nacked, and its delay is over: the broker shall send them again. Acknowledged ones stay so."""
+        """Ask the broker to deliver these again. Acknowledged messages stay acknowledged."""
         if self._queued_acks:
             self._apply_queued_acks()
         places: dict[Place, None] = {}
@@ -402,12 +401,12 @@ class SegmentConsumerState:
                     places[place] = None
                     self._forget_untouched(place, entry)
         if not places or not self._is_open:
-            return []  # detached: the broker sends everything again anyway
+            return []  # detached: the broker redelivers everything anyway
         return [*self.flush(), Redeliver([wire_of(place, self._partition) for place in places])]
 
     @property
     def is_clean(self) -> bool:
-        """Every ack is confirmed."""
+        """All acks are confirmed by the broker."""
         if self._queued_acks:
             self._apply_queued_acks()
         return not (
@@ -417,7 +416,7 @@ class SegmentConsumerState:
     # -- inside
 
     def _known_up_to(self, place: Place) -> list[Place]:
-        """Ordered subscriptions come in order: what is behind the first later one is later, too."""
+        """Entries of ordered subscriptions are known in order, so the search stops at the first later one."""
         found = []
         for known in self._entries:
             if known > place:
@@ -433,19 +432,19 @@ class SegmentConsumerState:
                     self._forget_untouched(place, entry)
 
     def _forget_untouched(self, place: Place, entry: _Held) -> None:
-        """Somebody else may get it now, and we would never hear of it again."""
+        """Another consumer may get this entry now, and then nothing would remove it here."""
         if not entry.held and entry.unacked == all_of(entry.size):
             self._entries.pop(place, None)
 
     def _skip(self, count: int) -> list[Effect]:
-        """The broker sent so many that will not be handed out."""
+        """Entries arrived of which nothing is delivered: they used up permits."""
         self._permits -= count
         return self._flow()
 
     def _flow(self) -> list[Effect]:
-        """Half a window at a time: fewer commands."""
-        room = self._window - self._buffered - self._permits
-        if not self._is_open or self._is_stopped or room * 2 < self._window or room <= 0:
+        """Permits are sent half a window at a time, to save commands."""
+        permits = self._window - self._buffered - self._permits
+        if not self._is_open or self._is_stopped or permits * 2 < self._window or permits <= 0:
             return []
-        self._permits += room
-        return [Flow(room)]
+        self._permits += permits
+        return [Flow(permits)]

@@ -1,6 +1,6 @@
-"""A channel without a durable cursor: starts where its mark says, and knows when a sealed segment has been read.
+"""Segment consumer without a durable cursor: starts at a mark, and detects the end of a sealed segment.
 
-Knows how readers introduce themselves on the wire and how the end is asked for. What is read when is for `traversal`.
+`SegmentTraversal` decides which segments are read when.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from anabranch.protocol.entry import Bytes
 from anabranch.runtime.clock import Timer
 
 ACK_SECONDS = 1.0
-"""Readers acknowledge, so that the broker knows what it need not keep for them; not often."""
+"""Readers acknowledge now and then, so that the broker knows what it need not retain for them."""
 
 SLACK_SECONDS = 60
-"""Brokers count back from their own clock in whole seconds; what is too early is not handed out."""
+"""Margin for a start by time: brokers count back from their clock in whole seconds. Earlier messages are skipped."""
 
 
 class SegmentReaderListener(SegmentListener, Protocol):
     def on_start_resolved(self, segment_consumer: SegmentConsumer, mark: Mark) -> None:
-        """A reader that starts at the end found out where that is."""
+        """The reader starts at the end, and has found the position of the end."""
 
     def on_end_reached(self, segment_consumer: SegmentConsumer) -> None:
-        """Sealed, and everything was handed out."""
+        """The segment is sealed, and everything was handed out."""
 
 
 class SegmentReader(SegmentConsumer):
@@ -50,14 +50,14 @@ class SegmentReader(SegmentConsumer):
         self._reader_listener = listener
         self._mark = mark
         self._attaches = 0
-        self._waiting = 0  # in the inbox
-        self._passed: Position = EARLIEST  # the last entry of which nothing more will be handed out, or was
+        self._waiting = 0  # messages in the receive queue
+        self._passed: Position = EARLIEST  # the last entry that was handed out or skipped
         self._is_sealed = False
         self._end: Position | None = None
         self._reader_timer: Timer | None = None
-        self._is_probing = False  # whether there is anything at all
-        self._restart: Position | None = None  # where to go on, where it is not behind the mark
-        self._begun_at: Position = EARLIEST  # what is read begins after this
+        self._is_probing = False  # asks whether the segment has any entry
+        self._restart: Position | None = None  # where to continue, if not directly after the mark
+        self._begun_at: Position = EARLIEST  # reading began after this entry
         if isinstance(mark, After):
             self._restart = mark.since
             self.state.start_after(mark.id)
@@ -72,15 +72,15 @@ class SegmentReader(SegmentConsumer):
         try:
             await super().attach(connection)
         except Unexplained:
-            # Pulsar 5.0.0-M1 cannot find the first entry of a sealed segment that never had one, once it was loaded
-            # again; then its end is asked for instead, in turns.
+            # Pulsar 5.0.0-M1 fails to find the first entry of an empty sealed segment after a reload. Then every other
+            # attempt asks for its end instead.
             self._is_probing = not self._is_probing and self._is_sealed and isinstance(self._mark, FromStart)
             raise
 
     def _subscribe_fields(self) -> dict[str, Any]:
         fields = super()._subscribe_fields()
         self._attaches += 1
-        fields["subscription"] = f"{self.spec.subscription}-{self._attaches}"  # the former one may still be there
+        fields["subscription"] = f"{self.spec.subscription}-{self._attaches}"  # the previous one may still exist
         fields["durable"] = False
         match self._mark:
             case FromTime(at_ms):
@@ -106,7 +106,7 @@ class SegmentReader(SegmentConsumer):
             end = Position(signed(last.ledgerId), signed(last.entryId))
             if end.ledger >= 0 and end.entry >= 0:
                 self._is_probing = False
-                raise NotReady("there is something to read, from its beginning")
+                raise NotReady("the segment is not empty: reading from its beginning")
             self._end_is(end)
         if self._is_sealed and self._end is None:
             self._ask_end()
@@ -130,7 +130,7 @@ class SegmentReader(SegmentConsumer):
     # -- the end
 
     def sealed(self, last: Position | None) -> None:
-        """Nothing will be added. `last` is its last entry, as far as it is known."""
+        """Nothing more is added. `last` is the last entry, if known."""
         if self._is_sealed:
             return
         self._is_sealed = True
@@ -140,7 +140,7 @@ class SegmentReader(SegmentConsumer):
             self._ask_end()
 
     def _ask_end(self) -> None:
-        """The answer is final: nothing is added any more. If it is lost, the next attachment asks again."""
+        """The answer is final, because the segment is sealed. If it is lost, the next attach asks again."""
         assert self._connection is not None
         answer = self._connection.begin(
             BaseCommand.GET_LAST_MESSAGE_ID, self._pool.answer_timeout_s, consumer_id=self._id
@@ -159,7 +159,7 @@ class SegmentReader(SegmentConsumer):
         self._check_end()
 
     def _check_end(self) -> None:
-        """Is it read to its end?"""
+        """Notify the listener once, when the segment was read to its end."""
         end = self._end
         if end is None or self._waiting or self._is_mid_batch or self.is_at_end:
             return
@@ -171,7 +171,7 @@ class SegmentReader(SegmentConsumer):
         if kind != BaseCommand.REACHED_END_OF_TOPIC:
             super().on_command(kind, body, payload)
         elif not self._is_sealed:
-            self._is_sealed = True  # told before the layout was
+            self._is_sealed = True  # the broker was faster than the layout
             if self._connection is not None:
                 self._ask_end()
 
@@ -199,7 +199,7 @@ class SegmentReader(SegmentConsumer):
         self._check_end()
 
     def _in_time(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """From the first one on that was published in time, everything counts."""
+        """Skip messages before the first one published at the start time or later."""
         if not isinstance(self._mark, FromTime) or self._waiting:
             return messages
         for index, message in enumerate(messages):
@@ -208,7 +208,7 @@ class SegmentReader(SegmentConsumer):
         return ()
 
     def handed_out(self, one: MessageId, count: int = 1) -> None:
-        """`count` messages, of which this is the last."""
+        """`count` messages were handed out, of which this is the last."""
         self._mark = After(one)
         self._waiting -= count
         self._passed = max(self._passed, Position(one.ledger, one.entry))
@@ -227,8 +227,8 @@ class SegmentReader(SegmentConsumer):
             self._reader_timer = None
 
     def since(self, one: MessageId) -> Position | None:
-        """A message in chunks may begin before this one and end after it: whoever goes on behind this one must read its
-        beginning again. Where that is; None: there is none."""
+        """The entry after which a reader that continues after this message must start, so that it gets all chunks of
+        messages that begin before this one and end after it. None if there are none."""
         if not self.state.holds_chunks:
             return None
         place = (one.ledger, one.entry)

@@ -1,11 +1,11 @@
-"""What a checkpoint consumer reads of one topic, and how far it is. A machine: no await, clock or connection.
+"""State machine of a checkpoint consumer on one topic: which segments are read, and how far.
 
-A segment is read when everything that may have had its keys before it is done: all its ancestors that overlap it. So a
-key is read in order across any number of splits and merges, by one reader alone and without the broker's help.
+A segment is read when all its ancestors that overlap it are done. Every key is therefore read in order across any
+number of splits and merges, by a single reader and without help of the broker.
 
     waiting ── all ancestors done ──▶ read from its mark ── handed out to its end ──▶ done ──▶ its children
 
-In a group the controller says which segments are ours, and waits for the others' parents for us.
+In a group the controller assigns segments, and assigns a child only after its parents are done.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from anabranch.model.segment import Segment
 
 
 class CheckpointMismatch(ClientError):
-    """The checkpoint is of a topic that was deleted; the one that has its name now is another."""
+    """The topic was deleted and created again since the checkpoint was taken."""
 
     code = "checkpoint-mismatch"
 
 
 class PositionGone(ClientError):
-    """Retention deleted a segment that the checkpoint was not through with."""
+    """Retention deleted a segment that the checkpoint had not read to its end."""
 
     code = "position-gone"
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Read this segment. `mark` None: from its end, which is to be told with `resolved`."""
+    """Read this segment. `mark` None: from its end; the position is reported with `resolved`."""
 
     segment: Segment
     mark: Mark | None
@@ -69,18 +69,18 @@ class SegmentTraversal:
         self._marks: dict[int, Mark | None] = {}
         self._open: set[int] = set()
         self._mine: set[int] | None = set() if is_group else None  # None: everything
-        self._known: set[int] = set()  # of a group: everything that was ever ours
+        self._known: set[int] = set()  # in a group: every segment that was ever assigned
         self.missing: frozenset[int] = frozenset()
-        """Segments of the checkpoint that were not through and are gone: retention was faster."""
+        """Segments that retention deleted before they were read to their end."""
 
     @property
     def open_segments(self) -> frozenset[int]:
         return frozenset(self._open)
 
-    # -- what happens
+    # -- events
 
     def on_layout(self, layout: Layout, incarnation: int = 0) -> list[Effect]:
-        """A layout. The first one decides where everything starts; what appears later is read from its beginning."""
+        """The first layout decides where each segment starts. Later segments are read from their beginning."""
         if self._layout is None:
             self._begin(layout, incarnation)
         elif incarnation != self._incarnation and incarnation and self._incarnation:
@@ -96,7 +96,7 @@ class SegmentTraversal:
         return self._reopened()
 
     def _restarted(self, layout: Layout, incarnation: int) -> list[Effect]:
-        """Deleted and made again: another topic, all of it new."""
+        """The topic was deleted and created again: read all of it from the beginning."""
         closed = [Close(one) for one in sorted(self._open)]
         self._open, self._known = set(), set()
         self._marks = {one: FromStart() for one in layout.segments}
@@ -109,8 +109,8 @@ class SegmentTraversal:
         stored: Checkpoint | None = None,
         reported: Mapping[int, Mark] = MappingProxyType({}),
     ) -> list[Effect]:
-        """Of a group: these are ours now. `stored` is what the application has of those that are new to us; where it
-        has no word, `reported` counts: what the group's members have told the controller."""
+        """In a group: the complete set of assigned segments. For newly assigned ones, `stored` is the checkpoint of the
+        application; segments missing there start at the `reported` progress of the group's members."""
         assert self._mine is not None
         cut = None if stored is None else stored.cut_of(self._topic)
         for one in set(segment_ids) - self._mine:
@@ -120,13 +120,13 @@ class SegmentTraversal:
             elif one in reported and self._is_farther(one, reported[one]):
                 self._marks[one] = reported[one]
             else:
-                self._marks.setdefault(one, FromStart())  # the layout that has it is on its way
+                self._marks.setdefault(one, FromStart())  # the layout with this segment arrives later
         self._mine = set(segment_ids)
         self._known |= self._mine
         return self._reopened()
 
     def _is_farther(self, one: int, reported: Mark) -> bool:
-        """Than what we know. The checkpoint that the application began with is its own word, however old."""
+        """True if the reported mark is ahead of the known one. The checkpoint given at the start always wins."""
         cut = self._start.cut_of(self._topic)
         if one not in self._known and cut is not None and one in cut.marks:
             return False
@@ -134,11 +134,11 @@ class SegmentTraversal:
         return known is None or reach(reported) > reach(known)
 
     def mark(self, segment_id: int) -> Mark | None:
-        """How far it is with this segment; None: not known, or not ours to know."""
+        """Progress in this segment; None if not known."""
         return self._marks.get(segment_id)
 
     def resolved(self, segment_id: int, mark: Mark) -> None:
-        """The end from which it is read, now that it is known."""
+        """The position of the end from which the segment is read."""
         if segment_id in self._marks and self._marks[segment_id] is None:
             self._marks[segment_id] = mark
 
@@ -147,14 +147,14 @@ class SegmentTraversal:
             self._marks[segment_id] = After(one, since)
 
     def ended(self, segment_id: int) -> list[Effect]:
-        """Sealed, and everything of it was handed out; or it is gone."""
+        """The segment is sealed and everything was handed out, or it was deleted."""
         if segment_id not in self._open:
             return []
         self._marks[segment_id] = Done()
         return self._reopened()
 
     def cut(self) -> TopicCut:
-        """Exactly what was handed out so far. In a group: of the segments that were ever ours."""
+        """Exactly what was handed out so far. In a group, of all segments that were ever assigned."""
         marks = {
             one: mark
             for one, mark in self._marks.items()
@@ -176,7 +176,7 @@ class SegmentTraversal:
         self.missing = frozenset(one for one, mark in marks.items() if one not in layout and not isinstance(mark, Done))
 
     def _reopened(self) -> list[Effect]:
-        """What is to be read now, against what is read."""
+        """Effects that open the segments to be read now, and close the others."""
         layout = self._layout
         if layout is None:
             return []
@@ -195,7 +195,7 @@ class SegmentTraversal:
 
     def _is_done(self, one: int) -> bool:
         if self._mine is not None and one not in self._mine:
-            return True  # another's, or done: the controller would not have given us its child otherwise
+            return True  # the controller assigns a child only after its parents are done
         return isinstance(self._marks[one], Done)
 
 
@@ -206,7 +206,7 @@ def _first_mark(segment: Segment, start: Checkpoint) -> Mark | None:
         case Kind.TIME:
             is_over = not segment.is_active and 0 <= segment.sealed_at_ms < start.at_ms
             return Done() if is_over else FromTime(start.at_ms)
-        case Kind.EARLIEST | Kind.RUN:  # a run that does not know it: it is newer than the checkpoint
+        case Kind.EARLIEST | Kind.RUN:  # a segment missing in a checkpoint is newer than the checkpoint
             return FromStart()
 
 

@@ -1,9 +1,9 @@
 """Stream consumers: every key in order, acknowledged cumulatively.
 
-| topic      | who reads what                                                                                        |
-|------------|-------------------------------------------------------------------------------------------------------|
-| regular    | Failover on every partition: the broker chooses                                                         |
-| scalable   | the controller assigns segments, each for one consumer; a child only when its parents are acknowledged |
+| topic    | how segments are divided among the consumers of a subscription                                          |
+|----------|---------------------------------------------------------------------------------------------------------|
+| regular  | Failover subscription on every partition; the broker chooses the active consumer                        |
+| scalable | the controller assigns each segment to one consumer, a child only after its parents are acknowledged    |
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from anabranch.protocol import pulsar_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-PARENTS = "parents first"  # why a channel is held
+PARENTS = "parents first"  # reason for holding a segment in the receive queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions(ConsumerOptions):
-    release_timeout_s: float = 10.0  # for the application to acknowledge what it has of a segment that is taken away
+    release_timeout_s: float = 10.0  # time to acknowledge the rest of a segment that is unassigned
 
 
 class StreamSession:
-    """The seat of a stream consumer at the controller of one scalable topic."""
+    """Session of a stream consumer with the controller of one scalable topic."""
 
     def __init__(self, consumer: StreamConsumer, part: TopicPart) -> None:
         self.part = part
         self.reconciler = AssignmentReconciler()
         self.controller_session: ControllerSession | None = None
-        self.topics: dict[int, str] = {}  # segments that are assigned, and where they are
-        self.grant: Grant | None = None  # what they are read under
+        self.topics: dict[int, str] = {}  # assigned segments and their topics on the wire
+        self.grant: Grant | None = None  # the assignment that brokers are shown
         self._consumer = consumer
         self._incarnation = 0
 
@@ -79,7 +79,7 @@ class StreamSession:
         if self.grant is not None:
             for segment_id, segment_consumer in self.part.segment_consumers.items():
                 if segment_id in assignment.segments:
-                    segment_consumer.grant = self.grant  # what is void keeps its own, and is let in nowhere any more
+                    segment_consumer.grant = self.grant  # discarded ones keep the old grant, which brokers refuse
 
     def held_segments(self) -> tuple[tuple[int, ...], int | None]:
         return self.reconciler.held, self.reconciler.generation
@@ -92,21 +92,23 @@ class StreamSession:
 
 
 class StreamConsumer(Consumer):
-    """Every key in order, acknowledged cumulatively. Of several with one subscription, each segment has one."""
+    """Receives every key in order, with cumulative acks. Each segment is read by one consumer of the subscription."""
 
     def __init__(self, topics: Sequence[TopicName], options: StreamOptions, context: ClientContext) -> None:
         super().__init__(topics, options, context)
         self._stream = options
         self._sees_each_message = True
         self._log: CumulativeAckLog[SegmentConsumer] = CumulativeAckLog()
-        self._last: dict[SegmentConsumer, MessageId] = {}  # handed out
+        self._last: dict[SegmentConsumer, MessageId] = {}  # last message handed out
         self._sessions: dict[TopicPart, StreamSession] = {}
-        self._unread_parents: set[SegmentConsumer] = set()  # others wait until everything of these was handed out
+        self._unread_parents: set[SegmentConsumer] = set()  # their children are held until these are read to the end
 
     async def ack_cumulative(self, message: Message | MessageId | MessageBatch) -> None:
-        """Everything this consumer handed out up to and including `message`, of all segments and topics. With a bare
-        id it covers that id's segment, and what the id carries along (see `position`); so it does with one message of a
-        batch. A message from before an operator's seek covers nothing: the subscription is elsewhere since."""
+        """Acknowledge everything this consumer handed out up to and including `message`, of all segments and topics.
+
+        A bare id, or one message of a batch, covers its own segment and the positions that the id carries (see
+        `position`). A message received before an operator's seek covers nothing, because the position was moved.
+        """
         if isinstance(message, MessageBatch):
             if not message:
                 return
@@ -129,8 +131,8 @@ class StreamConsumer(Consumer):
                 self._check_settled(session, segment_id)
 
     def position(self, message: Message) -> MessageId:
-        """The id of `message` with the vector of all that was handed out before it in other segments: kept as bytes,
-        it can be acknowledged later, by another process too."""
+        """The id of `message` with the positions handed out before it in other segments. Stored as bytes, it can be
+        acknowledged later, also by another process."""
         vector = self._log.vector(message.delivery)
         own = self._segment_consumer_of(message.id)
         covers = tuple(one for segment_consumer, one in vector.items() if segment_consumer is not own)
@@ -150,7 +152,7 @@ class StreamConsumer(Consumer):
             self._check_parent(segment_consumer)
         return self._log.handed_out(segment_consumer, last)
 
-    # -- where messages come from
+    # -- segments
 
     def _on_layout(self, part: TopicPart, view: TopicView) -> None:
         was_synthetic, is_another = part.view.is_synthetic, view.generation != part.view.generation
@@ -199,20 +201,20 @@ class StreamConsumer(Consumer):
             if session.controller_session is not None:
                 await session.controller_session.leave(timeout_s)
 
-    # -- for the seats
+    # -- for the sessions
 
     def on_refused(self, error: ClientError) -> None:
         self._queue.fail(error)
 
     def apply_assignment(self, session: StreamSession, effects: Sequence[Effect]) -> None:
         if self._is_closed:
-            return  # assignments may still come while it leaves
+            return  # assignments may still arrive while it closes
         part = session.part
         for effect in effects:
             match effect:
                 case Attach(segment_id):
                     segment = _segment(part.view, segment_id, session.topics[segment_id])
-                    # Of a migrated topic M1's controller gives names that do not exist; the layout has the right ones.
+                    # For a migrated topic, Pulsar M1's controller sends names that do not exist; the layout is right.
                     topic = None if part.view.is_legacy(segment) else session.topics[segment_id]
                     spec = self._spec(part, segment, pb.CommandSubscribe.Exclusive, topic)
                     segment_consumer = StreamSegmentConsumer(spec, self, self._context, self._options.prefetch)
@@ -245,14 +247,17 @@ class StreamConsumer(Consumer):
         return self._detach(part, segment_consumer)
 
     def on_failed(self, segment_consumer: SegmentConsumer, error: ClientError) -> None:
-        """A segment that is another's now is let go; the next assignment says what is ours. All else is the end."""
+        """A fenced segment is detached until a later assignment contains it. Any other error fails the consumer."""
         if not isinstance(error, ConsumerFenced):
             super().on_failed(segment_consumer, error)
             return
         segment_id = segment_consumer.spec.segment_id
         for part, session in self._sessions.items():
             if part.segment_consumers.get(segment_id) is segment_consumer:
-                log.info("segment is another's", extra={"topic": segment_consumer.topic, "reason": error.reason})
+                log.info(
+                    "segment was assigned to another consumer",
+                    extra={"topic": segment_consumer.topic, "reason": error.reason},
+                )
                 self._drop(part, segment_consumer)
                 self.apply_assignment(session, session.reconciler.fenced(segment_id))
 
@@ -268,7 +273,7 @@ class StreamConsumer(Consumer):
             self.apply_assignment(session, session.reconciler.overdue(segment_id))
 
     def _check_settled(self, session: StreamSession, segment_id: int) -> None:
-        """Is everything acknowledged that was handed out of a segment that is to go?"""
+        """Detach a leaving segment once everything that was handed out of it is acknowledged."""
         segment_consumer = session.part.segment_consumers[segment_id]
         last = self._last.get(segment_consumer)
         if last is None or segment_consumer.state.is_covered(last):
@@ -280,7 +285,7 @@ class StreamConsumer(Consumer):
 
     def drop_messages(self, segment_consumer: SegmentConsumer) -> list[MessageId]:
         found = super().drop_messages(segment_consumer)
-        self._hold_all_children()  # what waited of it is gone, and with it why it was held
+        self._hold_all_children()  # its children may be released now
         return found
 
     def _check_parent(self, segment_consumer: SegmentConsumer) -> None:
@@ -294,7 +299,7 @@ class StreamConsumer(Consumer):
             self._hold_children(session)
 
     def _hold_children(self, session: StreamSession) -> None:
-        """Where a controller hands out a child beside its parent, the parent comes first."""
+        """Hold children while a parent is still being read: some controllers assign both at once."""
         layout, segment_consumers = session.part.view.layout, session.part.segment_consumers
         parents_left: set[SegmentConsumer] = set()
         for segment_id, segment_consumer in segment_consumers.items():
@@ -322,7 +327,7 @@ class StreamConsumer(Consumer):
 
 
 def _segment(view: TopicView, segment_id: int, topic: str) -> Segment:
-    """As the layout has it; an assignment may be ahead of it."""
+    """The segment from the layout, or made from its topic name if the assignment is newer than the layout."""
     if segment_id in view.layout:
         return view.layout[segment_id]
     name = TopicName.parse(topic)

@@ -1,8 +1,8 @@
-"""A channel of an ordered subscription on one segment: knows when everything of a sealed one was handed out.
+"""Segment consumer of an ordered subscription that knows when a sealed segment was read to its end.
 
-Our controllers hand out a child when its parents are acknowledged. Apache Pulsar's (5.0.0-M1) may hand it out beside
-them, and then the consumer has to read them in order by itself. The end of a topic that a broker announces comes only
-with the last ack, and M1 forgets it when that ack is cumulative: so the end is asked for.
+Anabranch's controllers assign a child after its parents are acknowledged. Apache Pulsar's (5.0.0-M1) may assign both at
+once, so the consumer itself must read them in order. Brokers announce the end of a topic only with the last ack, and M1
+does not announce it after a cumulative ack. Therefore the end is asked for with GET_LAST_MESSAGE_ID.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from anabranch.protocol.commands import BaseCommand, signed
 
 
 class StreamSegmentConsumer(SegmentConsumer):
-    _end: Position | None = None  # its last entry; where there is none, the entry is negative
-    _on_end_found: Callable[[], None] | None = None  # somebody waits for the end
+    _end: Position | None = None  # its last entry; negative if it is empty
+    _on_end_found: Callable[[], None] | None = None  # called when the end is known
 
     def find_end(self, known: Position | None, on_found: Callable[[], None]) -> None:
-        """It is sealed, and others wait for it: `on_found` is called once when its end is known. Asked again on every
-        connection until there is an answer."""
+        """The segment is sealed and its children wait. `on_found` is called once, when the end is known. The request is
+        repeated on every new connection until it is answered."""
         if self._end is not None or self._on_end_found is not None:
             return
         self._on_end_found = on_found
@@ -34,7 +34,7 @@ class StreamSegmentConsumer(SegmentConsumer):
             self._ask(self._connection)
 
     def is_read_to_end(self, last: MessageId | None) -> bool:
-        """Was everything handed out, when this one was the last?"""
+        """True if everything was handed out, given the last message handed out."""
         if self.is_at_end:
             return True
         if self._end is None:
@@ -55,7 +55,7 @@ class StreamSegmentConsumer(SegmentConsumer):
 
     def _answered(self, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled() or answer.exception() is not None or self._end is not None:
-            return  # the next attachment asks again
+            return  # asked again at the next attach
         last = answer.result().last_message_id
         self._found(Position(signed(last.ledgerId), signed(last.entryId)))
 

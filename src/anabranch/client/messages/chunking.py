@@ -1,15 +1,15 @@
-"""Messages that are larger than an entry may be: cut into chunks, and put together again. Machines without I/O.
+"""Messages larger than an entry: cut into chunks, and assembled again. State machines without I/O.
 
-Each chunk is an entry of its own with the message's uuid, its number and the count. A message is compressed first and
-cut then. Chunks of one message keep their order, and other producers' entries may lie between them. What arrives:
+Each chunk is an entry with the uuid of its message, its number and the count. A message is compressed before it is cut.
+The chunks of one message keep their order; entries of other producers may lie between them. On arrival:
 
-| chunk                                   | what becomes of it                                                     |
-|-----------------------------------------|------------------------------------------------------------------------|
-| the next one of its message             | kept; the last one completes the message                               |
-| number 0 of a message that has begun    | begins it anew: the producer sent it again from its start              |
-| one that is there already               | its place is remembered, its bytes are not: a resend after a lost receipt |
-| a later one of a complete message       | an echo: acknowledged                                                  |
-| any other                               | the message is broken: it can never be complete here                   |
+| chunk                                | what happens                                                            |
+|--------------------------------------|-------------------------------------------------------------------------|
+| the next one of its message          | kept; the last one completes the message                                |
+| number 0 of a message that has begun | starts it again: the producer resent it from the start                  |
+| one that is already there            | its place is kept, its bytes are not: a resend after a lost receipt     |
+| a later one of a complete message    | a resent chunk: acknowledged                                            |
+| any other                            | the message is broken and will never be complete here                   |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from anabranch.client.messages.outgoing import Entry, EntryFormat, OutgoingMessa
 from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.entry import entry_head
 
-HEAD_BYTES = 64  # room for the fields that only chunks have, and the checksum
+HEAD_BYTES = 64  # reserved for fields that only chunks have, and the checksum
 COMPLETE_MAX = 1000
 Place = tuple[int, int]
 
@@ -34,24 +34,26 @@ Place = tuple[int, int]
 # ----------------------------------------------------------------------------------------------------------- cutting
 
 
-def entries_of(record: OutgoingMessage, style: EntryFormat, message_bytes_max: int) -> list[Entry]:
-    """A record that is too large for one entry as it is: one entry when packing makes it small enough, otherwise
-    chunks. Raises MessageTooLarge where chunks are not wanted or would be too many bytes in all."""
-    of = described(record, style)
+def entries_of(record: OutgoingMessage, entry_format: EntryFormat, message_bytes_max: int) -> list[Entry]:
+    """Entries of a message that is too large for one entry uncompressed: one entry if compression is enough, otherwise
+    chunks. Raises MessageTooLarge if chunking is off or the message exceeds the limit for assembly."""
+    of = described(record, entry_format)
     whole = record.value
     of.uncompressed_size = len(whole)
-    kind, body = packed(whole, style.compression) if style.compression is not Compression.NONE else (None, whole)
+    kind, body = (
+        packed(whole, entry_format.compression) if entry_format.compression is not Compression.NONE else (None, whole)
+    )
     if kind is not None:
         of.compression = kind.number
-    room = message_bytes_max - of.ByteSize() - HEAD_BYTES
-    if len(body) <= room:
+    bytes_left = message_bytes_max - of.ByteSize() - HEAD_BYTES
+    if len(body) <= bytes_left:
         head = entry_head(of, body)
         return [Entry((record,), head, body, record.sequence_id, record.sequence_id, record.deadline)]
-    if style.chunk_bytes is None or room < 1:
+    if entry_format.chunk_bytes is None or bytes_left < 1:
         raise MessageTooLarge(record.size_bytes, message_bytes_max)
     if len(whole) > UNPACKED_BYTES_MAX:
         raise MessageTooLarge(len(whole), UNPACKED_BYTES_MAX)
-    return _chunks(record, of, body, min(room, style.chunk_bytes))
+    return _chunks(record, of, body, min(bytes_left, entry_format.chunk_bytes))
 
 
 def _chunks(record: OutgoingMessage, of: pb.MessageMetadata, body: bytes, chunk_bytes: int) -> list[Entry]:
@@ -74,14 +76,14 @@ def _chunks(record: OutgoingMessage, of: pb.MessageMetadata, body: bytes, chunk_
 
 
 def is_chunk(of: pb.MessageMetadata) -> bool:
-    """A message of one chunk is complete as it is."""
+    """A message with a single chunk is treated as an ordinary one."""
     return of.num_chunks_from_msg > 1
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteMessage:
-    """A complete message: where its chunks are, the last one last, and its body, still packed. `before` is the last
-    entry that was seen before its first chunk."""
+    """A complete message: the places of its chunks in order, and its body, still compressed. `before` is the last entry
+    that was received before its first chunk."""
 
     places: Sequence[Place]
     body: bytes
@@ -90,7 +92,7 @@ class CompleteMessage:
 
 @dataclass(frozen=True, slots=True)
 class IncompleteMessage:
-    """A message that was not completed in time."""
+    """A message that was given up because chunks are missing."""
 
     places: Sequence[Place]
     tries: int
@@ -98,14 +100,14 @@ class IncompleteMessage:
 
 class _State(Enum):
     COLLECTING = "collecting"
-    BROKEN = "broken"  # chunks are missing: it can never be complete
-    DISPLACED = "displaced"  # others needed the room; delivered again it may be complete
+    BROKEN = "broken"  # chunks are missing: it will never be complete
+    DISPLACED = "displaced"  # dropped for newer messages; may be complete after a redelivery
 
 
 @dataclass(slots=True)
 class _Pending:
     began: float
-    before: Place | None  # the last entry that was seen before its first chunk
+    before: Place | None  # the last entry that was received before its first chunk
     state: _State = _State.COLLECTING
     parts: list[bytes] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
@@ -114,14 +116,14 @@ class _Pending:
 
 
 class Beginning(NamedTuple):
-    """Where a message that is not complete begins, and the entry before it, if one was seen."""
+    """First entry of an incomplete message, and the entry before it, if one was received."""
 
     place: Place
     before: Place | None
 
 
 def floor_of(wanted: Place, beginnings: Iterable[Beginning]) -> Place | None:
-    """How far a cumulative ack up to `wanted` may go without taking one of these; None when it may take nothing."""
+    """The highest place up to `wanted` that a cumulative ack may reach before these; None if there is none."""
     for begun in beginnings:
         if begun.place <= wanted:
             if begun.before is None:
@@ -131,28 +133,28 @@ def floor_of(wanted: Place, beginnings: Iterable[Beginning]) -> Place | None:
 
 
 class ChunkAssembly:
-    """The chunked messages of one lane that have begun and are not complete. Times come with the calls."""
+    """Incomplete chunked messages of one lane. Times are passed with the calls."""
 
     def __init__(self, *, pending_max: int = 100, bytes_max: int = UNPACKED_BYTES_MAX, expire_s: float = 60.0) -> None:
         self._pending_max = pending_max
         self._bytes_max = bytes_max
         self._expire_s = expire_s
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
-        self._complete: OrderedDict[str, None] = OrderedDict()  # the last ones
+        self._complete: OrderedDict[str, None] = OrderedDict()  # recently completed
         self._bytes = 0
-        self.last_seen: Place | None = None  # the newest entry of the lane, chunk or not
+        self.last_seen: Place | None = None  # the newest entry received, chunk or not
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def is_resent_chunk(self, of: pb.MessageMetadata) -> bool:
-        """A later chunk of a message that was completed: the producer sent it again because its receipt was lost."""
+        """True for a later chunk of a completed message: the producer resent it because its receipt was lost."""
         return of.chunk_id > 0 and of.uuid in self._complete and of.uuid not in self._pending
 
     def add(
         self, of: pb.MessageMetadata, data: memoryview, place: Place, now: float, tries: int = 0
     ) -> CompleteMessage | None:
-        """A chunk; the message when this completes it. `tries`: how often it was delivered before."""
+        """Add a chunk. Returns the message if this chunk completes it. `tries`: earlier deliveries of the chunk."""
         before, self.last_seen = self.last_seen, place
         pending = self._pending.get(of.uuid)
         if pending is None or of.chunk_id == 0:
@@ -180,7 +182,7 @@ class ChunkAssembly:
         return None
 
     def expired(self, now: float) -> list[IncompleteMessage]:
-        """Messages that began too long ago to be completed. They are forgotten; displaced ones are kept."""
+        """Remove and return messages that stayed incomplete for too long. Displaced ones are kept."""
         late = [
             (uuid, pending)
             for uuid, pending in self._pending.items()
@@ -191,24 +193,24 @@ class ChunkAssembly:
         return [IncompleteMessage(pending.places, pending.tries) for _, pending in late]
 
     def abandoned(self) -> list[IncompleteMessage]:
-        """Nothing more will come: whatever is not complete never will be. Displaced ones are kept."""
+        """Remove and return all incomplete messages, because no more chunks will come. Displaced ones are kept."""
         return self.expired(float("inf"))
 
     @property
     def beginnings(self) -> list[Beginning]:
-        """Of the messages that are not complete."""
+        """Of the incomplete messages."""
         return [Beginning(pending.places[0], pending.before) for pending in self._pending.values()]
 
     def clear(self) -> None:
-        """Detached: the broker sends again whatever was not acknowledged."""
+        """Detached: the broker redelivers everything that was not acknowledged."""
         self._complete.clear()
         self._pending.clear()
         self._bytes = 0
         self.last_seen = None
 
     def floor(self, wanted: Place) -> Place | None:
-        """How far a cumulative ack up to `wanted` may go without taking the beginning of a message that is not
-        complete; None when it may take nothing."""
+        """The highest place up to `wanted` that a cumulative ack may reach without covering the first chunk of an
+        incomplete message; None if there is none."""
         return floor_of(wanted, self.beginnings)
 
     def _begun(self, of: pb.MessageMetadata, before: Place | None, now: float) -> _Pending:
@@ -222,7 +224,7 @@ class ChunkAssembly:
         return made
 
     def _bound(self) -> None:
-        """Too many at once, or too many bytes: the oldest ones make room, never the newest."""
+        """Enforce the limits on messages and bytes by dropping the oldest, never the newest."""
         collecting = [one for one in self._pending.values() if one.state is _State.COLLECTING]
         left = len(collecting)
         for pending in collecting[:-1]:

@@ -1,4 +1,4 @@
-"""Compressed bodies: the four codecs of the wire, both ways. Knows bytes and sizes; nothing of batches or connections.
+"""Compression of bodies: the four codecs of the protocol.
 
 | codec  | form on the wire                             | done by        |
 |--------|----------------------------------------------|----------------|
@@ -7,8 +7,8 @@
 | zstd   | one zstd frame                               | cramjam        |
 | snappy | raw block, without framing                   | cramjam        |
 
-A body says how large it is before it is opened, and exactly that much room is given to it: a small entry that would
-unpack to gigabytes is refused, not opened. The libraries are loaded when the first body needs them.
+An entry states the uncompressed size, and exactly that much memory is allocated. A small entry that would decompress to
+gigabytes is refused. The libraries are loaded when the first body needs them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from anabranch.protocol.errors import BadEntry, OpaqueEntry
 if TYPE_CHECKING:
     from anabranch.protocol.entry import Bytes
 
-FLOOR_BYTES = 4 * 1024  # smaller bodies are not worth the work
-UNPACKED_BYTES_MAX = 128 * 1024 * 1024  # nothing is opened beyond this
+FLOOR_BYTES = 4 * 1024  # smaller bodies are not compressed
+UNPACKED_BYTES_MAX = 128 * 1024 * 1024  # larger bodies are not decompressed
 
 
 class Compression(StrEnum):
-    """How a producer compresses. `NONE` is the default of the SDK; consumers read all of them without being told."""
+    """Compression of a producer. `NONE` is the default; consumers read all codecs without an option."""
 
     NONE = "none"
     LZ4 = "lz4"
@@ -61,7 +61,7 @@ _NUMBERS = {
 
 
 def packed(body: bytes, kind: Compression, floor_bytes: int = FLOOR_BYTES) -> tuple[Compression, bytes]:
-    """The body as it travels, and how it is packed: plain when it is small or would not become smaller."""
+    """The body as it is sent, and its codec: uncompressed if it is small or would not become smaller."""
     if kind is Compression.NONE or len(body) < floor_bytes:
         return Compression.NONE, body
     made = _compressed(body, kind)
@@ -69,7 +69,7 @@ def packed(body: bytes, kind: Compression, floor_bytes: int = FLOOR_BYTES) -> tu
 
 
 def compressed(body: bytes | bytearray, kind: Compression) -> bytes:
-    """The body in this codec, whether that is smaller or not."""
+    """The body in this codec, even if that is not smaller."""
     return _compressed(bytes(body), kind)
 
 
@@ -103,7 +103,7 @@ def _compressed(body: bytes, kind: Compression) -> bytes:
 
 def _inflated(data: Bytes, size: int) -> bytes:
     try:
-        # One byte more than promised, so that a longer stream is noticed without being unpacked.
+        # One byte more than stated, so that a longer stream is detected without decompressing all of it.
         made = zlib.decompressobj().decompress(data, size + 1)
     except zlib.error as cause:
         raise BadEntry(f"zlib body is damaged: {cause}") from cause
@@ -113,22 +113,22 @@ def _inflated(data: Bytes, size: int) -> bytes:
 def _decompressed(kind: int, data: Bytes, size: int) -> bytes:
     import cramjam
 
-    room = bytearray(size)
+    output = bytearray(size)
     try:
         if kind == pb.LZ4:
-            count = cramjam.lz4.decompress_block_into(data, room, output_len=size)
+            count = cramjam.lz4.decompress_block_into(data, output, output_len=size)
         elif kind == pb.ZSTD:
-            count = cramjam.zstd.decompress_into(data, room)
+            count = cramjam.zstd.decompress_into(data, output)
         elif kind == pb.SNAPPY:
-            count = cramjam.snappy.decompress_raw_into(data, room)
+            count = cramjam.snappy.decompress_raw_into(data, output)
         else:
-            raise OpaqueEntry(f"compression {kind} is not known here")
+            raise OpaqueEntry(f"compression {kind} is not supported")
     except cramjam.DecompressionError as cause:
-        raise BadEntry(f"{pb.CompressionType.Name(kind)} body is damaged, or longer than it says: {cause}") from cause
-    return _exactly(size, count, room)
+        raise BadEntry(f"{pb.CompressionType.Name(kind)} body is damaged, or larger than stated: {cause}") from cause
+    return _exactly(size, count, output)
 
 
 def _exactly(size: int, count: int, made: bytes | bytearray) -> bytes:
     if count != size:
-        raise BadEntry(f"the body unpacks to another size than the {size} bytes promised")
+        raise BadEntry(f"the body does not decompress to the stated {size} bytes")
     return bytes(made)

@@ -1,6 +1,4 @@
-"""What one entry holds for the application: columns first, messages when they are asked for. Knows how an entry and its
-messages describe themselves; nothing of acks and connections.
-"""
+"""The decoded messages of one entry: columns first, `Message` objects when they are asked for."""
 
 from __future__ import annotations
 
@@ -20,8 +18,7 @@ NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 class EntryContents:
-    """The messages of one entry, whose payload is opened already. Raises BadEntry for what does not keep to the
-    layout."""
+    """The messages of one decompressed entry. Raises BadEntry if the format is violated."""
 
     __slots__ = ("_body", "_rows", "compacted", "of", "size")
 
@@ -29,8 +26,8 @@ class EntryContents:
         self.of = of
         self._body = body
         self._rows: Rows | None = None
-        self.size = 0  # of the batch; 0: one message alone
-        self.compacted = 0  # bits: slots that compaction has emptied
+        self.size = 0  # of the batch; 0: a single message
+        self.compacted = 0  # bits of messages that compaction removed
         if not of.HasField("num_messages_in_batch"):
             return
         self.size = of.num_messages_in_batch
@@ -43,7 +40,7 @@ class EntryContents:
                 self.compacted &= ~(1 << index)
 
     def run(self) -> Run:
-        """All of it as columns, with what the entry says of itself."""
+        """All messages as columns, with the metadata of the entry."""
         of = self.of
         columns = core.decode((Body(alone(of, self._body), 1),)) if self._rows is None else self._rows.columns()
         version = of.schema_version if of.HasField("schema_version") else None
@@ -58,12 +55,12 @@ class EntryContents:
         return [self._key()] if self._rows is None else self._rows.keys()
 
     def _key(self) -> str | bytes | None:
-        """Of a message alone."""
+        """Of a single message."""
         of = self.of
         return key_of(of.partition_key, of.partition_key_b64_encoded) if of.HasField("partition_key") else None
 
     def messages(self, topic: str, lane: int, place: tuple[int, int], wanted: int, redeliveries: int) -> list[Message]:
-        """Those whose bits are set in `wanted`, in order."""
+        """The messages whose bits are set in `wanted`, in order."""
         of, rows, size = self.of, self._rows, self.size
         origin = Origin(topic, *place, size, lane, of.publish_time, of.producer_name, redeliveries, of.schema_version)
         if rows is None:
@@ -93,8 +90,8 @@ class EntryContents:
 
 
 class DeliveredEntry(Sequence[Message]):
-    """Messages of one entry on their way to the application: `wanted` has their bits. They are made when the first one
-    is looked at; whoever takes columns never makes them."""
+    """Messages of one entry for the application; `wanted` has their bits. `Message` objects are made at the first
+    access, and never if only columns are read."""
 
     __slots__ = ("_length", "_made", "contents", "lane", "place", "redeliveries", "topic", "wanted")
 
@@ -118,18 +115,18 @@ class DeliveredEntry(Sequence[Message]):
 
     @property
     def is_whole(self) -> bool:
-        """Is it everything that the entry holds?"""
+        """True if all messages of the entry are wanted."""
         size = self.contents.size or 1
         return self.wanted == (1 << size) - 1 & ~self.contents.compacted
 
     @property
     def is_untouched(self) -> bool:
-        """The same, and nobody has made messages of it (which may have become more than their bytes)."""
+        """Like `is_whole`, and no `Message` objects were made (they may hold decoded values)."""
         return self._made is None and self.is_whole
 
     @property
     def last(self) -> MessageId:
-        """Of its last message, without making any."""
+        """The id of its last message, without making `Message` objects."""
         size = self.contents.size
         index = self.wanted.bit_length() - 1 if size else -1
         return MessageId(self.topic, *self.place, index, size, self.lane)

@@ -1,12 +1,12 @@
-"""Messages and their ids as an application sees them, and the bytes form of ids. Knows no connections.
+"""Messages and message ids as applications see them, and the bytes form of ids.
 
-An id orders messages of one lane only: one partition, or one segment of a scalable topic. Across lanes there is no
-order to speak of. The bytes are those of Pulsar's V5 clients, big-endian; a text or id has its length (int32) before:
+An id orders messages of one lane only: one partition, or one segment of a scalable topic. There is no order across
+lanes. The bytes are those of Pulsar's V5 clients, big-endian; texts and ids are preceded by their length (int32):
 
     int64 segment | id | int32 n, n × (int64 segment, id) | topic | int32 n, n × (topic, int32 n, n × (int64, id))
 
-where id is a serialised MessageIdData. The two lists are the positions that a cumulative ack of this id covers beside
-its own (in its topic, in others); -1 stands for "none", and what follows the first id may be missing. `from_bytes` also
+where id is a serialised MessageIdData. The two lists are the positions that a cumulative ack of this id covers besides
+its own, in its topic and in others; -1 means "none". Everything after the first id may be missing. `from_bytes` also
 reads a bare MessageIdData, as stock clients write it.
 """
 
@@ -25,16 +25,16 @@ from anabranch.protocol.commands import U64_MASK, signed
 
 REGULAR = "persistent://"
 _NO_SEGMENT = -1
-_SEGMENT_MAX = 1 << 56  # so that the first byte tells a V5 id from a plain one
+_SEGMENT_MAX = 1 << 56  # so that the first byte distinguishes a V5 id from a bare one
 _COUNT_MAX = 1 << 20
 _UNREAD: Any = object()
 _INT, _LONG = struct.Struct(">i"), struct.Struct(">q")
 
 
-@dataclass(slots=True, unsafe_hash=True)  # a value; frozen it would cost four times as much to make, once per message
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: creation would cost four times as much per message
 class MessageId:
-    """Where a message is. `batch_index` is -1 for a message that has its entry for itself; `lane` is the partition (-1
-    where there are none) or the segment. `covers`: what a cumulative ack of it covers in other lanes."""
+    """Position of a message. `batch_index` is -1 for a message that is not in a batch. `lane` is the partition (-1 for
+    a topic without partitions) or the segment. `covers`: positions in other lanes that a cumulative ack covers."""
 
     topic: str
     ledger: int
@@ -57,13 +57,13 @@ class MessageId:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MessageId:
-        """Raises BadOption for anything that `to_bytes` or another client would not have written."""
-        if data[:1] == b"\x08":  # the first field of a MessageIdData; no segment has an id that begins like this
+        """Raises BadOption for bytes that neither `to_bytes` nor another client writes."""
+        if data[:1] == b"\x08":  # the first field of a MessageIdData; no V5 id begins like this
             return _plain(data, "", _NO_SEGMENT)
         reader = BytesReader(data, "a message id")
         segment, first = reader.long(), reader.sized()
         if not _NO_SEGMENT <= segment < _SEGMENT_MAX:
-            raise BadOption(f"these bytes are not a message id: no segment has the number {segment}")
+            raise BadOption(f"these bytes are not a message id: invalid segment number {segment}")
         near = _read_vector(reader) if reader.is_more else []
         topic = reader.text() if reader.is_more else ""
         covers = [_plain(one, topic, lane) for lane, one in near]
@@ -76,7 +76,7 @@ class MessageId:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """Within its lane; it grows."""
+        """Position within its lane, comparable."""
         return self.ledger, self.entry, self.batch_index
 
     def _places(self, other: object) -> tuple[tuple[int, int, int], tuple[int, int, int]] | None:
@@ -98,7 +98,7 @@ class MessageId:
 
 
 class Origin:
-    """What the messages of one entry have in common: where they are, and what the entry says of itself."""
+    """What all messages of one entry share: position and metadata of the entry."""
 
     __slots__ = (
         "batch_size", "entry", "lane", "ledger", "producer_name", "publish_time", "redelivery_count", "schema_version",
@@ -120,7 +120,7 @@ class Origin:
         self.topic = topic
         self.ledger = ledger
         self.entry = entry
-        self.batch_size = batch_size  # 0: one message alone
+        self.batch_size = batch_size  # 0: a single message
         self.lane = lane
         self.publish_time = publish_time
         self.producer_name = producer_name
@@ -130,15 +130,15 @@ class Origin:
 
 
 class Message:
-    """One received message. Times are milliseconds since 1970; an `event_time` that was not given is None. `data` is
-    the body as it was sent, `value` what the consumer's schema makes of it."""
+    """One received message. Times are milliseconds since 1970; `event_time` is None if the producer set none. `data` is
+    the body as it was sent, `value` the body decoded by the consumer's schema."""
 
     __slots__ = (
         "_id", "_value", "batch_index", "data", "decoder", "delivery", "event_time", "key", "origin", "properties",
         "sequence_id",
     )  # fmt: skip
 
-    def __init__(  # by hand: once per message, so it counts
+    def __init__(  # written out for speed
         self,
         origin: Origin,
         batch_index: int,
@@ -149,7 +149,7 @@ class Message:
         sequence_id: int,
     ) -> None:
         self.origin = origin
-        self.batch_index = batch_index  # -1: alone in its entry
+        self.batch_index = batch_index  # -1: not in a batch
         self.data = data
         self.key = key
         self.properties = properties
@@ -165,7 +165,7 @@ class Message:
 
     @property
     def id(self) -> MessageId:
-        """Made when it is first looked at: whoever acknowledges the message does not need it."""
+        """Created at the first access; acknowledging the message does not need it."""
         if self._id is None:
             at = self.origin
             self._id = MessageId(at.topic, at.ledger, at.entry, self.batch_index, at.batch_size, at.lane)
@@ -185,17 +185,17 @@ class Message:
 
     @property
     def redelivery_count(self) -> int:
-        """How often it was delivered before."""
+        """Number of earlier deliveries."""
         return self.origin.redelivery_count
 
     @property
     def schema_version(self) -> bytes:
-        """Of the producer's schema; empty: it had none."""
+        """Version of the producer's schema; empty if it had none."""
         return self.origin.schema_version
 
     @property
     def value(self) -> Any:
-        """Decoded when it is first looked at; raises SchemaMismatch when that cannot be. Without a schema: bytes."""
+        """The body, decoded at the first access; raises SchemaMismatch if it cannot be. Without a schema: bytes."""
         if self.decoder is None:
             return self.data
         if self._value is _UNREAD:
@@ -205,7 +205,7 @@ class Message:
 
 # bytes ----------------------------------------------------------------------------------------------------------------
 def wire_id(one: MessageId) -> pb.MessageIdData:
-    """As Pulsar's clients keep it: partition and place in the batch included."""
+    """In the form of Pulsar's clients, with partition and batch index."""
     made = pb.MessageIdData(ledgerId=one.ledger & U64_MASK, entryId=one.entry & U64_MASK)
     if one.lane >= 0 and _is_regular(one.topic):
         made.partition = one.lane
@@ -215,7 +215,7 @@ def wire_id(one: MessageId) -> pb.MessageIdData:
 
 
 def read_wire_id(data: bytes, topic: str, segment: int) -> MessageId:
-    """What `wire_id` made, with the lane that its topic and segment say."""
+    """Inverse of `wire_id`; the lane follows from topic and segment."""
     return _plain(data, topic, segment)
 
 
@@ -251,7 +251,7 @@ def _read_vector(reader: BytesReader) -> list[tuple[int, bytes]]:
 
 
 class BytesReader:
-    """Reads what was written with lengths before it; raises BadOption where it does not fit."""
+    """Reads length-prefixed fields; raises BadOption for malformed bytes."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data, self._what, self._at = bytes(data), what, 0
@@ -277,7 +277,7 @@ class BytesReader:
         return int(_INT.unpack(self.take(4))[0])
 
     def count(self) -> int:
-        """Of a list; -1 is an absent one."""
+        """Length of a list; -1 (absent) is read as 0."""
         found = max(self.int32(), 0)
         if found > _COUNT_MAX:
             raise BadOption(f"these bytes are not {self._what}: a list of {found}")

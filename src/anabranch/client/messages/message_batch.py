@@ -1,5 +1,6 @@
-"""Many messages at once, as `receive_batch` gives them: a sequence of messages, and columns for who wants those. Knows
-entries and columns; nothing of connections. Messages are made only when they are looked at.
+"""Many messages at once, as `receive_batch` returns them: a sequence of messages, or columns.
+
+`Message` objects are made only when they are accessed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ COLUMNS = ("key", "value", "properties", "publish_time", "event_time", "sequence
 
 
 class MessageBatch(Sequence[Message]):
-    """In the order in which a consumer would have handed them out one by one. Acknowledge it as a whole
+    """Messages in the order in which `receive` would have returned them. Acknowledge the batch as a whole
     (`consumer.ack(batch)`, `consumer.ack_cumulative(batch)`) or message by message."""
 
     def __init__(self, parts: Sequence[Sequence[Message]], delivery: int = -1) -> None:
@@ -49,7 +50,7 @@ class MessageBatch(Sequence[Message]):
         return last_id(self.parts[-1])
 
     def values(self) -> list[Any]:
-        """The bodies, or what the consumer's schema makes of them."""
+        """The bodies, decoded by the consumer's schema if it has one."""
         found: list[Any] = []
         for part in self.parts:
             if isinstance(part, DeliveredEntry) and part.is_untouched:
@@ -68,13 +69,13 @@ class MessageBatch(Sequence[Message]):
         return found
 
     def to_arrow(self, names: Sequence[str] = COLUMNS) -> Any:
-        """A `pyarrow.Table` of these columns, without a copy wherever Arrow has the same layout. A null value (a
-        tombstone) is null; `key` is text (null where it cannot be), `key_bytes` every key. Times are UTC."""
+        """A `pyarrow.Table` of these columns, without a copy where Arrow has the same memory layout. A null value (a
+        tombstone) is null; `key` is text (null if it is not valid text), `key_bytes` has every key. Times are UTC."""
         import pyarrow as pa
 
         for name in names:
             if name not in _OF_MESSAGES:
-                raise KeyError(f"there is no column {name!r}; there are {', '.join(_OF_MESSAGES)}")
+                raise KeyError(f"no column {name!r}; the columns are {', '.join(_OF_MESSAGES)}")
         batches = [_arrow(pa, part, names) for part in self.parts]
         return pa.Table.from_batches(batches, schema=None if batches else _schema(pa, names))
 

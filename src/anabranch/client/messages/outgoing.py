@@ -1,7 +1,7 @@
-"""Messages on their way out, and the entries they travel in. Knows the bytes of an entry; no connections, no time.
+"""Messages to send, and the entries that carry them.
 
-An entry is written once and sent again as the same bytes: its sequence ids, its borders and its times never change.
-How bodies are packed and which schema they name is the `EntryFormat` of the producer, one for all its lanes.
+An entry is encoded once and resent as the same bytes: its sequence ids, its bounds and its times never change. The
+`EntryFormat` of a producer says how bodies are compressed and which schema they name; all its segments share it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from anabranch.protocol import pulsar_pb2 as pb
 from anabranch.protocol.commands import BaseCommand, frame_before
 
 FOREVER = float("inf")
-RECORD_OVERHEAD_BYTES = 64  # what a record adds to its payload on the wire, about
+RECORD_OVERHEAD_BYTES = 64  # estimate of the metadata per message on the wire
 
 
 @dataclass(slots=True, eq=False, init=False)
 class OutgoingMessage:
-    """One message to send. `ticket` is whatever the owner wants back with the outcome."""
+    """One message to send. `ticket` is returned to the owner with the outcome."""
 
     sequence_id: int
     value: bytes
@@ -33,12 +33,12 @@ class OutgoingMessage:
     deliver_at_ms: int
     deadline: float
     ticket: Any
-    hash: int  # of the key; -1: it has none
-    order: int  # of the call: what was sent earlier has a lower one, whatever their sequence ids are
-    is_doubtful: bool  # it was sent to a segment that is sealed since, and may be stored there
-    size_bytes: int  # on the wire, about
+    hash: int  # of the key; -1: no key
+    order: int  # of the send calls, independent of sequence ids
+    is_doubtful: bool  # sent to a segment that was sealed meanwhile, and may be stored there
+    size_bytes: int  # estimate of its size on the wire
 
-    def __init__(  # by hand: with `__post_init__` it would cost a third more, once per message
+    def __init__(  # written out: `__post_init__` would cost a third more per message
         self,
         sequence_id: int,
         value: bytes,
@@ -76,18 +76,18 @@ SEQUENCE_MAX = (1 << 63) - 1
 
 
 def check(key: Any, properties: Any, sequence_id: Any) -> None:
-    """Raises BadOption for what cannot be written. Found only when its batch is, it would take others down with it."""
+    """Raises BadOption for values that cannot be encoded. Found later, they would fail their whole batch."""
     if key is not None and not isinstance(key, bytes) and not _is_text(key):
-        raise BadOption(f"a key is text or bytes, not {key!r}")
+        raise BadOption(f"a key must be text or bytes, not {key!r}")
     if sequence_id is not None and not (isinstance(sequence_id, int) and 0 <= sequence_id <= SEQUENCE_MAX):
-        raise BadOption(f"sequence_id is a number that is not negative, not {sequence_id!r}")
+        raise BadOption(f"sequence_id must be an integer from 0 to {SEQUENCE_MAX}, not {sequence_id!r}")
     if properties is None:
         return
     if not isinstance(properties, Mapping):
-        raise BadOption(f"properties are a mapping, not {type(properties).__name__}")
+        raise BadOption(f"properties must be a mapping, not {type(properties).__name__}")
     for name, text in properties.items():
         if not (_is_text(name) and _is_text(text)):
-            raise BadOption(f"names and values of properties are text: {name!r}: {text!r}")
+            raise BadOption(f"names and values of properties must be text: {name!r}: {text!r}")
 
 
 def _is_text(value: Any) -> bool:
@@ -95,25 +95,25 @@ def _is_text(value: Any) -> bool:
         return False
     try:
         value.isascii() or value.encode()
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
 
 
 @dataclass(slots=True, eq=False)
 class EntryFormat:
-    """How the entries of one producer are written. `schema_version` is known when the broker has the producer."""
+    """Format of the entries of one producer. `schema_version` is known once the broker has opened the producer."""
 
     producer_name: str
     compression: Compression = Compression.NONE
     schema_version: bytes = b""
-    chunk_bytes: int | None = None  # larger messages are cut (see `chunking`); None: they are refused
+    chunk_bytes: int | None = None  # larger messages are chunked (see `chunking`); None: refused
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One sealed batch, one message alone, or one chunk of a message. Of the chunks of a message only the last one has
-    the record: its outcome is the message's."""
+    """One closed batch, one single message, or one chunk of a message. Only the last chunk of a message has the record,
+    because its outcome is the outcome of the message."""
 
     records: Sequence[OutgoingMessage]
     head: bytes  # checksum and metadata
@@ -122,7 +122,7 @@ class Entry:
     highest: int
     deadline: float
     is_chunk: bool = False
-    was_sent: bool = False  # perhaps more than once; a broker may have it
+    was_sent: bool = False  # at least once; a broker may have stored it
 
     @property
     def size(self) -> int:
@@ -130,11 +130,11 @@ class Entry:
 
     @property
     def data(self) -> bytes:
-        """The whole entry, as it is stored."""
+        """The whole entry as it is stored."""
         return self.head + self.body
 
     def frame(self, producer_id: int) -> tuple[bytes, bytes | bytearray | memoryview]:
-        """SEND, in two pieces: the body is not copied."""
+        """The SEND command in two pieces, so that the body is not copied."""
         send = pb.CommandSend(
             producer_id=producer_id,
             sequence_id=self.first,
@@ -146,22 +146,22 @@ class Entry:
         return frame_before(BaseCommand(type=BaseCommand.SEND, send=send), self.head, len(self.body)), self.body
 
 
-def head(first: OutgoingMessage, style: EntryFormat) -> pb.MessageMetadata:
-    """What every entry says of its first message."""
+def head(first: OutgoingMessage, entry_format: EntryFormat) -> pb.MessageMetadata:
+    """Metadata that every entry has, from its first message."""
     of = pb.MessageMetadata(
-        producer_name=style.producer_name,
+        producer_name=entry_format.producer_name,
         sequence_id=first.sequence_id,
         publish_time=first.publish_time_ms,
     )
     _set_key(of, first.key)
-    if style.schema_version:
-        of.schema_version = style.schema_version
+    if entry_format.schema_version:
+        of.schema_version = entry_format.schema_version
     return of
 
 
-def described(record: OutgoingMessage, style: EntryFormat) -> pb.MessageMetadata:
-    """What an entry says whose only message this is."""
-    of = head(record, style)
+def described(record: OutgoingMessage, entry_format: EntryFormat) -> pb.MessageMetadata:
+    """Metadata of an entry with only this message."""
+    of = head(record, entry_format)
     if record.properties:
         of.properties.extend(_pairs(record.properties))
     if record.event_time_ms:

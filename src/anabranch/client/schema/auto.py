@@ -1,4 +1,4 @@
-"""Auto: a consumer that reads whatever there is, by the version each message names. Knows every type it can read."""
+"""`Auto`: a consumer schema that reads each message by the schema version that it names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from anabranch.model.schema import SchemaType, key_value_parts
 
 
 class KeyValue(NamedTuple):
-    """A message of a KEY_VALUE schema with both in its body."""
+    """A message of a KEY_VALUE schema with key and value in its body."""
 
     key: Any
     value: Any
 
 
 class Auto:
-    """For consumers: records come as dicts, texts and numbers as themselves, messages without a schema as bytes."""
+    """For consumers: records are decoded to dicts, texts and numbers to Python values; without a schema, bytes."""
 
     needs_writer = True
 
@@ -29,7 +29,7 @@ class Auto:
         return None
 
     def encode(self, value: Any) -> bytes:
-        raise BadOption("Auto() is for consumers; a producer says what it writes")
+        raise BadOption("Auto() is for consumers; a producer needs a schema of its own")
 
     def decode(self, data: bytes) -> bytes:
         return data
@@ -49,7 +49,7 @@ class Auto:
     def _pair_reader(self, writer: Definition) -> Decoder:
         key, value = (self.reader_of(one) for one in key_value_parts(writer))
         if writer.properties.get("kv.encoding.type", "INLINE") != "INLINE":
-            return value  # the key is the message's
+            return value  # the key is the message key
 
         def read(data: bytes) -> KeyValue:
             first, rest = _taken(data)
@@ -67,5 +67,5 @@ class Auto:
 def _taken(data: bytes) -> tuple[bytes | None, bytes]:
     length = int.from_bytes(data[:4], "big", signed=True)
     if len(data) < 4 or length < -1 or len(data) < 4 + length:
-        raise SchemaMismatch("the message is no key with a value")
+        raise SchemaMismatch("the message is not a key with a value")
     return (None, data[4:]) if length < 0 else (data[4 : 4 + length], data[4 + length :])

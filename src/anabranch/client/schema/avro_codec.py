@@ -1,8 +1,8 @@
-"""Plain values as Avro bytes and back, by whichever Avro library there is. Knows definitions and bytes, no classes.
+"""Plain values as Avro bytes and back, with the Avro library that is installed.
 
-`fastavro` is compiled: it writes and reads a record about nine times as fast as Apache's own `avro` package. So it is
-taken when it is installed (`pip install anabranch[avro]`); otherwise the other one, which the broker needs anyway, does
-the same work. A test holds the two to the same bytes.
+`fastavro` is compiled and about nine times as fast as Apache's `avro` package, so it is used when it is installed
+(`pip install anabranch[avro]`). Otherwise `avro`, which the broker needs anyway, does the same. A test checks that both
+produce the same bytes.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def avro_writer(definition: Definition, *, library: str | None = None) -> Callab
 def avro_reader(
     written: Definition, wanted: Definition | None = None, *, library: str | None = None
 ) -> Callable[[bytes], Any]:
-    """`written` is what the bytes follow, `wanted` what the reader would like to see; Avro's rules lead from one to the
-    other. The name of the outermost record does not count: the broker has compared the two."""
+    """A decoder from the schema `written` to the schema `wanted`, by Avro's resolution rules. The name of the outermost
+    record is ignored, because the broker has already checked compatibility."""
     if wanted is not None:
         written = _renamed(written, wanted)
     if (library or _library()) == "fastavro":
@@ -66,7 +66,7 @@ def _fast_reader(written: Definition, wanted: Definition | None) -> Callable[[by
     import fastavro
     from fastavro.read import SchemaResolutionError
 
-    # Parsed one after the other, each with its own names: both may define a record of the same name.
+    # Parsed separately, because both may define a record of the same name.
     source = fastavro.parse_schema(written)
     target = None if wanted is None else fastavro.parse_schema(wanted)
 

@@ -1,4 +1,4 @@
-"""Json and Avro: schemas of classes. Knows the form on the wire; what a class looks like is `records`' business."""
+"""`Json` and `Avro`: schemas of dataclasses and pydantic models (see `record_types`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from anabranch.model.schema import Schema as Definition
 
 
 class Json:
-    """Objects of a dataclass or pydantic model as JSON text. The definition is an Avro record, as Pulsar wants it."""
+    """Objects of a dataclass or pydantic model as JSON. The definition is an Avro record, as in Pulsar."""
 
-    needs_writer = False  # the names are in the text
+    needs_writer = False  # field names are in the text
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -44,7 +44,7 @@ class Json:
 
 
 class Avro:
-    """Objects of a dataclass or pydantic model as Avro. Old versions are read by Avro's rules of resolution."""
+    """Objects of a dataclass or pydantic model as Avro. Old versions are read by Avro's resolution rules."""
 
     needs_writer = True
 

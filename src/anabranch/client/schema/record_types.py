@@ -1,4 +1,4 @@
-"""Classes as Avro records: the definition of a dataclass or pydantic model, and its values as plain ones and back.
+"""Python classes as Avro records: the definition of a dataclass or pydantic model, and conversion of its values.
 
 | Python                               | Avro                   |   | Python         | Avro           |
 |--------------------------------------|------------------------|---|----------------|----------------|
@@ -8,7 +8,7 @@
 | `datetime`                           | long, timestamp-millis |   | `T | None`     | ["null", T]    |
 | a dataclass or pydantic model        | record                 |   | a default      | default        |
 
-Everything is decided when the schema is made; what a class has that Avro cannot say is refused then.
+All checks are made when the schema is created; a class that Avro cannot express is refused then.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ABSENT: Any = object()
 
 
 class Shape(NamedTuple):
-    """One type: its Avro definition, and how values become plain and back. Both raise SchemaMismatch."""
+    """One type: its Avro definition, and the conversion of values to plain ones and back. Both raise SchemaMismatch."""
 
     avro: Any
     dump: Callable[[Any], Any]
@@ -41,11 +41,11 @@ class Shape(NamedTuple):
 class _Field(NamedTuple):
     name: str
     annotation: Any
-    default: Any  # _ABSENT: there is none
+    default: Any  # _ABSENT: none
 
 
 def record_shape(cls: type, *, is_json: bool) -> Shape:
-    """`is_json`: plain values are what JSON has, so bytes are base64 text; otherwise they are what Avro has."""
+    """`is_json`: plain values are those of JSON, so bytes become base64 text; otherwise those of Avro."""
     if not is_record(cls):
         raise BadOption(f"{cls!r} is neither a dataclass nor a pydantic model")
     return _Shapes(is_json)._shape(cls, cls.__name__)
@@ -59,7 +59,7 @@ _Records = dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]]
 
 
 class _Shapes:
-    """The shapes of one definition; a record that was defined once is named afterwards."""
+    """The shapes of one definition. A record is defined at its first use and referred to by name afterwards."""
 
     def __init__(self, is_json: bool) -> None:
         self._is_json = is_json
@@ -130,16 +130,16 @@ class _Shapes:
             try:
                 return cls[plain]
             except KeyError as cause:
-                raise SchemaMismatch(f"{where}: {plain!r} is no {cls.__name__}") from cause
+                raise SchemaMismatch(f"{where}: {plain!r} is not a {cls.__name__}") from cause
 
         return Shape(avro, dump, load)
 
     def _record(self, cls: type, where: str) -> Shape:
         known = self._records
-        if cls in self._named:  # a record may hold itself, before its own fields are known
+        if cls in self._named:  # a record may contain itself, before its fields are known
             return Shape(cls.__name__, partial(_dump_later, known, cls), partial(_load_later, known, cls))
         if cls.__name__ in self._named.values():
-            raise BadOption(f"{where}: two classes are called {cls.__name__}")
+            raise BadOption(f"{where}: two different classes have the name {cls.__name__}")
         self._named[cls] = cls.__name__
         shapes: dict[str, Shape] = {}
         fields: list[dict[str, Any]] = []
@@ -181,7 +181,7 @@ def _default_of(field: dataclasses.Field[Any]) -> Any:
 
 
 def _set_default(field: dict[str, Any], plain: Any) -> None:
-    """Of a union the default is of its first branch; of bytes it is text, a character for each."""
+    """In Avro, the default of a union has the type of its first branch, and the default of bytes is Latin-1 text."""
     if isinstance(field["type"], list) and plain is not None:
         field["type"] = [field["type"][1], "null"]
     field["default"] = plain.decode("latin-1") if isinstance(plain, bytes) else plain
@@ -211,7 +211,7 @@ def _load_record(cls: type, shapes: Mapping[str, Shape], optional: frozenset[str
             return cls(**{name: one(plain[name]) for name, one in loads if name in plain})
         except SchemaMismatch:
             raise
-        except (ValueError, TypeError) as cause:  # the class has an opinion of its own, as pydantic models do
+        except (ValueError, TypeError) as cause:  # validation of the class itself, as in pydantic models
             raise SchemaMismatch(f"{where}: {cause}") from cause
 
     return load

@@ -1,15 +1,15 @@
-"""Schemas: what messages of a topic look like, and how values become bytes and back. Knows no connections.
+"""Schemas: the form of a topic's messages, and how values become bytes and back.
 
-A `Schema` encodes values and names its definition; the broker keeps the versions of the definition. Reading old data
-may take the definition it was written with: `reader_of` makes a decoder from one.
+A `Schema` encodes values and has a definition, whose versions the broker stores. Old data may need the definition that
+it was written with: `reader_of` makes a decoder from a definition.
 
 | schema                                                   | values                       | definition                 |
 |----------------------------------------------------------|------------------------------|----------------------------|
 | none, `Bytes()`                                          | bytes                        | none                       |
 | `String()`                                               | str                          | by its type                |
 | `Boolean()` `Int8()` … `Int64()` `Float32()` `Float64()` | bool, int, float             | by its type, big-endian    |
-| `Json(cls)`, `Avro(cls)`                                 | dataclasses, pydantic models | an Avro record (`records`) |
-| `Auto()`                                                 | whatever the version says    | asked of the broker        |
+| `Json(cls)`, `Avro(cls)`                                 | dataclasses, pydantic models | an Avro record             |
+| `Auto()`                                                 | by the message's version     | fetched from the broker    |
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ Decoder = Callable[[bytes], Any]
 
 
 class Schema(Protocol):
-    """What a producer or consumer is given as `schema=`. Yours may be another one than those of the SDK."""
+    """The `schema=` option of producers and consumers. Applications may implement their own."""
 
     @property
     def definition(self) -> Definition | None:
-        """What the broker is told; None for bytes, and for consumers that take what comes."""
+        """The definition registered with the broker; None for bytes, and for consumers that accept any schema."""
 
     @property
     def needs_writer(self) -> bool:
-        """Bytes can be read only by someone who knows the definition they were written with."""
+        """True if decoding needs the definition that a message was written with."""
 
     def encode(self, value: Any) -> bytes:
         """Raises SchemaMismatch."""
 
     def decode(self, data: bytes) -> Any:
-        """What was written with this very definition, or without a version. Raises SchemaMismatch."""
+        """Decode a message written with this definition, or without a version. Raises SchemaMismatch."""
 
     def reader_of(self, writer: Definition) -> Decoder:
-        """For bytes that were written with another definition. Raises SchemaMismatch when that cannot be."""
+        """A decoder for messages written with another definition. Raises SchemaMismatch if the two do not fit."""
 
 
 class _Plain:
-    """Schemas that say everything by their type."""
+    """Schemas that are defined by their type alone."""
 
     type: SchemaType
     needs_writer = False
@@ -72,7 +72,7 @@ class _Plain:
 
 
 class Bytes(_Plain):
-    """As no schema at all."""
+    """The same as no schema."""
 
     type = SchemaType.NONE
 
@@ -87,7 +87,7 @@ class Bytes(_Plain):
         return data
 
     def reader_of(self, writer: Definition) -> Decoder:
-        return self.decode  # bytes are bytes, whoever wrote them
+        return self.decode  # bytes need no definition
 
 
 class String(_Plain):
@@ -162,7 +162,7 @@ PLAIN: dict[SchemaType, _Plain] = {
 
 
 def schema_of(wanted: Schema | type | None) -> Schema | None:
-    """What was given as `schema=`; a class stands for its JSON."""
+    """The value of `schema=` as a schema; a class means JSON."""
     if isinstance(wanted, type):
         from anabranch.client.schema.json_avro import Json
 
@@ -171,7 +171,7 @@ def schema_of(wanted: Schema | type | None) -> Schema | None:
 
 
 def encoder_of(schema: Schema | None) -> Callable[[Any], bytes]:
-    """How a producer makes bytes of what the application gives it."""
+    """The function with which a producer encodes values."""
     return _encoded_bytes if schema is None else schema.encode
 
 
@@ -180,4 +180,6 @@ def _encoded_bytes(value: Any) -> bytes:
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise SchemaMismatch(f"without a schema a message is bytes, not {type(value).__name__}; give the producer schema=")
+    raise SchemaMismatch(
+        f"without a schema a message must be bytes, not {type(value).__name__}; set schema= on the producer"
+    )

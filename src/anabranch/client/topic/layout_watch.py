@@ -1,13 +1,12 @@
-"""Watches the layout of one topic for everybody in this client who needs it: one session, whatever broker it is on.
+"""Watches the layout of one topic for all producers and consumers of a client: one session, with any broker.
 
-Knows sessions, pauses and which refusals are final; which layouts are news is decided by `LayoutFilter`. Until the
-first layout came, a final refusal ends the watch; afterwards the last layout counts and the watch is opened again for
-ever.
+Before the first layout, a final refusal ends the watch. Afterwards the last layout stays valid, and the session is
+opened again without a limit.
 
-| the broker                                       | what is watched                                              |
-|--------------------------------------------------|--------------------------------------------------------------|
-| serves scalable topics                           | a session: the first layout, and a push for every change     |
-| does not, or has them switched off               | the number of partitions, asked for now and then             |
+| broker                             | what is watched                                                |
+|------------------------------------|----------------------------------------------------------------|
+| serves scalable topics             | a session: the first layout, then a push for every change      |
+| does not, or has them switched off | the number of partitions, asked periodically                   |
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
 DOUBT_SECONDS = 2.0
-"""Apache Pulsar (5.0.0-M1) calls every topic missing that it cannot look up just now, one that is being unloaded too:
-its "not found" counts when it has said so for this long."""
+"""Apache Pulsar (5.0.0-M1) answers "not found" for every topic that it cannot look up at the moment, for example during
+an unload. Its answer counts only after it was the same for this long."""
 
-REFRESH_BACKOFF = Backoff(initial=0.02, maximum=1.0, jitter=0)  # between two layouts that were asked for in vain
+REFRESH_BACKOFF = Backoff(initial=0.02, maximum=1.0, jitter=0)  # between refreshes that brought no new layout
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +52,14 @@ Follower = Callable[[TopicView], None]
 
 
 class RefreshRequested(NotReady):
-    """Somebody knows that there must be a newer layout than the one we have."""
+    """A producer or consumer knows that there must be a newer layout."""
 
     code = "asked-again"
 
 
 class LayoutWatch:
-    """Made by `LayoutWatches`. Followers are called on the event loop, at once and with every news; must not raise."""
+    """Created by `LayoutWatches`. Followers are called on the event loop, at once and for every new view; must not
+    raise."""
 
     def __init__(
         self,
@@ -93,17 +93,17 @@ class LayoutWatch:
 
     @property
     def view(self) -> TopicView:
-        """The newest one; there is one once `wait_first` returned."""
+        """The current view; set once `wait_first` has returned."""
         assert self._filter.view is not None
         return self._filter.view
 
     @property
     def is_over(self) -> bool:
-        """It ended before it had seen anything."""
+        """It ended with an error before the first view."""
         return self._first.done() and self._first.result() is not None
 
     async def wait_first(self, timeout_s: float) -> TopicView:
-        """Raises why there is none, or TimedOut with the last reason."""
+        """Wait for the first view. Raises the final error, or TimedOut with the last reason."""
         try:
             async with asyncio.timeout(timeout_s):
                 error = await asyncio.shield(self._first)
@@ -115,23 +115,23 @@ class LayoutWatch:
         return self.view
 
     def follow(self, follower: Follower) -> Callable[[], None]:
-        """The answer ends it."""
+        """Returns a function that ends it."""
         self._followers.append(follower)
         if self._filter.view is not None:
             follower(self._filter.view)
         return lambda: self._followers.remove(follower) if follower in self._followers else None
 
     def refresh(self) -> None:
-        """There must be news: a segment was found sealed or gone. Many who ask at once cost one question."""
+        """Ask for a newer layout, because a segment was found sealed or gone. Concurrent calls make one request."""
         if self._answered.done():
             self._over(RefreshRequested("a newer layout is needed"))
         else:
-            self._is_refresh_wanted = True  # the answer that is under way may be older than the question
+            self._is_refresh_wanted = True  # the pending answer may be older than this call
 
     # -- the session
 
     async def run(self) -> None:
-        """Until cancelled, or until the broker says something final before the first layout."""
+        """Runs until cancelled, or until a final refusal before the first layout."""
         attempt = 0
         while True:
             self._end, self._answered = self._loop.create_future(), self._loop.create_future()
@@ -147,12 +147,15 @@ class LayoutWatch:
             if self._answered.done():
                 attempt = 0
             if isinstance(error, RefreshRequested):
-                if self._refreshes_in_vain:  # the first question is asked at once: whoever asks has messages that wait
+                if self._refreshes_in_vain:  # the first refresh is immediate, because messages wait for it
                     await self._clock.sleep(REFRESH_BACKOFF.delay(self._refreshes_in_vain - 1, 0))
                 self._refreshes_in_vain += 1
                 continue
             delay = self._policy.backoff.delay(attempt, self._chance.random())
-            log.info("watching again", extra={"topic": str(self.topic), "reason": error.reason, "delay_s": delay})
+            log.info(
+                "opening the layout session again",
+                extra={"topic": str(self.topic), "reason": error.reason, "delay_s": delay},
+            )
             await self._clock.sleep(delay)
             attempt += 1
 
@@ -166,14 +169,14 @@ class LayoutWatch:
         return now - self._missing_since >= DOUBT_SECONDS
 
     async def _session(self) -> ClientError:
-        """One life of the watch; the answer is why it ended."""
+        """One layout session; returns the reason why it ended."""
         connection = await self._pool.connection()
         is_regular = self.topic.domain is Domain.PERSISTENT
         if not connection.supports_scalable_topics:
             if not is_regular:
                 raise NotSupported(f"{self.topic}: the broker does not serve scalable topics")
             return await self._count_partitions()
-        if not connection.is_usable:  # it broke before we had it: nobody would tell us
+        if not connection.is_usable:  # it broke already, and listeners are no longer notified
             raise Unreachable("the connection broke before the layout was asked for")
         self._is_foreign = not connection.has_extensions
         connection.listen_session(self._session_id, self)
@@ -182,7 +185,7 @@ class LayoutWatch:
             async with asyncio.timeout(self._pool.answer_timeout_s):
                 await asyncio.wait((self._answered, self._end), return_when=asyncio.FIRST_COMPLETED)
             if self._end.done() and isinstance(self._end.result(), NotAllowed) and is_regular:
-                return await self._count_partitions()  # switched off there
+                return await self._count_partitions()  # scalable topics are switched off
             if self._answered.done() and self.view.is_synthetic and is_regular:
                 return await self._count_partitions()
             return await self._end
@@ -193,8 +196,8 @@ class LayoutWatch:
             connection.write(command(BaseCommand.SCALABLE_TOPIC_CLOSE, session_id=self._session_id))
 
     def _open(self, connection: Connection) -> None:
-        # Only the first explicit use creates a topic: one that was deleted since must not come back by our watching.
-        # Who only reads creates none at all.
+        # Only the first request may create the topic: watching must not bring back a topic that was deleted since.
+        # A client that only reads creates none at all.
         connection.write(
             command(
                 BaseCommand.SCALABLE_TOPIC_LOOKUP,
@@ -205,7 +208,7 @@ class LayoutWatch:
         )
 
     async def _count_partitions(self) -> ClientError:
-        """Until the session ends, or for ever: nobody tells us of new partitions."""
+        """Ask for the partition count until the session ends, because brokers do not push new partitions."""
         if self._end.done() and isinstance(self._end.result(), NotAllowed):
             self._end = self._loop.create_future()
         while True:
@@ -259,7 +262,7 @@ class LayoutWatch:
 
 
 class LayoutWatches:
-    """One watch per topic, for as long as somebody holds it."""
+    """One watch per topic, kept while there is a holder."""
 
     def __init__(self, pool: ConnectionPool, policy: ConnectionPolicy, clock: Clock, chance: Chance) -> None:
         self._pool = pool
@@ -270,7 +273,7 @@ class LayoutWatches:
         self._last_session = 0
 
     def hold(self, topic: TopicName, holder: object, *, creates: bool = True) -> LayoutWatch:
-        """The watch of this topic, until the same `holder` lets go; it `creates` the topic where that is allowed."""
+        """The watch of this topic, kept until `release` with the same `holder`. `creates`: may create the topic."""
         known = self._watches.get(topic)
         if known is not None and not known[0].is_over:
             known[1].append(holder)

@@ -1,13 +1,13 @@
-"""What a client knows of one topic: its segments, who serves them, what is about to change. Values; no connections.
+"""What a client knows of one topic: its segments, their brokers, and a running operation. Values only.
 
-| topic                    | seen as                                                        |
+| topic                    | represented as                                                 |
 |--------------------------|----------------------------------------------------------------|
 | scalable                 | the layout that the broker sent                                |
 | regular, partitioned     | a synthetic layout: one segment per partition, routed modulo   |
 | regular, not partitioned | a synthetic layout of one segment                              |
 
-`LayoutFilter` decides which of the layouts that come in are news: pushes overtake each other, brokers answer from
-caches, topics are deleted and made again, partitions are added.
+`LayoutFilter` decides which received layouts are new: pushes may arrive out of order, brokers may answer from caches,
+topics may be deleted and created again, and partitions may be added.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MANAGED = "__pulsar.v5.managed"
 
 
 class UnreadableLayout(Refused):
-    """The broker sent a layout that cannot be one."""
+    """The broker sent an invalid layout."""
 
     code = "unreadable-layout"
     retryable = True
@@ -39,7 +39,7 @@ class UnreadableLayout(Refused):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrls:
-    """The addresses of a broker, as far as it was said."""
+    """The service URLs of a broker; empty if not known."""
 
     url: str = ""
     url_tls: str = ""
@@ -47,7 +47,7 @@ class BrokerUrls:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A split, merge or migration that runs: lanes to its children may be opened, not yet written to."""
+    """A running split, merge or migration. Its children may be opened in advance, but not yet written to."""
 
     operation_id: str
     parent_ids: tuple[int, ...]
@@ -59,18 +59,18 @@ class Plan:
 class TopicView:
     topic: TopicName  # as the broker resolved it
     layout: Layout
-    incarnation: int = 0  # 0: the broker does not say
+    incarnation: int = 0  # 0: not sent by the broker
     plan: Plan | None = None
-    brokers: Mapping[int, BrokerUrls] = field(default_factory=dict)  # by segment; a hint, LOOKUP knows better
+    brokers: Mapping[int, BrokerUrls] = field(default_factory=dict)  # by segment; a hint, LOOKUP is authoritative
     controller: BrokerUrls = BrokerUrls()
-    generation: int = 0  # ours: another number when the topic is another one than before
+    generation: int = 0  # local: changes when the topic was deleted and created again
 
     @property
     def is_synthetic(self) -> bool:
         return self.layout.routing.kind is RoutingKind.MOD_N
 
     def backing(self, segment: Segment) -> str:
-        """The topic to attach to."""
+        """The topic of the segment on the wire."""
         return str(backing_topic(self.topic, segment))
 
     def lane(self, segment: Segment) -> int:
@@ -82,14 +82,14 @@ class TopicView:
 
 
 def synthetic_view(topic: TopicName, partitions: int, now_ms: int) -> TopicView:
-    """A regular topic of so many partitions; 0: it has none."""
+    """A regular topic with this number of partitions; 0: not partitioned."""
     names = [str(topic.partition(index)) for index in range(partitions)] if partitions else [str(topic)]
     return TopicView(topic, Layout.synthetic(names, now_ms=now_ms))
 
 
 def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName, known: TopicView | None = None) -> TopicView:
-    """What a SCALABLE_TOPIC_UPDATE with a layout says; raises UnreadableLayout. Segments that are as in the `known`
-    view are taken from there: a change is about a few, a layout may have a thousand."""
+    """The view in a SCALABLE_TOPIC_UPDATE; raises UnreadableLayout. Unchanged segments are taken from the `known` view,
+    because a change concerns a few segments and a layout may have a thousand."""
     dag, before = update.dag, {} if known is None else known.layout.segments
     try:
         topic = TopicName.parse(update.resolved_topic_name) if update.resolved_topic_name else asked
@@ -97,7 +97,7 @@ def read_view(update: pb.CommandScalableTopicUpdate, asked: TopicName, known: To
         active = [one for one in segments.values() if one.is_active]
         if active and all(one.legacy_topic_name is not None for one in active):
             routing = MOD_N
-            if asked.domain is Domain.PERSISTENT:  # message ids and names speak of the regular topic
+            if asked.domain is Domain.PERSISTENT:  # message ids and names use the regular topic
                 topic = asked
         else:
             routing = Routing(RoutingKind.RANGE, RingHash(dag.ring_hash) if dag.ring_hash else RingHash.LOW16)
@@ -154,13 +154,13 @@ def read_brokers(brokers: Iterable[pb.SegmentBrokerAddress]) -> dict[int, Broker
 
 
 class LayoutFilter:
-    """The layout that counts, out of all that were seen. Epochs only grow within one incarnation of a topic."""
+    """The current view, out of all that were received. Epochs only grow within one incarnation of a topic."""
 
     def __init__(self) -> None:
         self.view: TopicView | None = None
 
     def accept(self, seen: TopicView) -> bool:
-        """Is it news? Then `view` is it, with a new generation when the topic is another one than before."""
+        """Returns True if it is new. `view` is set then, with a new generation if the topic was created again."""
         known = self.view
         if known is None:
             self.view = seen
@@ -176,11 +176,11 @@ class LayoutFilter:
 
 
 def _is_another_topic(known: TopicView, seen: TopicView) -> bool:
-    """Deleted and made again? Migration is none: its parents are the segments that were there."""
+    """True if the topic was deleted and created again. A migration is not: its parents are the former partitions."""
     if known.incarnation and seen.incarnation:
         return known.incarnation != seen.incarnation
     if seen.is_synthetic:
-        if known.is_synthetic:  # partitions are only ever added; the times in it mean nothing
+        if known.is_synthetic:  # partitions are only added; times of synthetic layouts mean nothing
             return len(seen.layout.active) < len(known.layout.active)
         return True
     if known.is_synthetic:

@@ -26,8 +26,8 @@ MAX = 1000
 CHUNKED = EntryFormat("p", chunk_bytes=10_000)
 
 
-def cut(value: bytes, *, sequence: int = 7, style: EntryFormat = CHUNKED) -> list[Entry]:
-    return entries_of(OutgoingMessage(sequence, value, "k", {"a": "b"}), style, MAX)
+def cut(value: bytes, *, sequence: int = 7, entry_format: EntryFormat = CHUNKED) -> list[Entry]:
+    return entries_of(OutgoingMessage(sequence, value, "k", {"a": "b"}), entry_format, MAX)
 
 
 def body(entry: int, redeliveries: int = 0) -> pb.CommandMessage:
@@ -66,14 +66,14 @@ def test_chunks_fit_and_say_what_they_belong_to() -> None:
 
 
 def test_a_message_that_packs_small_enough_is_not_cut() -> None:
-    (entry,) = cut(b"x" * 50_000, style=EntryFormat("p", Compression.ZSTD))
+    (entry,) = cut(b"x" * 50_000, entry_format=EntryFormat("p", Compression.ZSTD))
     assert (entry.is_chunk, len(entry.records)) == (False, 1)
     assert len(entry.data) < MAX
 
 
 def test_without_chunking_a_large_message_is_refused() -> None:
     with pytest.raises(MessageTooLarge):
-        cut(os.urandom(5000), style=EntryFormat("p", Compression.ZSTD))
+        cut(os.urandom(5000), entry_format=EntryFormat("p", Compression.ZSTD))
 
 
 def lane_with_chunks(value: bytes, **options: int) -> tuple[SegmentProducerState, OutgoingMessage, list[Entry]]:
@@ -168,7 +168,7 @@ def test_chunks_become_one_message_with_one_permit() -> None:
 @pytest.mark.parametrize("kind", [Compression.ZSTD, Compression.ZLIB])
 def test_a_packed_message_is_opened_when_it_is_whole(kind: Compression) -> None:
     value = random.Random(1).randbytes(6000) + bytes(6000)
-    entries = cut(value, style=EntryFormat("p", kind, chunk_bytes=800))
+    entries = cut(value, entry_format=EntryFormat("p", kind, chunk_bytes=800))
     assert len(entries) > 3
     state = opened()
     found = [m for n, entry in enumerate(entries) for m in delivered(state.delivered(body(n), entry.data))]
@@ -177,7 +177,7 @@ def test_a_packed_message_is_opened_when_it_is_whole(kind: Compression) -> None:
 
 def test_messages_of_several_producers_mix() -> None:
     values = {name: os.urandom(4000) for name in ("a", "b", "c")}
-    streams = [cut(value, style=EntryFormat(name, chunk_bytes=10_000)) for name, value in values.items()]
+    streams = [cut(value, entry_format=EntryFormat(name, chunk_bytes=10_000)) for name, value in values.items()]
     mixed = [entry for row in zip(*streams, strict=True) for entry in row]
     state = opened()
     found = [m for n, entry in enumerate(mixed) for m in delivered(state.delivered(body(n), entry.data))]
