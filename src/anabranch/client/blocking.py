@@ -126,7 +126,7 @@ class BlockingProducer(_Blocking):
         deliver_at: Moment | None = None,
         sequence_id: int | None = None,
     ) -> concurrent.futures.Future[MessageId]:
-        """The order is fixed by this call. Unlike in the asyncio client, the future carries errors such as QueueFull."""
+        """The order is fixed by this call. Unlike in asyncio, the future carries errors such as QueueFull."""
         return LOOP.submit(
             lambda: self._inner.send_nowait(
                 value,
