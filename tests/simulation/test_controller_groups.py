@@ -30,6 +30,7 @@ from anabranch.controller.group.consumer_sessions import (
     WakeAt,
     Welcome,
 )
+from anabranch.controller.group.drain_tracker import LayoutChanged
 from anabranch.controller.group.group_events import (
     AskDrained,
     CloseConsumer,
@@ -38,7 +39,6 @@ from anabranch.controller.group.group_events import (
     GroupSaved,
     GroupSeen,
     GroupUnread,
-    LayoutTold,
     Push,
     ReadGroup,
     ReleaseOverdue,
@@ -239,7 +239,7 @@ class GroupLeader(Leader):
             if name in ORDERED and ready and name not in self.groups and self.layout is not None:
                 group = self.groups[name] = GroupState(subscription.operation_id, self.term, grace_ms=GRACE_MS)
                 self.perform(group, group.begin())
-                super().deliver(group, LayoutTold(self.layout.layout))
+                super().deliver(group, LayoutChanged(self.layout.layout))
                 for one in self.heard:
                     self.hear_one(name, one)
 
@@ -254,16 +254,16 @@ class GroupLeader(Leader):
 
     def hear_one(self, name: str, event: host.HostEvent) -> None:
         if isinstance(event, host.Drained) and event.subscription == name:
-            self.tell(name, draining.Drained(event.segment.segment_id, event.rewinds))
+            self.tell(name, draining.Drained(event.segment.segment_id, event.rewind_count))
         elif isinstance(event, host.Refilled) and event.subscription == name:
-            self.tell(name, draining.Refilled(event.segment.segment_id, event.rewinds))
+            self.tell(name, draining.Refilled(event.segment.segment_id, event.rewind_count))
 
     def _do(self, machine: Any, effect: Any) -> None:
         super()._do(machine, effect)
         if isinstance(effect, TellLayout):
             self.layout = effect.record
             for group in self.groups.values():
-                self.deliver(group, LayoutTold(effect.record.layout))
+                self.deliver(group, LayoutChanged(effect.record.layout))
 
     def do_more(self, machine: Any, effect: Any) -> None:
         life = self.life
@@ -350,9 +350,9 @@ class GroupLeader(Leader):
         ref = SegmentRef(name_of(record.segments[segment_id]), record.incarnation, segment_id)
 
         def answered(status: Status) -> None:
-            for subscription, rewinds in status.drained:
+            for subscription, rewind_count in status.drained:
                 if subscription == name:
-                    self.tell(name, draining.Drained(segment_id, rewinds))
+                    self.tell(name, draining.Drained(segment_id, rewind_count))
 
         def failed(error: Error) -> None:
             life.at(50, lambda: self.ask_drained(name, segment_id))

@@ -41,7 +41,7 @@ class Path:
 
 class RewindLife(GroupLife):
     def __init__(self, seed: int) -> None:
-        self.rewinds: dict[str, Rewind] = {}  # in the order they were asked for
+        self.rewind_count: dict[str, Rewind] = {}  # in the order they were asked for
         self.paths: dict[str, Path] = {}
         super().__init__(seed)
 
@@ -53,14 +53,14 @@ class RewindLife(GroupLife):
             call = MoveCall(self.new_id("rewind"), SOUGHT, self.chance.choice([0, 0, max(0, self.now_ms - 700)]))
             assert call.publish_ms is not None
             lengths = {key: len(path.got) for key, path in self.paths.items()}
-            self.rewinds[call.operation_id] = Rewind(call.publish_ms, lengths)
+            self.rewind_count[call.operation_id] = Rewind(call.publish_ms, lengths)
             self.ask(call)
         super().act()
 
     def replied(self, operation_id: str, error: Error | None) -> None:
         super().replied(operation_id, error)
-        if error is None and operation_id in self.rewinds:
-            self.rewinds[operation_id].is_done = True
+        if error is None and operation_id in self.rewind_count:
+            self.rewind_count[operation_id].is_done = True
 
     def target(self, key: str, publish_ms: int) -> int | None:
         """The first message of the key that was published then or later."""
@@ -80,8 +80,8 @@ class RewindLife(GroupLife):
             return
         path = self.paths.setdefault(key, Path())
         if sequence_id != path.last + 1:
-            later = [n for n, _ in enumerate(self.rewinds) if n > path.used]
-            asked = list(self.rewinds.values())
+            later = [n for n, _ in enumerate(self.rewind_count) if n > path.used]
+            asked = list(self.rewind_count.values())
             follows = [n for n in later if self.target(key, asked[n].publish_ms) == sequence_id]
             self.must(
                 bool(follows), f"{key}:{sequence_id} from segment {segment_id} after {key}:{path.last}: no seek says so"
@@ -97,7 +97,7 @@ class RewindLife(GroupLife):
         for key, last in self.sent_until.items() if is_known else ():
             read = self.paths.get(key, Path()).last
             self.must(read >= last, f"{key} was read to {read}, {last} was confirmed")
-        asked = list(self.rewinds.values())
+        asked = list(self.rewind_count.values())
         for number, rewind in enumerate(asked):
             is_last_word = all(later.publish_ms <= rewind.publish_ms for later in asked[number:])
             for key, path in self.paths.items():
@@ -126,7 +126,7 @@ def test_rewinds_show_every_key_in_order(part: range) -> None:
 def test_the_world_is_worth_it() -> None:
     """Seeks do happen, in the middle of everything."""
     lives = [run_life(seed) for seed in range(12)]
-    done = [rewind for life in lives for rewind in life.rewinds.values() if rewind.is_done]
+    done = [rewind for life in lives for rewind in life.rewind_count.values() if rewind.is_done]
     assert len(done) > 10
     assert sum(path.used >= 0 for life in lives for path in life.paths.values()) > 20
     assert sum(len(life.leaders) for life in lives) > 100

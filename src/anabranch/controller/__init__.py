@@ -1,36 +1,23 @@
-"""The controllers of scalable topics. Knows no broker; both meet through ports of this floor (`host`, `face`, `place`).
+"""Controllers of scalable topics: they decide on splits, merges, subscriptions and the assignment of segments.
 
-What is decided, values and machines decide; nothing in them waits:
+The package does not know the broker: both meet through the ports `interface`, `segment_host`, `placement` and
+`namespace_rules`. State machines decide and never await; shells perform their effects and deliver the outcomes.
 
-| module         | decides                                                                                  |
-|----------------|------------------------------------------------------------------------------------------|
-| `record`       | what is stored of a topic, and how one step changes it                                   |
-| `record_codec` | the same as JSON, with PIP-468's names                                                   |
-| `assignment`   | which consumer of a subscription has which segment; revoke, release, grant               |
-| `drain`        | which segments an ordered subscription is through with, and which are open for it        |
-| `gc`           | which sealed segments may go                                                             |
-| `host`         | the port to the owners of segments; `host_memory` is its model in memory                 |
-| `operation`    | split, merge, prune, delete: the journaled workflow; `steps` are its events and effects  |
-| `registry`     | what is stored of a topic's subscriptions                                                |
-| `subscriptions`| subscribe, unsubscribe, seek: a cursor on every segment                                  |
-| `sessions`     | who is a consumer of an ordered subscription, also without a connection                  |
-| `farewells`    | which clients without a word for leaving have left                                       |
-| `group`        | sessions, drain gate and assignment of one subscription, stored together                 |
-
-What they decide, the shells do, and tell them what came of it:
-
-| module         | does                                                                                     |
-|----------------|------------------------------------------------------------------------------------------|
-| `service`      | all of it for one broker: `controllers` and `watches`                                    |
-| `controllers`  | which topics are led here: loaded, resumed, unloaded; every call                         |
-| `leader`       | one topic, one term: runs `operation` and `subscriptions`                                |
-| `members`      | the consumers of one subscription: runs `group`; `sitting` is one consumer's place       |
-| `collecting`   | asks what `gc` needs to know, and has pruned what may go                                 |
-| `watches`      | layouts, told in order to whoever watches                                                |
-| `records`      | the machines' reads and writes on the metadata store; `paths` are the keys               |
-| `offices`      | terms of office, which grow per topic name                                               |
-| `rules`        | what namespaces say; `settings`: what the broker says                                    |
-| `telling`      | what a leader knows, for people                                                          |
-
-Re-exports nothing.
+| module | what it is |
+|---|---|
+| `events` | events, effects and errors shared by `topic` and `group` |
+| `group` | the consumers of ordered subscriptions: sessions, assignment, drained segments |
+| `interface` | port: what brokers ask of the controller |
+| `layout_watches` | layout watches of clients, on any broker |
+| `namespace_rules` | port: namespace policies |
+| `operation_metrics` | counters of splits, merges and leader terms |
+| `placement` | port: which broker owns a name |
+| `record_store` | reads and writes of the controller's records in the metadata store |
+| `records` | the stored values, their codecs and keys |
+| `segment_host` | port: requests to the owners of segments |
+| `service` | the scalable topics of one broker: implements `interface.ScalableTopics` |
+| `settings` | settings of scalable topics |
+| `topic` | one led topic: split, merge, delete, subscriptions, garbage collection |
+| `topic_controllers` | the topics that this broker leads: loading, resuming, sweeping |
+| `topic_status` | status and statistics of led topics as plain values |
 """

@@ -1,6 +1,6 @@
-"""What brokers may ask of the controller, and what it tells them: the ports between serving and deciding. Values only.
+"""The port between brokers and the controller: calls, listeners and their values.
 
-Commands of clients, admin calls and errands between brokers all end in these calls. Names are `topic://` names.
+Client commands, admin calls and calls between brokers all end in `ScalableTopics`. Names are `topic://` names.
 """
 
 from __future__ import annotations
@@ -47,84 +47,84 @@ __all__ = [
 
 
 class LedElsewhere(NotReady):
-    """Another broker leads this topic. `address` is who, as far as is known."""
+    """Another broker leads this topic. `address` is that broker's address, if known."""
 
     code = "not-leader"
 
     def __init__(self, topic: TopicName, address: Reachable | None) -> None:
-        where = "nobody at the moment" if address is None else address.service_url
-        super().__init__(f"this broker is not the leader of {topic}; it is led by {where}")
+        where = "it has no leader at the moment" if address is None else f"it is led by {address.service_url}"
+        super().__init__(f"this broker is not the leader of {topic}; {where}")
         self.topic, self.address = topic, address
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedSegments:
-    """What a consumer is to read, complete, as of `generation`."""
+    """The complete assignment of a consumer as of `generation`."""
 
     topic: TopicName
     incarnation: int
     epoch: int
     generation: int
     segments: tuple[Segment, ...]
-    reached: Mapping[int, Reached] = field(default_factory=dict)  # of a checkpoint group: how far it was, by segment
-    void_below: int = 0  # what was given under a lower generation was read before the last seek
+    reached: Mapping[int, Reached] = field(default_factory=dict)  # of a checkpoint group: its progress by segment
+    void_below: int = 0  # messages read under a lower generation were read before the last seek
 
 
 class TopicExists(AlreadyExists):
-    """There is a scalable topic of that name."""
+    """A scalable topic of that name exists."""
 
     code = "topic-exists"
 
 
 def topic_exists(error: Error) -> TopicExists | None:
-    """An error that travelled between brokers, if it said that."""
+    """TopicExists, if an error that came from another broker has its code."""
     return TopicExists(error.reason) if error.code == TopicExists.code else None
 
 
 class AssignmentListener(Protocol):
-    """The connection of one consumer of an ordered subscription."""
+    """Receives the assignments of one consumer of an ordered subscription."""
 
     @property
     def reports_releases(self) -> bool:
-        """Does it tell when it has let go of a segment? Clients of Pulsar have no word for it."""
+        """True if the client reports released segments. Pulsar's clients have no command for it."""
 
     def assigned(self, assignment: AssignedSegments) -> None:
-        """It has another assignment now."""
+        """The consumer has a new assignment."""
 
     def ended(self, error: Error) -> None:
-        """Nothing more is told through this link: the topic is gone, or is led elsewhere."""
+        """No more assignments follow: the topic was deleted, or another broker leads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutView:
-    """What a watcher of a layout is told: complete each time."""
+    """A topic's layout as it is sent to watchers: complete each time."""
 
-    topic: TopicName  # as it is really called
+    topic: TopicName  # the topic's own name
     layout: Layout
     incarnation: int = 0
-    operation_id: str = ""  # of the change that runs; empty: none does
+    operation_id: str = ""  # of the running split or merge; empty: none
     plan: Replacement | None = None
     controller: Reachable | None = None
-    brokers: Mapping[int, Reachable] = field(default_factory=dict)  # by segment id, planned children too
-    is_synthetic: bool = False  # a regular topic, seen as segments
+    brokers: Mapping[int, Reachable] = field(default_factory=dict)  # by segment id, including planned children
+    is_synthetic: bool = False  # a regular topic, presented as segments
 
 
 class LayoutListener(Protocol):
     def layout_changed(self, view: LayoutView) -> None:
-        """In the order in which it changed; what was overtaken meanwhile is left out."""
+        """Called in the order of changes; intermediate layouts may be left out."""
 
     def layout_failed(self, error: Error) -> None:
-        """The watch is over: the topic does not exist (any more), or may not be created."""
+        """The watch has ended: the topic does not exist, was deleted, or may not be created."""
 
 
 class LayoutWatch(Protocol):
     def close(self) -> None:
-        """Nothing is told any more. Safe to repeat."""
+        """The listener is not called any more. Safe to repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a consumer of an ordered subscription says when it comes."""
+    """The request of a consumer to join an ordered subscription."""
 
     subscription: str
     kind: SubscriptionKind
@@ -140,13 +140,13 @@ class ConsumerRegistration(Protocol):
     def released(self, segment_ids: Iterable[int], generation: int) -> None: ...
 
     async def progressed(self, reports: Iterable[Report]) -> None:
-        """Checkpoint groups: how far this member is with segments that it has. Returns when that is durable."""
+        """Progress of a checkpoint group's member in its segments. Returns when it is durable."""
 
     async def leave(self) -> None:
-        """Now, without grace. Returns when that is durable."""
+        """Leaves at once, without a grace period. Returns when it is durable."""
 
     def disconnected(self) -> None:
-        """Its grace period begins. Safe to repeat."""
+        """The connection is closed: the grace period begins. Safe to repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +155,13 @@ class LedGroup:
 
     subscription: str
     consumers: int
-    generation: int  # one more with every assignment
-    drained: int  # segments it is through with
+    generation: int  # raised by every assignment
+    drained: int  # number of drained segments
 
 
 @dataclass(frozen=True, slots=True)
 class LedTopic:
-    """Figures of a topic that is led here."""
+    """Statistics of a topic that is led here."""
 
     topic: TopicName
     epoch: int
@@ -172,39 +172,39 @@ class LedTopic:
 
 
 class ScalableTopics(Protocol):
-    """The controllers of one broker. Calls that need the leader raise LedElsewhere where another broker is."""
+    """The scalable topics of one broker. Calls that need the leader raise LedElsewhere if another broker leads."""
 
     @property
     def totals(self) -> Totals: ...
 
     def led(self) -> list[LedTopic]:
-        """What is led here now."""
+        """The topics that are led here now."""
 
     @property
     def is_enabled(self) -> bool: ...
 
     def watch(self, topic: TopicName, listener: LayoutListener, *, create: bool) -> LayoutWatch:
-        """On any broker; answered through the listener, also the first time."""
+        """On any broker. The listener also gets the first layout."""
 
     async def register(
         self, topic: TopicName, wish: Registration, listener: AssignmentListener
     ) -> tuple[AssignedSegments, ConsumerRegistration]: ...
 
     def new_id(self) -> str:
-        """For an operation: nobody else has it."""
+        """A unique operation id."""
 
     async def create(self, topic: TopicName, segments: int, properties: Mapping[str, str]) -> None: ...
 
     async def delete(self, topic: TopicName) -> None: ...
 
     async def activate(self, topic: TopicName) -> None:
-        """Somebody needs the topic: it is led when this returns."""
+        """The topic is led when this returns."""
 
     async def record(self, topic: TopicName) -> TopicRecord:
         """On any broker. Raises TopicGone."""
 
     async def figures(self, topic: TopicName, record: TopicRecord) -> Mapping[int, SegmentStats]:
-        """On any broker: how the segments are used; those whose owner does not answer are missing."""
+        """On any broker: statistics by segment; segments whose owner does not answer are missing."""
 
     async def names(self, namespace: str, filters: Mapping[str, str]) -> list[str]:
         """On any broker: the topics that have all these properties."""
@@ -230,7 +230,7 @@ class ScalableTopics(Protocol):
     async def unsubscribe(self, topic: TopicName, name: str) -> None: ...
 
     async def move(self, topic: TopicName, name: str, publish_ms: int | None) -> None:
-        """Seek to a publish time; None: behind everything."""
+        """Seek to a publish time; None: clear the backlog."""
 
     async def state(self, topic: TopicName) -> dict[str, Any]:
-        """What the leader knows: running operation, subscriptions, sessions, assignments, drained segments."""
+        """The leader's state: running operation, subscriptions, sessions, assignments, drained segments."""

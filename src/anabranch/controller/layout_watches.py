@@ -1,10 +1,10 @@
-"""Layouts as watchers see them, on any broker: read when something has changed, told in order, each state once.
+"""Layout watches of clients, on any broker: reads a record when it has changed and sends the layouts in order.
 
-One watch on all records serves everybody; it only says *that* something changed. Per topic there is at most one read
-under way, and what comes meanwhile leads to one more: so a watcher never hears of an older layout after a newer one,
-and a burst of changes is one push. What the leader on this very broker says is taken at once, without the store.
+One store watch on all records serves all watchers; it reports only *that* a record changed. Per topic at most one read
+runs, and changes during it cause one more. So a watcher never gets an older layout after a newer one, and a burst of
+changes is one push. Records that a controller on this broker pushes are sent at once, without reading the store.
 
-A name of a regular topic has a synthetic layout, and is watched as well: it may become a scalable topic.
+The name of a regular topic has a synthetic layout. It is watched too, because it may become a scalable topic.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ log = logging.getLogger(__name__)
 
 
 class TopicActivation(Protocol):
-    """How a topic comes to life from any broker; what needs the leader is sent to it."""
+    """Creates and activates topics from any broker; calls that need the leader are sent to it."""
 
     async def create_by_use(self, topic: TopicName) -> None:
-        """Raises TopicGone where policies do not allow it."""
+        """Raises TopicGone if policies do not allow it."""
 
-    async def activate(self, topic: TopicName) -> None: ...
+    async def activate(self, topic: TopicName) -> None:
+        """The topic is led when this returns."""
 
     async def partitions(self, topic: TopicName) -> int:
-        """Of a regular topic; 0: it has none, or does not exist."""
+        """Partitions of a regular topic; 0: it is not partitioned, or does not exist."""
 
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """One session. Implements `face.LayoutWatch`."""
+    """One watch of one client. Implements `interface.LayoutWatch`."""
 
     listener: LayoutListener
-    asked: TopicName  # as the client called it
+    asked: TopicName  # the name that the client used
     create: bool
     leave: Callable[[Watcher], None]
     sent: object = None  # the last view; None: nothing yet
@@ -61,17 +62,17 @@ class Watcher:
 
 @dataclass(slots=True)
 class Watched:
-    """One topic that somebody here watches."""
+    """One topic with watchers on this broker."""
 
     watchers: dict[Watcher, None] = field(default_factory=dict)
     record: TopicRecord | None = None
     pushes: int = 0  # records that the controller on this broker has pushed
-    is_dirty: bool = True  # something may have changed since the last read began
+    is_dirty: bool = True  # the record may have changed since the last read began
     is_reading: bool = False
 
 
 class Watches:
-    """`async with Watches(…)`: following inside."""
+    """`async with Watches(…)`: changes are followed inside."""
 
     def __init__(
         self, store: MetadataStore, records: Records, place: Place, activation: TopicActivation, clock: Clock
@@ -103,7 +104,7 @@ class Watches:
             self._watch.close()
         await self._tasks.close()
 
-    # who watches ------------------------------------------------------------------------------------------------------
+    # watchers ---------------------------------------------------------------------------------------------------------
     def watch(self, topic: TopicName, listener: LayoutListener, *, create: bool) -> Watcher:
         key = topic.scalable
         watched = self._topics.setdefault(key, Watched())
@@ -120,7 +121,7 @@ class Watches:
             if not watched.watchers and not watched.is_reading:
                 del self._topics[key]
 
-    # what changes -----------------------------------------------------------------------------------------------------
+    # changes ----------------------------------------------------------------------------------------------------------
     async def _follow(self, watch: Watch) -> None:
         async for change in watch:
             if change.kind is ChangeKind.INVALIDATED:
@@ -131,18 +132,18 @@ class Watches:
                 self._schedule_read(topic, watched)
 
     def look_again(self) -> None:
-        """Everything may have changed."""
+        """All records may have changed."""
         for topic, watched in tuple(self._topics.items()):
             self._schedule_read(topic, watched)
 
     def placement_changed(self) -> None:
-        """Brokers have come, gone or changed their shares: addresses are told anew where they are others."""
+        """Topics may have other owners: views with changed addresses are sent again."""
         for topic, watched in tuple(self._topics.items()):
             if watched.record is not None:
                 self._notify(topic, watched)
 
     def on_record(self, topic: TopicName, record: TopicRecord | None) -> None:
-        """By the leader on this broker: as good as read."""
+        """A controller on this broker pushes its record; None: the topic was deleted."""
         watched = self._topics.get(topic)
         if watched is None:
             return
@@ -173,7 +174,7 @@ class Watches:
                     failures = 0
                 except StoreUnavailable as error:
                     failures += 1
-                    log.info("layout not read yet", extra={"topic": str(topic), "reason": error.reason})
+                    log.info("layout not read yet, retrying", extra={"topic": str(topic), "reason": error.reason})
                     self._fail_new(watched, error)
                     watched.is_dirty = True
                     await self._clock.sleep(RETRY_DELAYS.retry_after(failures, 0.5))
@@ -194,20 +195,21 @@ class Watches:
             await self._activation.activate(topic)
             watched.is_dirty = True
         elif record is watched.record and all(watcher.sent is not None for watcher in watched.watchers):
-            return  # what the leader here has said is now in the store
+            return  # the record that the controller pushed is now in the store
         elif not _is_older(record, watched.record):
             watched.record = record
             self._notify(topic, watched)
 
     async def _absent(self, topic: TopicName, watched: Watched) -> None:
-        """No scalable topic of that name: created where a watcher wants it, synthetic where it is a regular name."""
+        """No scalable topic has the name: it is created if a watcher asks for that; regular names get a synthetic
+        layout."""
         new = [watcher for watcher in watched.watchers if watcher.sent is None]
         scalable = [watcher for watcher in new if watcher.asked.domain in (Domain.TOPIC, Domain.SEGMENT)]
         if any(watcher.create and watcher.asked.domain is Domain.TOPIC for watcher in scalable):
             try:
                 await self._activation.create_by_use(topic)
             except TopicExists:
-                pass  # somebody was faster
+                pass  # it was created concurrently
             except Error as error:
                 self._fail(watched, scalable, error)
             else:
@@ -228,7 +230,7 @@ class Watches:
         names = [str(name.partition(index)) for index in range(count)] or [str(name)]
         return LayoutView(name, Layout.synthetic(names, now_ms=self._clock.now_ms()), is_synthetic=True)
 
-    # telling ----------------------------------------------------------------------------------------------------------
+    # notifying --------------------------------------------------------------------------------------------------------
     def _notify(self, topic: TopicName, watched: Watched) -> None:
         record = watched.record
         assert record is not None
@@ -262,7 +264,7 @@ class Watches:
             del self._topics[topic]
 
     def _fail_new(self, watched: Watched, error: Error) -> None:
-        """Who waits for a first answer is not kept waiting for a store that is away."""
+        """Watchers that wait for their first layout fail at once when the store is unavailable."""
         self._fail(watched, [watcher for watcher in watched.watchers if watcher.sent is None], error)
 
     def _fail(self, watched: Watched, watchers: list[Watcher], error: Error) -> None:
@@ -272,7 +274,7 @@ class Watches:
 
 
 def check_watchable(topic: TopicName) -> None:
-    """Raises NotAllowed for what has no layout."""
+    """Raises NotAllowed or TopicGone for names that have no layout."""
     if topic.domain is Domain.NON_PERSISTENT:
         raise NotAllowed(f"{topic} is not persistent: it has no segments")
     if topic.partition_index >= 0:

@@ -1,4 +1,4 @@
-"""What namespaces say about scalable topics: the port that the broker's catalog fills, and what it means. No store."""
+"""Namespace policies for scalable topics: a port that the broker's catalog implements."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ MIB = 1 << 20
 
 
 class Rules(Protocol):
-    """Filled by the broker's catalog."""
+    """Implemented by `broker/admin/namespace_rules.py`."""
 
     async def check_may_create(self, topic: TopicName) -> None:
-        """Raises NotFound for a namespace that is not there, AlreadyExists when a regular topic has the name."""
+        """Raises NotFound if the namespace does not exist, AlreadyExists if a regular topic has the name."""
 
     async def check_name(self, topic: TopicName) -> None:
-        """Raises AlreadyExists when a regular topic has the name, with everything that was written before the call."""
+        """Raises AlreadyExists if a regular topic has the name. Sees all writes that were made before the call."""
 
     async def clear_name(self, topic: TopicName) -> None:
-        """The scalable topic has the name: what somebody left who died while it made a regular one goes."""
+        """The scalable topic owns the name: deletes what a crash during the creation of a regular topic left."""
 
     async def may_auto_create(self, namespace: str) -> bool: ...
 
     async def auto_scale_policy(self, namespace: str) -> Mapping[str, Any] | None:
-        """The namespace's own, under Pulsar's names."""
+        """The namespace's policy with Pulsar's field names; None: not set."""
 
     async def retention(self, namespace: str) -> tuple[int, int] | None:
-        """Minutes and megabytes that the namespace says; None: it says nothing."""
+        """Minutes and megabytes; None: the namespace sets no retention."""
 
 
 def retention_of(settings: ScalableTopicsSettings, said: tuple[int, int] | None) -> Retention:
-    """The namespace's word, or the broker's; -1 is no limit."""
+    """The namespace's retention, or the broker's default; -1 is no limit."""
     minutes, mib = said or (settings.retention_minutes, settings.retention_mb)
     return Retention(minutes * MINUTE_MS if minutes >= 0 else -1, mib * MIB if mib >= 0 else -1)

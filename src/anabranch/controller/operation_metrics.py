@@ -1,7 +1,7 @@
-"""What the leaders of this broker have done so far, read off the records that they tell. Never awaits.
+"""Counters of the operations that this broker has led. Never awaits.
 
-A leader tells every plan and every layout (`Controllers.told`); whatever is counted here is the difference to what was
-told before, so counting costs the operations themselves nothing.
+They are derived from the records that controllers push (`TopicListener.topic_changed`): each record is compared with
+the last one, so the operations themselves count nothing.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from anabranch.model.replacement import OperationKind
 
 @dataclass(slots=True)
 class Totals:
-    """Since the process began."""
+    """Since the process started."""
 
-    leaderships: int = 0  # terms of office that were taken
+    leaderships: int = 0  # leader terms acquired
     splits: int = 0
     merges: int = 0
     aborted: int = 0
     sealed: int = 0  # parents of splits and merges
-    collected: int = 0  # segments that retention let go
-    operation_ms: int = 0  # from plan to commit, of all splits and merges
+    collected: int = 0  # segments removed by garbage collection
+    operation_ms: int = 0  # sum over splits and merges, from plan to commit
 
 
 @dataclass(slots=True)
 class _Known:
     term: int
     incarnation: int
-    finished: str | None  # the operation that ended last
+    finished: str | None  # id of the last finished operation
     segments: frozenset[int]
     started_ms: dict[str, int]
 
@@ -42,7 +42,7 @@ class OperationCounts:
         self._known: dict[TopicName, _Known] = {}
 
     def on_record(self, topic: TopicName, record: TopicRecord | None) -> None:
-        """Every time a leader here tells its record; None: the topic was deleted."""
+        """A controller of this broker pushes its record; None: the topic was deleted."""
         if record is None:
             self._known.pop(topic, None)
             return
@@ -66,7 +66,7 @@ class OperationCounts:
         known.segments = segments
 
     def keep(self, led: Container[TopicName]) -> None:
-        """Of all others nothing is remembered."""
+        """Drops the state of topics that are not led here."""
         self._known = {topic: known for topic, known in self._known.items() if topic in led}
 
     def _count(self, kind: OperationKind, outcome: Outcome, took_ms: int, record: TopicRecord) -> None:

@@ -1,7 +1,7 @@
-"""Who leads and who serves what: the port that a broker's placement fills. Knows no cluster.
+"""Placement of names on brokers: a port that the broker's placement implements.
 
-A topic is led where its `topic://` name is placed, like any other name: no election, no key and no timer per topic.
-That two brokers believe to have it for a while is harmless, because terms (`offices.py`) decide.
+A topic is led by the broker that owns its `topic://` name, as with any other name: no election, key or timer per topic.
+If two brokers believe for a while that they own it, leader terms (`topic/leader_terms.py`) decide.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from anabranch.model.names import TopicName
 
 
 class Reachable(Protocol):
-    """Where clients reach a broker."""
+    """Addresses of a broker for clients."""
 
     @property
     def service_url(self) -> str: ...
@@ -23,16 +23,16 @@ class Reachable(Protocol):
 
 class Place(Protocol):
     def is_here(self, topic: TopicName) -> bool:
-        """May this broker serve the name (lead the topic) now?"""
+        """True if this broker may serve the name (lead the topic) now."""
 
     def owner_address(self, topic: TopicName) -> Reachable | None:
-        """Who does; None when nobody does at the moment."""
+        """The address of the owner; None: no broker owns the name at the moment."""
 
     def ownership_epoch(self, topic: TopicName) -> int | None:
-        """Another number whenever somebody else may have had it in between; None: it is not ours."""
+        """Changes whenever another broker may have owned the name in between; None: this broker does not own it."""
 
     def owner_epoch(self, topic: TopicName) -> int:
-        """Of whoever has it: another number whenever that is another broker, or another life of one."""
+        """Changes whenever the name has another owner, or another incarnation of the same broker."""
 
     async def wait_placed(self, topic: TopicName) -> None:
-        """While it changes hands: until it is known who has it, or for as long as a client may be kept."""
+        """Waits while the name moves, until its owner is known or the client's waiting time is over."""

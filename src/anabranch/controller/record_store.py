@@ -1,10 +1,10 @@
-"""The controller's records in the metadata store: each effect of the machines is one call here, its event the answer.
+"""The controller's records in the metadata store. Each effect of a state machine is one call, its event the result.
 
-Reads are up to date. A write that lost a race or whose fate is unknown is *doubtful*: the machine reads and decides, so
-nothing is ever written twice on suspicion. Knows the metadata port; must not know machines' states.
+Reads are linearizable (`sync` first). A write that lost a race or whose outcome is unknown is *doubtful*: the machine
+reads again and decides, so a write is never repeated blindly.
 
-A topic that has something unfinished (an operation, garbage, consumers) is *wanted*: a key says so before the first
-such thing is written, so that whoever leads it next goes on without being asked.
+A topic with unfinished work (an operation, garbage, consumers) is *pending*: a key marks it before the first such
+record is written. So its next leader finds it and continues without a request.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from anabranch.model.names import TopicName, parse_namespace
 log = logging.getLogger(__name__)
 
 NOW = 0
-"""A topic that is wanted now."""
+"""Mark of a topic that needs a leader at once."""
 
 
 class Records:
@@ -76,7 +76,7 @@ class Records:
             raise TopicExists(f"{topic} exists already") from taken
 
     async def give_way(self, topic: TopicName, record: TopicRecord) -> None:
-        """A record that was never led goes, if it is still as it was read. Raises StoreUnavailable."""
+        """Deletes a record that was never led, if it is unchanged since it was read. Raises StoreUnavailable."""
         found = await self._store.get(scalable_topic_key(topic))
         if found is None or decode_record(found.value) != record:
             return
@@ -86,7 +86,7 @@ class Records:
             return
 
     async def all_of(self, namespace: str) -> dict[TopicName, TopicRecord]:
-        """Every scalable topic there, by name. Raises StoreUnavailable."""
+        """All scalable topics of the namespace, by name. Raises StoreUnavailable."""
         parse_namespace(namespace)
         found: dict[TopicName, TopicRecord] = {}
         async for page in self._store.bulk_scan(scalable_namespace_key(namespace)):
@@ -104,7 +104,7 @@ class Records:
                 return RecordSeen(None, 0)
             return RecordSeen(self._cache.decode(key, found.value), found.version)
         except Error as error:
-            log.warning("topic record not read", extra={"topic": str(topic), "reason": error.reason})
+            log.warning("topic record could not be read", extra={"topic": str(topic), "reason": error.reason})
             return RecordUnread()
 
     async def save(self, topic: TopicName, effect: SaveRecord) -> RecordSaved | RecordDoubtful:
@@ -116,7 +116,7 @@ class Records:
             return RecordDoubtful()
 
     async def remove(self, topic: TopicName, term: int, effect: RemoveRecord) -> RecordRemoved | RecordDoubtful:
-        """What lies below it first, as far as it is of this life; then the record. Safe to repeat at every step."""
+        """Deletes the groups and registry of this incarnation, then the record. Safe to repeat after each step."""
         try:
             await self._terms.raise_floor(term)
             root = groups_key(topic, effect.incarnation)
@@ -127,7 +127,7 @@ class Records:
                 await self._store.delete(registry_key(topic), expected=found.version)
             await self._store.delete(scalable_topic_key(topic), expected=effect.expected)
         except KeyMissing:
-            return RecordDoubtful()  # somebody else is at it: what is read next decides
+            return RecordDoubtful()  # deleted concurrently: the next read decides
         except Error as error:
             _doubt(topic, "removal of the topic record", error)
             return RecordDoubtful()
@@ -135,8 +135,10 @@ class Records:
         try:
             await self._forget(pending_key(topic))
             await self._terms.release(topic, term)
-        except Error as error:  # a few bytes stay until the name is used again; the topic is gone all the same
-            log.warning("traces of a deleted topic stay", extra={"topic": str(topic), "reason": error.reason})
+        except Error as error:  # harmless: a few bytes stay until the name is used again
+            log.warning(
+                "keys of a deleted topic could not be removed", extra={"topic": str(topic), "reason": error.reason}
+            )
         return RecordRemoved()
 
     # subscriptions ----------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ class Records:
                 return RegistrySeen(None, None)
             return RegistrySeen(Registry.decode(found.value), found.version)
         except Error as error:
-            log.warning("registry not read", extra={"topic": str(topic), "reason": error.reason})
+            log.warning("subscription registry could not be read", extra={"topic": str(topic), "reason": error.reason})
             return RegistryUnread()
 
     async def save_registry(self, topic: TopicName, effect: SaveRegistry) -> RegistrySaved | RegistryDoubtful:
@@ -162,7 +164,7 @@ class Records:
 
     # groups -----------------------------------------------------------------------------------------------------------
     async def group_names(self, topic: TopicName, incarnation: int) -> list[str]:
-        """Encoded names of the subscriptions that have a group record. Raises StoreUnavailable."""
+        """Encoded names of subscriptions with a group record. Raises StoreUnavailable."""
         return await self._store.children(groups_key(topic, incarnation))
 
     async def load_group(self, topic: TopicName, incarnation: int, subscription: str) -> GroupSeen | GroupUnread:
@@ -171,7 +173,7 @@ class Records:
             found = await self._store.get(group_key(topic, incarnation, subscription))
             return GroupSeen(None, None) if found is None else GroupSeen(GroupRecord.decode(found.value), found.version)
         except Error as error:
-            log.warning("group not read", extra={"topic": str(topic), "reason": error.reason})
+            log.warning("consumer group record could not be read", extra={"topic": str(topic), "reason": error.reason})
             return GroupUnread()
 
     async def save_group(
@@ -186,19 +188,19 @@ class Records:
             return GroupDoubtful()
 
     async def forget_group(self, topic: TopicName, incarnation: int, subscription: str) -> None:
-        """The subscription is gone. Raises StoreUnavailable."""
+        """The subscription was deleted. Raises StoreUnavailable."""
         await self._forget(group_key(topic, incarnation, subscription))
 
-    # who is wanted ----------------------------------------------------------------------------------------------------
+    # pending topics ---------------------------------------------------------------------------------------------------
     async def mark_pending(self, topic: TopicName, at_ms: int) -> None:
-        """From `at_ms` on somebody must lead it. Raises StoreUnavailable."""
+        """The topic needs a leader from `at_ms` on. Raises StoreUnavailable."""
         await self._store.put(pending_key(topic), str(at_ms).encode(), expected=ANY)
 
     async def clear_pending_mark(self, topic: TopicName) -> None:
         await self._forget(pending_key(topic))
 
     async def pending_topics(self) -> AsyncIterator[tuple[TopicName, int]]:
-        """All of the cluster, with their times."""
+        """All pending topics of the cluster, with their times."""
         async for key, found in self._store.scan(PENDING_TOPICS):
             topic = scalable_topic_at(key, PENDING_TOPICS)
             if topic is not None:
@@ -212,15 +214,18 @@ class Records:
 
 
 def is_unfinished(record: TopicRecord) -> bool:
-    """Does somebody have to lead this topic though nobody asks for anything?"""
+    """The topic needs a leader even without requests."""
     return record.operation is not None or record.is_deleting or bool(record.garbage)
 
 
 def has_intents(registry: Registry) -> bool:
-    """Is a subscription of it being made, moved or deleted?"""
+    """A subscription is being created, moved or deleted."""
     found = registry.subscriptions.values()
     return any(one.state is not SubscriptionState.READY or one.move is not None for one in found)
 
 
 def _doubt(topic: TopicName, what: str, error: Error) -> None:
-    log.info("write in doubt", extra={"topic": str(topic), "record": what, "reason": error.reason})
+    log.info(
+        "outcome of a metadata write is unknown, reading again",
+        extra={"topic": str(topic), "record": what, "reason": error.reason},
+    )

@@ -1,16 +1,17 @@
-"""The port between a controller and the owners of its segments: requests, answers, errors, events. Knows no transport.
+"""The port between a controller and the owners of its segments: requests, answers, errors, events.
 
-A request is a value; `SegmentHost.ask` brings it to the segment's owner and answers. Three rules make a lost answer, a
-repeated request and a leader that is none any more harmless. Every implementation keeps them, durably:
+A request is a value; `SegmentHost.ask` sends it to the segment's owner and returns the answer. Three rules make lost
+answers, repeated requests and former leaders harmless. Every implementation keeps them, durably:
 
-* **Mandates.** A segment remembers the highest mandate it was asked with, also when it does not exist (any more), and
-  refuses lower ones: a late request of a former leader, or one that its leader has given up, can do nothing.
-* **Repeatable.** What is done stays done, and the answer is the same: a lost answer neither stops an operation nor does
-  it twice.
-* **Incarnations.** A request for another life of the topic is refused: a topic created again is not mixed up with
-  the one that was deleted.
+* **Fencing tokens.** A segment remembers the highest token it was asked with, even before it exists and after it is
+  deleted, and refuses lower ones. So a late request of a former leader, or one that its leader has given up, has no
+  effect.
+* **Idempotence.** A repeated request changes nothing and gets the same answer. So a lost answer neither stops an
+  operation nor runs it twice.
+* **Incarnations.** A request for another incarnation of the topic is refused. So a topic that was created again is not
+  mixed up with the deleted one.
 
-Terms grow per topic *name*, so they fence across incarnations too.
+Leader terms grow per topic *name*, so they also fence across incarnations.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ class HostError(Error):
 
 
 class StaleTerm(HostError):
-    """A newer leader has spoken: whoever is told this leads no longer."""
+    """A newer leader has sent a request. The receiver of this error leads no longer."""
 
     code = "stale-term"
 
 
 class StaleRequest(HostError):
-    """A later request of the same leader was here first. Sent again, with a new number, it will be served."""
+    """A later request of the same leader arrived first. A retry with a new number is served."""
 
     code, retryable = "overtaken", True
 
 
 class SegmentMissing(NotFound):
-    """The owner has no such segment (not yet, or not any more)."""
+    """The owner has no such segment: not created yet, or deleted."""
 
     code = "segment-missing"
 
@@ -57,25 +58,25 @@ class CursorMissing(NotFound):
 
 
 class SegmentSealed(HostError):
-    """Nothing can be published here any more: go to the children."""
+    """The segment accepts no more messages; they go to its children."""
 
     code = "segment-sealed"
 
 
 class OtherIncarnation(HostError):
-    """The segment belongs to another life of the topic, which must be deleted first."""
+    """The segment belongs to another incarnation of the topic, which must be deleted first."""
 
     code, retryable = "other-incarnation", True
 
 
 class HostUnavailable(HostError):
-    """The owner could not be asked; nothing happened."""
+    """The owner could not be reached; the request was not applied."""
 
     code, retryable = "segment-host-unavailable", True
 
 
 class HostOutcomeUnknown(HostUnavailable):
-    """The request left and no answer came: it may have happened, or may still happen. Ask again."""
+    """The request was sent and no answer came: it may have been applied, or may still be. Ask again."""
 
     code = "segment-host-outcome-unknown"
 
@@ -83,10 +84,10 @@ class HostOutcomeUnknown(HostUnavailable):
 # values ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, order=True)
 class FencingToken:
-    """In whose name, and which request of theirs: the term of the leader, and a number that grows within it.
+    """Orders requests: the leader's term, and a number that grows within the term.
 
-    A request that is sent again because no answer came gets a new number: so the first one, should it still be under
-    way, can do nothing after it.
+    A request that is repeated because no answer came gets a new number. So the first one has no effect if it arrives
+    after the second.
     """
 
     term: int
@@ -95,7 +96,7 @@ class FencingToken:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRef:
-    """One segment as its owner knows it: `name` is what `backing_topic` answered."""
+    """One segment as its owner knows it. `name` is the result of `backing_topic`."""
 
     name: TopicName
     incarnation: int
@@ -110,7 +111,7 @@ class Start(StrEnum):
 
     EARLIEST = "earliest"
     LATEST = "latest"
-    FIRST = "first"  # where the first consumer of it says; until then nothing is passed over
+    FIRST = "first"  # the first consumer decides; until then nothing is skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Changes nothing but the mandate that the segment remembers. Answered by Status."""
+    """Raises only the fencing token of the segment. Answered by Status."""
 
     operation: str
     segment: SegmentRef
@@ -139,7 +140,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Nothing is accepted any more. The owner tells its producers who the children are. Answered by SealFacts."""
+    """The segment accepts no more messages. The owner sends the children to its producers. Answered by SealFacts."""
 
     operation: str
     segment: SegmentRef
@@ -148,7 +149,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """The segment is gone, cursors and data, whether it was there or not. Answered by Done."""
+    """Deletes cursors and data, if the segment exists. Answered by Done."""
 
     operation: str
     segment: SegmentRef
@@ -156,7 +157,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class CreateCursor:
-    """Answered by Done; SegmentMissing when the segment is not there."""
+    """Answered by Done; SegmentMissing if the segment does not exist."""
 
     operation: str
     segment: SegmentRef
@@ -165,7 +166,7 @@ class CreateCursor:
 
 @dataclass(frozen=True, slots=True)
 class DenyCursor:
-    """The answer to a SubscriptionSeen that makes nothing: whoever waits there is told why. Answered by Done."""
+    """Refuses a SubscriptionSeen: clients that wait for the cursor get the reason. Answered by Done."""
 
     operation: str
     segment: SegmentRef
@@ -175,7 +176,7 @@ class DenyCursor:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCursor:
-    """Consumers of it are closed. Answered by Done, also when cursor or segment are not there."""
+    """Closes the cursor's consumers and deletes it. Answered by Done, also if cursor or segment do not exist."""
 
     operation: str
     segment: SegmentRef
@@ -184,8 +185,8 @@ class DeleteCursor:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """The cursor goes to the first entry published at or after `publish_ms`; done once per operation id. Of an ordered
-    subscription, assignments below `generation` are over with it (see CloseReader). Answered by Moved.
+    """Moves the cursor to the first entry published at or after `publish_ms`, once per operation id. For an ordered
+    subscription it also ends assignments below `generation` (see CloseReader). Answered by Moved.
     """
 
     operation: str
@@ -197,7 +198,7 @@ class Seek:
 
 @dataclass(frozen=True, slots=True)
 class ClearBacklog:
-    """The cursor goes behind the last entry; done once per operation id."""
+    """Moves the cursor behind the last entry, once per operation id. Answered by Done."""
 
     operation: str
     segment: SegmentRef
@@ -206,21 +207,21 @@ class ClearBacklog:
 
 @dataclass(frozen=True, slots=True)
 class CloseReader:
-    """Assignments below `generation` are over: consumers that were let in under one are closed, and none is let in any
-    more (`fence.py`); durable before it is answered, by Done. Done as well when nobody or nothing is there.
+    """Ends assignments below `generation`: consumers admitted under one are closed, and none is admitted any more
+    (`broker/segment/reader_fence.py`). Durable before it is answered, by Done. Also Done if nothing is there.
     """
 
     operation: str
     segment: SegmentRef
     subscription: str
-    consumer: str  # the member it is about, for people
+    consumer: str  # the member concerned, for logs
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class GrantReader:
-    """The member has the segment since `generation`, and cannot say so itself. Others are let in no more under a lower
-    one, and none that says no generation; who reads still is not closed. Answered by Done.
+    """The member has the segment since `generation`, and cannot send that itself. Other consumers with a lower or no
+    generation are not admitted any more; current readers are not closed. Answered by Done.
     """
 
     operation: str
@@ -232,8 +233,8 @@ class GrantReader:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A checkpoint group, which has no cursor, needs what comes behind `position`; None: nothing here. DeleteCursor
-    ends it too. Answered by Done; SegmentMissing when the segment is not there."""
+    """A checkpoint group, which has no cursor, needs the entries after `position`; None: none. DeleteCursor ends the
+    hold too. Answered by Done; SegmentMissing if the segment does not exist."""
 
     operation: str
     segment: SegmentRef
@@ -260,20 +261,20 @@ Request = (
 # answers --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was asked for is so."""
+    """The request is applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The cursor is where it was asked to go, or was there and has gone on since."""
+    """The cursor was moved; it may have advanced since."""
 
-    is_drained: bool  # sealed, and nothing is left
-    rewinds: int  # as in Drained and Refilled
+    is_drained: bool  # the segment is sealed and has no entries left for it
+    rewind_count: int  # see Drained and Refilled
 
 
 @dataclass(frozen=True, slots=True)
 class SealFacts:
-    """How a sealed segment ended. `last_position` is EARLIEST when nothing was ever published."""
+    """The end of a sealed segment. `last_position` is EARLIEST if nothing was ever published."""
 
     last_position: Position
     sealed_at_ms: int
@@ -283,12 +284,12 @@ class SealFacts:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is there."""
+    """The state of a segment."""
 
     exists: bool
     sealed: SealFacts | None = None
     cursors: frozenset[str] = frozenset()
-    drained: frozenset[tuple[str, int]] = frozenset()  # subscriptions that are through, with their rewinds
+    drained: frozenset[tuple[str, int]] = frozenset()  # subscriptions that have drained it, with their rewind counts
 
 
 Answer = Done | Moved | SealFacts | Status
@@ -306,16 +307,16 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class CursorStats:
-    """Of a subscription, or of what a checkpoint group holds."""
+    """Of a subscription, or of a checkpoint group's hold."""
 
     backlog: int  # messages
     consumers: int
-    position: Position | None = None  # the last entry that is passed; None: the owner did not say
+    position: Position | None = None  # the last consumed entry; None: not reported
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentStats:
-    """How a segment is used: a look, no request; it raises no mandate."""
+    """Statistics of a segment. Measuring is no request and raises no fencing token."""
 
     rates_10s: Rates
     rates_60s: Rates
@@ -328,11 +329,11 @@ class SegmentStats:
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A sealed segment has nothing left for this subscription: durable there before it is told."""
+    """The subscription has drained a sealed segment. Durable at the owner before it is reported."""
 
     segment: SegmentRef
     subscription: str
-    rewinds: int  # how often its cursor was taken back so far: older news is no news
+    rewind_count: int  # how often seeks took the cursor back so far; an event with a lower count is outdated
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,12 +342,12 @@ class Refilled:
 
     segment: SegmentRef
     subscription: str
-    rewinds: int  # this time included
+    rewind_count: int  # including this one
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSeen:
-    """Somebody subscribes durably to the segment by a name that it has no cursor of: the registry decides."""
+    """A client subscribes durably to the segment by a name that has no cursor there. The registry decides."""
 
     segment: SegmentRef
     subscription: str
@@ -356,7 +357,7 @@ class SubscriptionSeen:
 
 @dataclass(frozen=True, slots=True)
 class ReaderLeft:
-    """A client that has no word for leaving closed its reader of the segment. Only a hint: it may come again."""
+    """A client without a LEAVE command closed its reader of the segment. Only a hint: it may open it again."""
 
     segment: SegmentRef
     subscription: str
@@ -368,13 +369,13 @@ HostEvent = Drained | Refilled | SubscriptionSeen | ReaderLeft
 
 @dataclass(frozen=True, slots=True)
 class HostCapabilities:
-    """What an implementation can promise beyond the requests themselves."""
+    """What an implementation guarantees beyond the requests."""
 
     name: str
     has_drain_events: bool  # otherwise the controller asks
-    has_fencing: bool  # mandates are durable; otherwise only the topic record's compare-and-set protects
+    has_fencing: bool  # tokens are durable; otherwise only the topic record's compare-and-set protects
     has_dedup_handover: bool  # SealFacts.sequence_ids are filled
-    tells_children: bool  # producers learn their next segments from the sealing owner
+    tells_children: bool  # the sealing owner sends the child segments to its producers
 
 
 class SegmentHost(Protocol):
@@ -382,10 +383,10 @@ class SegmentHost(Protocol):
     def capabilities(self) -> HostCapabilities: ...
 
     async def ask(self, token: FencingToken, request: Request) -> Answer:
-        """Raises HostError, SegmentMissing or CursorMissing; never waits longer than the host's own deadline."""
+        """Raises HostError, SegmentMissing or CursorMissing. Never waits longer than the host's deadline."""
 
     async def measure(self, segments: Sequence[SegmentRef]) -> tuple[SegmentStats | None, ...]:
-        """In their order; None for one that is not there, or whose owner did not answer in time. Never raises."""
+        """In the order of `segments`; None if one does not exist or its owner did not answer. Never raises."""
 
     def listen(self, callback: Callable[[HostEvent], None]) -> Callable[[], None]:
-        """Every event of every segment from now on; the answer ends it. Events may be repeated, never lost."""
+        """Calls back with all events from now on; the result ends that. Events may be repeated, never lost."""

@@ -1,4 +1,4 @@
-"""Every knob of scalable topics, with its default, in one frozen group. Validation happens here, once, at start.
+"""Settings of scalable topics. Validated once, at start.
 
 Namespaces override retention (`retention_policies`), auto-creation (`autoTopicCreationOverride`) and, through their
 `scalableTopicAutoScalePolicy`, `maxSegments` and `maxDagDepth`; a topic's own `autoScalePolicy` overrides that.
@@ -65,7 +65,7 @@ class ScalableTopicsSettings:
         )
 
     def limits(self, *policies: Mapping[str, Any] | None) -> LayoutLimits:
-        """With auto-scale policies over it, the most particular one first; what they do not say is ours."""
+        """Limits after auto-scale policies, the most specific first; fields that they do not set come from here."""
 
         def first(name: str, default: int) -> int:
             found = (policy[name] for policy in policies if policy and policy.get(name) is not None)

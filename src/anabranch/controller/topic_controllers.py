@@ -1,9 +1,8 @@
-"""Which scalable topics this broker leads: led when needed, unloaded when idle, given up when they move.
+"""The topics that this broker leads: loaded when needed, unloaded when idle, given up when their name moves.
 
-A topic is led where its name is placed (`place.py`). Whoever needs it (a call, a consumer, an event of a segment) has
-it loaded; an idle topic is a record in the store and nothing here: no object, no task, no timer. Topics with something
-unfinished are found by an index of their own (`Records.wanted`) when this broker gets a share of the names, not by
-looking through all records. What is asked of a leader is for `controllers.py`.
+A topic is led by the broker that owns its name (`placement.py`). A call, a consumer or an event of a segment loads it.
+An idle topic is only a record in the store: no object, task or timer. When this broker gets new names, it finds topics
+with unfinished work by an index (`Records.pending_topics`), not by a scan of all records.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
-RESUME_TOGETHER = 32
-AGAIN = 4  # as after so many failures: how long a topic rests before it is led again
-LOOK_AGAIN = 10  # sweeps, before a topic whose segments are kept for somebody is looked at again
+RESUME_TOGETHER = 32  # topics activated at a time
+AGAIN = 4  # a topic is led again after the retry delay of so many failures
+LOOK_AGAIN = 10  # sweeps until a topic whose segments a subscription still needs is checked again
 T = TypeVar("T")
 
 
@@ -99,12 +98,12 @@ class TopicControllers:
 
     # leading ----------------------------------------------------------------------------------------------------------
     def leading(self, topic: TopicName) -> TopicController | None:
-        """The leader here, if there is one at the moment."""
+        """This broker's controller of the topic, if there is one now."""
         found = self._controllers.get(topic)
         return None if found is None or found.is_over else found
 
     async def lead(self, topic: TopicName) -> TopicController:
-        """This broker's leader of the topic. Raises LedElsewhere, TopicGone, StoreUnavailable."""
+        """This broker's controller of the topic, loaded if needed. Raises LedElsewhere, TopicGone, StoreUnavailable."""
         if topic.domain is not Domain.TOPIC:
             raise BadRequest(f"{topic} is not a scalable topic")
         if not self._settings.enabled:
@@ -139,10 +138,10 @@ class TopicControllers:
     def _loaded(self, topic: TopicName, task: asyncio.Task[TopicController | Error]) -> None:
         self._loading.pop(topic, None)
         if not task.cancelled():
-            task.exception()  # seen: whoever asked may be gone
+            task.exception()  # marks it as retrieved: the caller may be gone
 
     async def _load_outcome(self, topic: TopicName) -> TopicController | Error:
-        """A refusal is an outcome like another: whoever asked is told, and it is no fault of the task's."""
+        """Returns refusals as values, because callers that share this task each raise them."""
         try:
             return await self._load(topic)
         except Error as error:
@@ -188,8 +187,8 @@ class TopicControllers:
         return leader
 
     async def _settle_name(self, topic: TopicName, record: TopicRecord) -> None:
-        """Before it is led for the first time: a regular topic that was made at the same moment comes first. (From our
-        term on the record stays; until then whoever makes a regular topic takes it away.)"""
+        """Before a topic is led for the first time: a regular topic that was created concurrently wins. The creator of
+        a regular topic deletes the record until it has a leader term."""
         try:
             await self._rules.check_name(topic)
         except AlreadyExists:
@@ -197,14 +196,18 @@ class TopicControllers:
             raise
 
     async def clear_name(self, topic: TopicName) -> None:
-        """Nobody waits for it: a regular topic that was left beside it is refused as long as it is there."""
+        """Removes leftovers of a regular topic. A failure is harmless: a regular topic of this name is refused
+        anyway."""
         try:
             await self._rules.clear_name(topic)
         except Error as error:
-            log.warning("name not cleared", extra={"topic": str(topic), "reason": error.reason})
+            log.warning(
+                "leftovers of a regular topic of the same name were not removed",
+                extra={"topic": str(topic), "reason": error.reason},
+            )
 
     def _leader_ended(self, topic: TopicName) -> None:
-        """What it left unfinished goes on soon, if it is still ours: nobody may be there to ask for it."""
+        """Leads the topic again soon if it has unfinished work and its name is still here, because no call may come."""
         leader = self._controllers.get(topic)
         if leader is None or not leader.is_over or not leader.is_marked_pending or self._is_closed:
             return
@@ -218,7 +221,8 @@ class TopicControllers:
         self._tasks.spawn(again(), f"lead {topic} again")
 
     async def call(self, topic: TopicName, work: Callable[[TopicController], Awaitable[T]]) -> T:
-        """Again with the next leader, as long as that is here: what is asked for is not done twice."""
+        """Runs `work` on the topic's controller; repeats it on the next one if that is here too. `work` must be
+        idempotent (operations carry an id)."""
         until = self._clock.monotonic() + self._settings.call_seconds
         failures = 0
         while True:
@@ -230,13 +234,13 @@ class TopicControllers:
                     raise
             await self._clock.sleep(RETRY_DELAYS.retry_after(failures, self._chance.random()))
 
-    # changes of place -------------------------------------------------------------------------------------------------
+    # placement --------------------------------------------------------------------------------------------------------
     def placement_changed(self, *, has_gained: bool) -> None:
-        """Another share of the names is ours. With `has_gained` there is something that others may have left behind."""
+        """Names have moved. With `has_gained`, this broker has new ones, possibly with unfinished work."""
         for topic, leader in tuple(self._controllers.items()):
             if not self._place.is_here(topic) or self._place.ownership_epoch(topic) != leader.ownership_epoch:
                 del self._controllers[topic]
-                leader.stop_leading("its name is placed elsewhere now, or was meanwhile")
+                leader.stop_leading("the topic's name has moved to another broker")
             else:
                 leader.groups.placement_changed()
         self._due = {topic: at_ms for topic, at_ms in self._due.items() if self._place.is_here(topic)}
@@ -244,54 +248,59 @@ class TopicControllers:
             self._resuming.set()
 
     async def _resume(self) -> None:
-        """Whenever names have come to us: find those that are wanted, and lead them."""
+        """Whenever this broker has new names: leads the pending topics among them."""
         failures = 0
         while True:
             await self._resuming.wait()
             self._resuming.clear()
             try:
-                wanted = [
+                pending = [
                     (topic, at_ms)
                     async for topic, at_ms in self._records.pending_topics()
                     if self._place.is_here(topic)
                 ]
             except Error as error:
                 failures += 1
-                log.warning("wanted topics not read yet", extra={"reason": error.reason})
+                log.warning(
+                    "topics with unfinished work could not be read yet, retrying", extra={"reason": error.reason}
+                )
                 await self._clock.sleep(RETRY_DELAYS.retry_after(failures, self._chance.random()))
                 self._resuming.set()
                 continue
             failures, now_ms = 0, self._clock.now_ms()
-            self._due.update({topic: at_ms for topic, at_ms in wanted if self.leading(topic) is None})
-            urgent = [topic for topic, at_ms in wanted if at_ms <= now_ms and self.leading(topic) is None]
-            log.info("topics resumed", extra={"wanted": len(wanted), "now": len(urgent)})
+            self._due.update({topic: at_ms for topic, at_ms in pending if self.leading(topic) is None})
+            urgent = [topic for topic, at_ms in pending if at_ms <= now_ms and self.leading(topic) is None]
+            log.info("resuming topics with unfinished work", extra={"pending": len(pending), "now": len(urgent)})
             for start in range(0, len(urgent), RESUME_TOGETHER):
                 await asyncio.gather(*map(self._try_activate, urgent[start : start + RESUME_TOGETHER]))
 
     async def _try_activate(self, topic: TopicName) -> None:
-        """Somebody must lead it; if it cannot be us now, the next sweep tries again."""
+        """Leads a pending topic; after a failure the next sweep tries again."""
         try:
             await self.lead(topic)
         except TopicGone:
             self._due.pop(topic, None)
             await self._clear_pending_mark(topic)
         except Error as error:
-            log.info("topic not led yet", extra={"topic": str(topic), "reason": error.reason})
+            log.info(
+                "topic with unfinished work is not led yet, retrying at the next sweep",
+                extra={"topic": str(topic), "reason": error.reason},
+            )
 
     async def _clear_pending_mark(self, topic: TopicName) -> None:
         try:
             await self._records.clear_pending_mark(topic)
         except Error as error:
-            log.info("still noted as wanted", extra={"topic": str(topic), "reason": error.reason})
+            log.info("mark of unfinished work was not removed", extra={"topic": str(topic), "reason": error.reason})
 
-    # one timer for all ------------------------------------------------------------------------------------------------
+    # sweep ------------------------------------------------------------------------------------------------------------
     async def _sweep(self) -> None:
         while True:
             await self._clock.sleep(min(self._settings.sweep_seconds, self._settings.idle_seconds))
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Lead what has become due, collect what retention lets go, unload what is idle."""
+        """Leads topics that are due, collects garbage, unloads idle topics. One timer serves all topics."""
         now_ms = self._clock.now_ms()
         for topic in [topic for topic, at_ms in self._due.items() if at_ms <= now_ms]:
             await self._try_activate(topic)
@@ -305,10 +314,13 @@ class TopicControllers:
             try:
                 await self._look_after(topic, leader)
             except Error as error:
-                log.info("topic not looked after", extra={"topic": str(topic), "reason": error.reason})
+                log.info(
+                    "sweep of a topic failed, retrying at the next sweep",
+                    extra={"topic": str(topic), "reason": error.reason},
+                )
 
     async def _look_after(self, topic: TopicName, leader: TopicController) -> None:
-        """Collect its garbage; unload it when there is nothing to lead."""
+        """Collects garbage; unloads the topic if it is idle."""
         again_ms = None
         record = leader.record
         if record is not None and any(True for _ in record.layout.sealed):
@@ -318,7 +330,7 @@ class TopicControllers:
             await self._unload(topic, leader, again_ms)
 
     async def _collect(self, topic: TopicName, leader: TopicController) -> int:
-        """When to look again."""
+        """Returns when to check the topic again."""
         retention = retention_of(self._settings, await self._rules.retention(topic.namespace_path))
         sizes: dict[int, int] = {}
         if retention.size_bytes >= 0 and leader.record is not None:
@@ -337,7 +349,7 @@ class TopicControllers:
         return max(verdict.look_again_at_ms, self._clock.now_ms() + int(self._settings.sweep_seconds * 1000))
 
     async def _unload(self, topic: TopicName, leader: TopicController, again_ms: int | None) -> None:
-        """It is a record and nothing else from now on; with sealed segments also a time to look at them again."""
+        """Drops the controller. A topic with sealed segments is marked with the time of its next check."""
         if again_ms is not None:
             await self._records.mark_pending(topic, again_ms)
             self._due[topic] = again_ms

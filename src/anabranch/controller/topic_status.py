@@ -1,4 +1,4 @@
-"""What a leader knows, for people: plain values for REST, the command line and the live view. Decides nothing."""
+"""Status of led topics as plain values, for REST, the command line and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anabranch.model.segment import backing_topic
 
 
 def topic_status(leader: TopicController) -> dict[str, Any]:
-    """`operation` is None or what runs; `subscriptions` by name, ordered ones with their consumers."""
+    """`operation` is the running one or None; `subscriptions` by name, ordered ones with their consumers."""
     record = leader.record
     assert record is not None
     running = record.operation
@@ -77,7 +77,7 @@ def _group_of(members: GroupCoordinator) -> dict[str, Any]:
 
 
 def led_topic(leader: TopicController) -> LedTopic | None:
-    """Its figures; None before it is in office."""
+    """Statistics of the topic; None before its record is loaded."""
     record = leader.record
     if record is None:
         return None

@@ -21,12 +21,12 @@ from anabranch.client.messages.message import MessageId
 from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group.assignment import Holding, Released
 from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered
+from anabranch.controller.group.drain_tracker import LayoutChanged
 from anabranch.controller.group.group_events import (
     AskDrained,
     Event,
     GroupSaved,
     GroupSeen,
-    LayoutTold,
     Push,
     SaveGroup,
 )
@@ -81,7 +81,7 @@ class StreamWorld:
         self.term += 1
         self.group = GroupState("life", self.term)
         self.group.begin()
-        self.tell(GroupSeen(self.stored, self.stamp), LayoutTold(self.topic.layout))
+        self.tell(GroupSeen(self.stored, self.stamp), LayoutChanged(self.topic.layout))
         for member in self.members.values():
             member.connection, member.pushes = None, deque()
 
@@ -217,7 +217,7 @@ class StreamWorld:
             self.topic.split(self.chance.randrange(100))
         else:
             self.topic.merge(self.chance.randrange(100))
-        self.tell(LayoutTold(self.topic.layout))
+        self.tell(LayoutChanged(self.topic.layout))
         sealed = [one.segment_id for one in self.topic.layout.sealed]
         self.tell(*(draining.Drained(one) for one in sealed if self.is_drained(one)))
 

@@ -71,7 +71,7 @@ class Cursor:
     next: int  # everything before this entry is acknowledged
     moved_by: set[str] = field(default_factory=set)  # operations that have moved it
     is_drained: bool = False  # as it was last told
-    rewinds: int = 0  # how often it was taken back out of a drained segment
+    rewind_count: int = 0  # how often it was taken back out of a drained segment
     fence: ReaderFence = field(default_factory=ReaderFence)
 
 
@@ -150,7 +150,7 @@ class Shelf:
             case Fence():
                 if found is None:
                     return Status(exists=False)
-                drained = frozenset((name, one.rewinds) for name, one in found.cursors.items() if one.is_drained)
+                drained = frozenset((name, one.rewind_count) for name, one in found.cursors.items() if one.is_drained)
                 return Status(exists=True, sealed=found.sealed, cursors=frozenset(found.cursors), drained=drained)
             case Seal(operation, _, children):
                 return self._seal(self._must(found, ref), operation, children, now_ms)
@@ -185,7 +185,7 @@ class Shelf:
                     for tell in tuple(self._closers):
                         tell(ref, subscription, "")
                 self._move(segment, subscription, operation, target)
-                return Moved(cursor.is_drained, cursor.rewinds)
+                return Moved(cursor.is_drained, cursor.rewind_count)
             case ClearBacklog(operation, _, subscription):
                 segment = self._must(found, ref)
                 self._move(segment, subscription, operation, len(segment.entries))
@@ -259,8 +259,8 @@ class Shelf:
         if is_drained == cursor.is_drained:
             return
         cursor.is_drained = is_drained
-        cursor.rewinds += not is_drained
-        event = (Drained if is_drained else Refilled)(segment.ref, subscription, cursor.rewinds)
+        cursor.rewind_count += not is_drained
+        event = (Drained if is_drained else Refilled)(segment.ref, subscription, cursor.rewind_count)
         for tell in tuple(self._listeners):
             tell(event)
 

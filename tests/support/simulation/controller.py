@@ -65,7 +65,7 @@ from anabranch.controller.topic.subscription_workflow import (
     SaveRegistry,
     SubscriptionAsked,
     SubscriptionCall,
-    Subscriptions,
+    SubscriptionWorkflow,
     TellSubscriptions,
 )
 from anabranch.metadata.interface import ABSENT, Change
@@ -413,7 +413,7 @@ class Leader:
     def __init__(self, world: World, term: int) -> None:
         self.world, self.term = world, term
         self.ops = OperationWorkflow(TOPIC, term, limits=LIMITS, create_ms_max=1_500)
-        self.subs = Subscriptions(TOPIC, term)
+        self.subs = SubscriptionWorkflow(TOPIC, term)
         self.is_dead = False
         self.is_frozen = False
         self._missed: list[tuple[Any, Any]] = []

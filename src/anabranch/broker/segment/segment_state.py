@@ -64,7 +64,7 @@ class SealNote:
 class OwnedCursorState:
     moves: list[str] = field(default_factory=list)  # operations that have moved it, the last ones
     is_drained: bool = False
-    rewinds: int = 0  # how often it was taken back out of a drained segment
+    rewind_count: int = 0  # how often it was taken back out of a drained segment
     is_undecided: bool = False  # its first consumer says where it begins (`Start.FIRST`)
     born_at: Position | None = None  # the last entry that was there before it: what "latest" means for that consumer
     fence: ReaderFence = field(default_factory=ReaderFence)  # of an ordered subscription: who is let in
@@ -110,8 +110,8 @@ class OwnedSegmentState:
             return None
         state = self.of(subscription)
         state.is_drained = is_drained
-        state.rewinds += not is_drained
-        return (Drained if is_drained else Refilled)(self.ref, subscription, state.rewinds)
+        state.rewind_count += not is_drained
+        return (Drained if is_drained else Refilled)(self.ref, subscription, state.rewind_count)
 
     def set_hold(self, group: str, position: Position | None) -> None:
         if position is not None or group in self.cursors:
@@ -129,7 +129,7 @@ class OwnedSegmentState:
 
     @property
     def drained(self) -> frozenset[tuple[str, int]]:
-        return frozenset((name, one.rewinds) for name, one in self.cursors.items() if one.is_drained)
+        return frozenset((name, one.rewind_count) for name, one in self.cursors.items() if one.is_drained)
 
     # texts ------------------------------------------------------------------------------------------------------------
     def identity(self) -> dict[str, str]:
@@ -154,7 +154,7 @@ class OwnedSegmentState:
             name: [
                 one.moves,
                 one.is_drained,
-                one.rewinds,
+                one.rewind_count,
                 one.is_undecided,
                 one.fence.generation,
                 one.fence.holder,
@@ -188,11 +188,11 @@ class OwnedSegmentState:
             state.fencing_token = max(state.fencing_token, FencingToken(*saved["mandate"]))
             for subscription, stored in saved["cursors"].items():
                 said: list[Any] = [*stored, *UNSAID[len(stored) :]]
-                moves, is_drained, rewinds, is_undecided, generation, holder, hold, born_at = said
+                moves, is_drained, rewind_count, is_undecided, generation, holder, hold, born_at = said
                 state.cursors[str(subscription)] = OwnedCursorState(
                     list(moves),
                     bool(is_drained),
-                    int(rewinds),
+                    int(rewind_count),
                     bool(is_undecided),
                     _position(born_at),
                     ReaderFence(int(generation), str(holder)),

@@ -171,7 +171,9 @@ class SegmentTopic(Topic):
         return (name for name, one in self.subscriptions.items() if one.is_durable)
 
     def _present(self) -> frozenset[tuple[str, int]]:
-        return frozenset((name, self.state.of(name).rewinds) for name in self._durable() if name in self.state.cursors)
+        return frozenset(
+            (name, self.state.of(name).rewind_count) for name in self._durable() if name in self.state.cursors
+        )
 
     async def add_cursors(self, specs: Iterable[CursorSpec]) -> None:
         """All with one durable write; cursors that exist stay where they are."""
@@ -276,7 +278,7 @@ class SegmentTopic(Topic):
         else:
             await self._seek(subscription, operation, position)
         state = self.state.of(name)
-        return Moved(state.is_drained, state.rewinds)
+        return Moved(state.is_drained, state.rewind_count)
 
     async def _movable(self, name: str) -> Subscription:
         subscription = self.subscriptions.get(name)
@@ -324,7 +326,9 @@ class SegmentTopic(Topic):
                 continue
             state = self.state.cursors.get(subscription.name)
             if state is not None and state.is_drained and not subscription.cursor.has_backlog:
-                self._tasks.spawn(self._tell(Drained(self.state.ref, subscription.name, state.rewinds)), "tell again")
+                self._tasks.spawn(
+                    self._tell(Drained(self.state.ref, subscription.name, state.rewind_count)), "tell again"
+                )
             else:
                 self._moved(subscription)
 

@@ -131,7 +131,7 @@ def answer_json(answer: Answer) -> Json:
         case Done():
             return {"kind": "Done"}
         case Moved():
-            return {"kind": "Moved", "drained": answer.is_drained, "rewinds": answer.rewinds}
+            return {"kind": "Moved", "drained": answer.is_drained, "rewinds": answer.rewind_count}
         case SealFacts():
             return {"kind": "SealFacts", **_seal_json(answer)}
         case Status():
@@ -158,7 +158,7 @@ def read_answer(value: Mapping[str, Any]) -> Answer:
                 return _seal(value)
             case "Status":
                 sealed = None if value["sealed"] is None else _seal(value["sealed"])
-                drained = frozenset((str(name), int(rewinds)) for name, rewinds in value["drained"])
+                drained = frozenset((str(name), int(rewind_count)) for name, rewind_count in value["drained"])
                 return Status(bool(value["exists"]), sealed, frozenset(map(str, value["cursors"])), drained)
             case other:
                 raise BadRequest(f"no answer {other!r} is known here")
@@ -175,7 +175,7 @@ def event_json(event: HostEvent) -> Json:
     }
     match event:
         case Drained() | Refilled():
-            value["rewinds"] = event.rewinds
+            value["rewinds"] = event.rewind_count
         case SubscriptionSeen():
             value["shared"], value["start"] = event.is_shared, event.start.value
         case ReaderLeft():

@@ -1,14 +1,14 @@
-"""Which consumer of an ordered subscription has which segment. A machine: no await, clock or chance; knows no wire.
+"""Assignment of segments to the consumers of one ordered subscription. A state machine: no await, clock or randomness.
 
-Balanced (counts differ by at most one), sticky (fewest moves that balance allows), deterministic (names and ring order
-break every tie), and at no moment do two consumers have one segment:
+The assignment is balanced (counts differ by at most one), sticky (as few moves as balance allows) and deterministic
+(names and ring order break ties). A segment never has two consumers at a time:
 
-    free ── Assign ──▶ held by A ── Assign without it ──▶ A is to let go ── released, evicted or A gone ──▶ held by B
+    free ── Assign ──▶ held by A ── Assign without it ──▶ A must release ── released, evicted or A gone ──▶ held by B
 
-Every change has a `generation`; an `Assign` is a consumer's complete list as of its generation. What a consumer says of
-an older generation than the one that took the segment from it proves nothing: it may have got it again since.
+Every change raises `generation`; an `Assign` is a consumer's complete list as of its generation. A release that names a
+generation older than the revocation is ignored, because the consumer may have got the segment again since.
 
-The price: a change costs what it moves, plus a sort of the consumers. Segments are not scanned.
+Cost: proportional to the segments that move, plus a sort of the consumers. Segments are not scanned.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """Another process has taken the consumer's place, or its readers were closed: what it has, it has anew. Only under
-    this new generation is it let in where it reads."""
+    """Another process uses the consumer's name, or its readers were closed. Its segments get a new generation, and
+    owners admit it only under that."""
 
     consumer: str
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Closed for good or its grace is over; nothing that it had is read by it any more."""
+    """The consumer has left or its grace period is over; it no longer reads any of its segments."""
 
     consumer: str
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentsChanged:
-    """The segments that are to be read now, complete. `finished`: of those that left, the ones read to their end."""
+    """The complete list of segments to read. `finished`: those removed because they were read to their end."""
 
     segments: Sequence[Segment]
     finished: frozenset[int] = frozenset()
@@ -51,17 +51,17 @@ class SegmentsChanged:
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
-    """Nobody has anything any more, from a new generation on."""
+    """All segments are revoked, with a new generation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vacated:
-    """The owners of all segments have confirmed that nobody reads: nobody's word is waited for."""
+    """The owners of all segments have confirmed that there are no readers, so no release is awaited any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A consumer has applied the assignment of `generation` and now reads exactly these."""
+    """A consumer has applied the assignment of `generation` and now reads exactly these segments."""
 
     consumer: str
     generation: int
@@ -70,7 +70,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A consumer, or the segment's owner for it, says that it does not read this segment any more."""
+    """A consumer, or the segment's owner for it, reports that it no longer reads this segment."""
 
     consumer: str
     segment_id: int
@@ -79,7 +79,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTimedOut:
-    """The deadline of an `AwaitRelease` passed."""
+    """The deadline of an `AwaitRelease` has passed."""
 
     segment_id: int
     generation: int
@@ -91,14 +91,14 @@ Event = Joined | Renewed | Left | SegmentsChanged | TakenBack | Vacated | Holdin
 # effects --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Make `record()` durable before any effect that follows: nobody is told what the next leader would not know."""
+    """Make `record()` durable before any effect that follows, so that the next leader knows whatever was sent."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Tell a consumer its complete list."""
+    """Send a consumer its complete list."""
 
     consumer: str
     generation: int
@@ -116,7 +116,7 @@ class AwaitRelease:
 
 @dataclass(frozen=True, slots=True)
 class Evict:
-    """The consumer did not let go in time: the segment's owner closes it there before anybody else is told."""
+    """The consumer did not release in time. The segment's owner closes it before the segment is assigned again."""
 
     segment_id: int
     consumer: str
@@ -127,7 +127,7 @@ Effect = Save | Assign | AwaitRelease | Evict
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A segment that its former consumer was asked to let go, and the generation in which it was."""
+    """A revoked segment that is not released yet: its holder, and the generation that revoked it."""
 
     holder: str
     generation: int
@@ -135,10 +135,10 @@ class Leaving:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentRecord:
-    """What the next leader needs to go on without taking anything from anybody."""
+    """The state that a new leader needs to continue without revoking anything."""
 
     generation: int = 0
-    owned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # members; what each has or waits for
+    owned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # by member: segments it has or waits for
     leaving: Mapping[int, Leaving] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class AssignmentRecord:
         return cls(int(value["generation"]), owned, leaving)
 
 
-_Heirs = Mapping[int, Sequence[tuple[int, str]]]  # new segment -> its parents that just left, and who had them
+_ParentOwners = Mapping[int, Sequence[tuple[int, str]]]  # new segment -> its removed parents, with their consumers
 
 
 class Assignment:
@@ -161,13 +161,13 @@ class Assignment:
     def __init__(self, record: AssignmentRecord | None = None) -> None:
         record = record or AssignmentRecord()
         self._generation = record.generation
-        self._places: dict[int, tuple[int, int, int]] = {}  # segment -> its place in the order
+        self._order: dict[int, tuple[int, int, int]] = {}  # segment -> sort key in ring order
         self._owned: dict[str, set[int]] = {name: set(ids) for name, ids in record.owned.items()}
         self._owner: dict[int, str] = {one: name for name, ids in record.owned.items() for one in ids}
         self._leaving: dict[int, Leaving] = dict(record.leaving)
-        self._free: set[int] = set()  # nobody is there to have them
+        self._free: set[int] = set()  # there is no member to have them
         self._touched: set[str] = set()  # members whose list changed in this event
-        self._asked: list[int] = []  # segments that were asked for in this event
+        self._asked: list[int] = []  # segments revoked in this event
 
     # questions --------------------------------------------------------------------------------------------------------
     @property
@@ -179,17 +179,17 @@ class Assignment:
         return frozenset(self._owned)
 
     def holder(self, segment_id: int) -> str | None:
-        """Who reads it, or may still: the one that is to let go comes before the one that waits."""
+        """The consumer that reads it or may still read it: until the release, the former one."""
         leaving = self._leaving.get(segment_id)
         return self._owner.get(segment_id) if leaving is None else leaving.holder
 
     def assigned(self, consumer: str) -> Assign:
-        """The list of a member as it stands: also for one that connects again."""
+        """The current list of a member, also sent when it reconnects."""
         mine = [one for one in self._owned[consumer] if one not in self._leaving]
-        return Assign(consumer, self._generation, tuple(sorted(mine, key=self._place)))
+        return Assign(consumer, self._generation, tuple(sorted(mine, key=self._order_key)))
 
     def awaited(self) -> list[AwaitRelease]:
-        """Releases that are due: a new leader starts their deadlines afresh."""
+        """Releases that are awaited. A new leader restarts their deadlines."""
         return [AwaitRelease(one, it.holder, it.generation) for one, it in sorted(self._leaving.items())]
 
     def record(self) -> AssignmentRecord:
@@ -214,7 +214,7 @@ class Assignment:
                 self._change(segments, finished)
             case TakenBack():
                 self._change((), frozenset())
-                self._touched.add("")  # a generation passes, also where nobody had anything
+                self._touched.add("")  # raises the generation, even if no member had a segment
             case Vacated():
                 self._leaving.clear()
             case Holding(consumer, generation, held):
@@ -223,22 +223,22 @@ class Assignment:
                 ]
                 for one in mine:
                     if one not in held:
-                        self._let_go(one)
+                        self._released(one)
             case Released(consumer, segment_id, generation):
                 found = self._leaving.get(segment_id)
                 if found is not None and found.holder == consumer and found.generation <= generation:
-                    self._let_go(segment_id)
+                    self._released(segment_id)
             case ReleaseTimedOut(segment_id, generation):
                 found = self._leaving.get(segment_id)
                 if found is not None and found.generation == generation:
                     effects.append(Evict(segment_id, found.holder))
-                    self._let_go(segment_id)
+                    self._released(segment_id)
             case _:
                 assert_never(event)
-        return effects + self._told()
+        return effects + self._changes()
 
-    def _told(self) -> list[Effect]:
-        """What this event changed, as effects of a new generation."""
+    def _changes(self) -> list[Effect]:
+        """Effects of the changes of this event, with a new generation."""
         asked = [one for one in self._asked if one in self._leaving]
         if not self._touched and not asked:
             return []
@@ -254,12 +254,12 @@ class Assignment:
         if consumer not in self._owned:
             return
         for one in [one for one, it in self._leaving.items() if it.holder == consumer]:
-            self._let_go(one)
+            self._released(one)
         orphans = self._owned.pop(consumer)
         for one in orphans:
             del self._owner[one]
         self._free |= orphans
-        self._touched.add(consumer)  # a generation passes, though nobody may be left to hear of it
+        self._touched.add(consumer)  # raises the generation, even if no member is left
         self._balance({})
 
     def _change(self, segments: Iterable[Segment], finished: frozenset[int]) -> None:
@@ -281,69 +281,70 @@ class Assignment:
         for one in finished:
             self._leaving.pop(one, None)
         fresh = now.keys() - before
-        self._places = {one: (it.hash_range.start, it.hash_range.end, one) for one, it in now.items()}
+        self._order = {one: (it.hash_range.start, it.hash_range.end, one) for one, it in now.items()}
         self._free |= fresh
-        heirs = {
+        parent_owners = {
             one: [(parent, last_owner[parent]) for parent in now[one].parent_ids if parent in last_owner]
             for one in fresh
         }
-        self._balance(heirs)
+        self._balance(parent_owners)
 
     # balance ----------------------------------------------------------------------------------------------------------
-    def _balance(self, heirs: _Heirs) -> None:
-        """Give the free segments out and move the fewest so that counts differ by at most one.
+    def _balance(self, parent_owners: _ParentOwners) -> None:
+        """Assigns the free segments and moves as few as possible, so that counts differ by at most one.
 
-        Those who have most get the larger shares (so the fewest give anything up), among equals those who would get a
-        child of what they read, then by name.
+        Members with most segments get the larger shares, so that few are revoked. Ties: first members that would get a
+        child of a segment they read, then by name.
         """
         if not self._owned:
             return
         share, larger = divmod(len(self._owner) + len(self._free), len(self._owned))
-        favoured = {name for pairs in heirs.values() for _, name in pairs}
+        favoured = {name for pairs in parent_owners.values() for _, name in pairs}
         ranked = sorted(self._owned, key=lambda name: (-len(self._owned[name]), name not in favoured, name))
-        pool, room = self._free, dict[str, int]()
+        pool, quota_left = self._free, dict[str, int]()
         self._free = set()
         for rank, name in enumerate(ranked):
             quota, owned = share + (rank < larger), self._owned[name]
             if len(owned) < quota:
-                room[name] = quota - len(owned)
+                quota_left[name] = quota - len(owned)
             elif len(owned) > quota:
-                # what it only waits for goes first: that moves nothing
-                given = sorted(owned, key=lambda one: (one in self._leaving, self._place(one)), reverse=True)
+                # segments that it only waits for are taken first, because that revokes nothing
+                given = sorted(owned, key=lambda one: (one in self._leaving, self._order_key(one)), reverse=True)
                 for one in given[: len(owned) - quota]:
                     owned.discard(one)
                     del self._owner[one]
                     pool.add(one)
                     if one not in self._leaving:
                         self._ask(one, name)
-        self._deal(sorted(pool, key=self._place), room, heirs)
+        self._deal(sorted(pool, key=self._order_key), quota_left, parent_owners)
 
-    def _deal(self, pool: list[int], room: dict[str, int], heirs: _Heirs) -> None:
-        """The pool to those with room: back to who still reads it, one child to each parent's consumer, the rest."""
+    def _deal(self, pool: list[int], quota_left: dict[str, int], parent_owners: _ParentOwners) -> None:
+        """Deals the pool to members below their quota: first to the current reader, then one child to each parent's
+        consumer, then the rest in order."""
         rest: list[int] = []
         for one in pool:
             holder = self._leaving[one].holder if one in self._leaving else ""
-            if not self._give(one, holder, room):
+            if not self._give(one, holder, quota_left):
                 rest.append(one)
         served: set[int] = set()  # parents
         later: list[int] = []
         for one in rest:
-            pairs = heirs.get(one, ())
-            parent = next((p for p, name in pairs if p not in served and self._give(one, name, room)), None)
+            pairs = parent_owners.get(one, ())
+            parent = next((p for p, name in pairs if p not in served and self._give(one, name, quota_left)), None)
             if parent is None:
                 later.append(one)
             else:
                 served.add(parent)
-        takers = iter(sorted(room))
+        takers = iter(sorted(quota_left))
         taker = next(takers, "")
         for one in later:
-            while not self._give(one, taker, room):
+            while not self._give(one, taker, quota_left):
                 taker = next(takers)
 
-    def _give(self, one: int, name: str, room: dict[str, int]) -> bool:
-        if room.get(name, 0) <= 0:
+    def _give(self, one: int, name: str, quota_left: dict[str, int]) -> bool:
+        if quota_left.get(name, 0) <= 0:
             return False
-        room[name] -= 1
+        quota_left[name] -= 1
         self._owned[name].add(one)
         self._owner[one] = name
         it = self._leaving.get(one)
@@ -355,17 +356,17 @@ class Assignment:
 
     # moves ------------------------------------------------------------------------------------------------------------
     def _ask(self, one: int, holder: str) -> None:
-        """The holder is to let go; until then nobody else gets it."""
+        """Revokes the segment from its holder. Another member gets it after the release."""
         if one not in self._leaving:
             self._leaving[one] = Leaving(holder, self._generation + 1)
             self._asked.append(one)
             self._touched.add(holder)
 
-    def _let_go(self, one: int) -> None:
+    def _released(self, one: int) -> None:
         del self._leaving[one]
         owner = self._owner.get(one)
         if owner is not None:
             self._touched.add(owner)
 
-    def _place(self, one: int) -> tuple[int, int, int]:
-        return self._places.get(one, (0, 0, one))
+    def _order_key(self, one: int) -> tuple[int, int, int]:
+        return self._order.get(one, (0, 0, one))

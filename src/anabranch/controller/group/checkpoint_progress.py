@@ -1,8 +1,8 @@
-"""How far the members of a checkpoint group are: what they say is safe with them, by segment. A machine; never awaits.
+"""Progress of a checkpoint group, by segment: up to where its members no longer need the data. Never awaits.
 
-A group has no cursors: the application keeps its own checkpoints. What its members report is kept beside the group's
-assignment, so that whoever is given a segment next goes on where the last one was, and segments keep what is not safe.
-Only who has a segment may say how far it is: one that was replaced without noticing changes nothing.
+A checkpoint group has no cursors; the application keeps its own checkpoints. The reported positions are stored with the
+group's assignment. The next consumer of a segment continues from there, and retention keeps what lies behind it. Only
+the current holder of a segment may report; reports of a consumer that was replaced are ignored.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from anabranch.model.reached import Reached
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of one segment, by the member that has it. `reached` None: nothing of it yet."""
+    """Progress in one segment, reported by its holder. `reached` None: nothing yet."""
 
     segment_id: int
     reached: Reached | None = None
-    completed: bool = False  # it is sealed, and all of it is safe
+    completed: bool = False  # the segment is sealed, and none of it is needed any more
 
 
 class Progress:
-    """Of one group."""
+    """Positions of one group."""
 
     def __init__(self, reached: Mapping[int, Reached] | None = None) -> None:
         self._reached = dict(reached or {})
@@ -34,18 +34,18 @@ class Progress:
         return self._reached
 
     def note(self, segment_id: int, reached: Reached) -> bool:
-        """The last word counts: a member that began again from an older checkpoint needs what is behind that. True: it
-        is another one than before."""
+        """The last report counts, also when it is lower, because a member may have restarted from an older checkpoint.
+        True if the position has changed."""
         if self._reached.get(segment_id) == reached:
             return False
         self._reached[segment_id] = reached
         return True
 
     def forget(self, segment_id: int) -> None:
-        """All of it is safe, or it is gone."""
+        """The segment is completed or deleted."""
         self._reached.pop(segment_id, None)
 
     def passed(self, segment_id: int) -> Position:
-        """The last entry of the segment that the group does not need."""
+        """The last entry of the segment that the group no longer needs."""
         found = self._reached.get(segment_id)
         return EARLIEST if found is None else found.passed

@@ -1,14 +1,14 @@
-"""The consumer sessions of one subscription: durable by name, alive through broken connections. Never awaits.
+"""Consumer sessions of one subscription: durable by consumer name; a session survives broken connections. Never awaits.
 
     register ──▶ connected ── connection lost ──▶ in grace ── registered again ──▶ connected
                      │                               └── grace over ──▶ gone
                      └── leave ──▶ gone at once
 
-A session is its consumer's name. What is attached to it is a connection, and only the last one counts: one that
-was replaced is fenced, and what still comes from it (its close, a leave) changes nothing. Where another process may
-have the session now, its assignment is renewed: under the former one the old process is let in nowhere any more.
+A session is identified by its consumer's name and has at most one connection. A later connection replaces the former
+one, which is fenced: its close or leave no longer counts. If the new connection may belong to another process, the
+assignment is renewed, so that owners of segments no longer admit the old process.
 
-Time arrives with the events. Joining and leaving are durable before anybody is told; connecting again writes nothing.
+Time arrives with the events. Joining and leaving are durable before they are answered; reconnecting writes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEFT = "left"
 EXPIRED = "grace period over"
 
 Connection = int
-"""As the leader's broker numbers them: never used twice while it leads."""
+"""Number of a link; the coordinator uses each number once."""
 
 
 class TooManySessions(LimitExceeded):
@@ -35,23 +35,23 @@ class TooManySessions(LimitExceeded):
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A consumer of that name asks for its assignment."""
+    """A consumer requests its assignment."""
 
     name: str
     connection: Connection
-    is_new: bool = False  # it has no assignment that it remembers: another process than the one before
+    is_new: bool = False  # it has no earlier assignment, so it is another process than before
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is gone, with every session on it."""
+    """The connection is closed."""
 
     connection: Connection
 
 
 @dataclass(frozen=True, slots=True)
 class LeftCleanly:
-    """The consumer was closed. `connection` None: an operator says so."""
+    """The consumer was closed. `connection` None: by an operator."""
 
     name: str
     connection: Connection | None
@@ -59,7 +59,7 @@ class LeftCleanly:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Some time has passed; wanted at the latest at the moment of the last WakeAt."""
+    """Time has passed. Needed at the latest at the time of the last WakeAt."""
 
 
 Event = Registered | Disconnected | LeftCleanly | Ticked
@@ -73,14 +73,14 @@ class SaveSessions:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A new member: the assignment is to know."""
+    """The consumer is a new member, for the assignment."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """A member is gone for good."""
+    """The consumer is no longer a member."""
 
     name: str
     reason: str
@@ -88,14 +88,14 @@ class Departed:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Another process may have the session from now on: its assignment gets a new generation before it is welcome."""
+    """Another process may use the session now: its assignment gets a new generation before Welcome."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to Registered: from now on this connection hears of the session's assignment."""
+    """The answer to Registered: the session's assignments are sent to this connection from now on."""
 
     name: str
     connection: Connection
@@ -103,7 +103,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Another connection took the session over: this one is told, and hears nothing of it any more."""
+    """Another connection took over the session. This one gets an empty assignment and nothing after that."""
 
     name: str
     connection: Connection
@@ -118,7 +118,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Send Ticked then. Replaces the last one."""
+    """Send Ticked at this time. Replaces the last WakeAt."""
 
     at_ms: int
 
@@ -129,7 +129,7 @@ Effect = SaveSessions | Arrived | Departed | Renew | Welcome | Fence | Refuse | 
 # stored ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SessionsRecord:
-    """The durable part: who is a member, and since when (wall clock, for people)."""
+    """The durable part: the members, and when each joined (wall clock, for display)."""
 
     joined_at_ms: Mapping[str, int] = field(default_factory=dict)
 
@@ -159,7 +159,7 @@ class Sessions:
         grace_ms: int = GRACE_MS,
         sessions_max: int = SESSIONS_MAX,
     ) -> None:
-        """With `record` the members a predecessor had: all of them get a whole grace period, nobody is sent away."""
+        """`record` has the members of the last leader. Each gets a full grace period."""
         self._grace_ms, self._sessions_max = grace_ms, sessions_max
         self._wake_at_ms: int | None = None
         found = (record or SessionsRecord()).joined_at_ms
@@ -174,12 +174,12 @@ class Sessions:
         return frozenset(self._sessions)
 
     def connection(self, name: str) -> Connection | None:
-        """Where to tell it something; None while it is in grace or unknown."""
+        """The session's connection; None in the grace period, and for unknown names."""
         session = self._sessions.get(name)
         return None if session is None else session.connection
 
     def is_current(self, name: str, connection: Connection) -> bool:
-        """Does what this connection says of the session count?"""
+        """Is this the session's connection, so that its requests count?"""
         return self.connection(name) == connection
 
     def record(self) -> SessionsRecord:
@@ -231,7 +231,7 @@ class Sessions:
         return [SaveSessions(), *(Departed(name, reason) for name in names)] if names else []
 
     def _wake(self) -> list[Effect]:
-        """The next end of a grace period, when it is another than was told."""
+        """The next end of a grace period, if it has changed."""
         times = [session.expires_at_ms for session in self._sessions.values() if session.expires_at_ms is not None]
         earliest = min(times, default=None)
         if earliest == self._wake_at_ms:

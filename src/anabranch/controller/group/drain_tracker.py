@@ -1,16 +1,15 @@
-"""Which segments an ordered subscription may read: none before all its ancestors are drained. A machine; never awaits.
+"""Decides which segments an ordered subscription may read: a segment opens when all its ancestors are drained.
 
     sealed, unread: open ── Drained ──▶ done ──┬──▶ child open    as soon as *every* ancestor that overlaps the child
                                                └──▶ child open    is done, at any distance
 
-A segment is *open* when it is not drained itself and no undrained segment that may have had one of its keys stands
-before it. Only a sealed segment can be drained. Drained is an event of the segment's owner (for a checkpoint group: of
-the group), durable there, and may be taken back by a seek (`Refilled`). Both carry how often the cursor was taken back
-so far, so that a `Drained` from before a seek, told late, opens nothing. One that comes before this leader committed
-the seal is kept until then.
+A segment is *open* when it is not drained and no undrained ancestor shares a key with it. Only a sealed segment can be
+drained. `Drained` is reported by the segment's owner (for a checkpoint group, by the group) and is durable there. A
+seek may take it back (`Refilled`). Both carry the rewind count of the cursor, so that a `Drained` from before a seek
+that arrives late opens nothing. A `Drained` that arrives before this leader has committed the seal is kept until then.
 
-What is kept here is stored in one value with the assignment: then a grant is never durable without the drain that
-allowed it, and a new leader closes nothing that was open.
+The state is stored in one record with the assignment. So a grant is never durable without the drain that allowed it,
+and a new leader closes nothing that was open. Never awaits.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ from anabranch.model.segment import Segment
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class LayoutChanged:
-    """Watches and re-reads may bring an older one after a newer one: it is ignored."""
+    """An older layout may arrive after a newer one; it is ignored."""
 
     layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Nothing of a sealed segment is left for the subscription."""
+    """The subscription has consumed all of a sealed segment."""
 
     segment_id: int
-    rewinds: int = 0  # how often the cursor was taken back before
+    rewind_count: int = 0  # how often seeks took the cursor back before
 
 
 @dataclass(frozen=True, slots=True)
 class Refilled:
-    """The cursor was taken back: the segment is to be read again."""
+    """A seek took the cursor back: the segment is read again."""
 
     segment_id: int
-    rewinds: int = 0  # this one counted
+    rewind_count: int = 0  # including this one
 
 
 Event = LayoutChanged | Drained | Refilled
@@ -53,7 +52,7 @@ Event = LayoutChanged | Drained | Refilled
 # effects --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The complete set of open segments, in ring order, has changed. `finished`: those that closed because drained."""
+    """The set of open segments has changed: complete, in ring order. `finished`: those closed because drained."""
 
     segments: tuple[Segment, ...]
     finished: frozenset[int]
@@ -61,7 +60,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class SaveDrained:
-    """Make `record()` durable, together with what an `Open` before it leads to."""
+    """Make `record()` durable, together with the assignment that a preceding `Open` causes."""
 
 
 Effect = Open | SaveDrained
@@ -69,33 +68,35 @@ Effect = Open | SaveDrained
 
 @dataclass(frozen=True, slots=True)
 class DrainRecord:
-    """What the subscription is through with, and the rewinds of segments that were taken back."""
+    """The drained segments, and the rewind counts of segments that a seek took back."""
 
-    epoch: int = -1  # of the newest layout seen
+    epoch: int = -1  # of the newest layout
     drained: Mapping[int, int] = field(default_factory=dict)  # segment -> rewinds of the cursor when it was drained
-    rewinds: Mapping[int, int] = field(default_factory=dict)  # of the others, where there were any
+    rewind_count: Mapping[int, int] = field(default_factory=dict)  # of the others, where there were any
 
     def to_json(self) -> dict[str, Any]:
-        drained, rewinds = ({str(one): count for one, count in it.items()} for it in (self.drained, self.rewinds))
-        return {"epoch": self.epoch, "drained": drained, "rewinds": rewinds}
+        drained, rewind_count = (
+            {str(one): count for one, count in it.items()} for it in (self.drained, self.rewind_count)
+        )
+        return {"epoch": self.epoch, "drained": drained, "rewinds": rewind_count}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> DrainRecord:
-        drained, rewinds = ({int(a): int(b) for a, b in value[key].items()} for key in ("drained", "rewinds"))
-        return cls(int(value["epoch"]), drained, rewinds)
+        drained, rewind_count = ({int(a): int(b) for a, b in value[key].items()} for key in ("drained", "rewinds"))
+        return cls(int(value["epoch"]), drained, rewind_count)
 
 
 class DrainTracker:
-    """The gate of one subscription."""
+    """For one subscription."""
 
     def __init__(self, record: DrainRecord | None = None) -> None:
         record = record or DrainRecord()
         self._layout: Layout | None = None
         self._epoch = record.epoch
         self._drained = dict(record.drained)
-        self._rewinds = dict(record.rewinds)
-        self._early: dict[int, int] = {}  # drained segments that are active in the layout we know
-        self._blocks: dict[int, int] = {}  # segment -> how many undrained segments stand before it
+        self._rewinds = dict(record.rewind_count)
+        self._early: dict[int, int] = {}  # reported as drained while active in the known layout
+        self._blocks: dict[int, int] = {}  # segment -> number of its undrained ancestors
         self._open: set[int] = set()
 
     @property
@@ -104,7 +105,7 @@ class DrainTracker:
 
     @property
     def undrained(self) -> frozenset[int]:
-        """Sealed segments still to be read: a new leader asks their owners once, then waits for events."""
+        """Sealed segments that are not drained. A new leader asks their owners once, then waits for events."""
         assert self._layout is not None
         return frozenset(s.segment_id for s in self._layout.sealed if s.segment_id not in self._drained)
 
@@ -121,21 +122,21 @@ class DrainTracker:
         match event:
             case LayoutChanged(layout):
                 return self._relay(layout)
-            case Drained(segment_id, rewinds):
-                if not self._is_news(segment_id, rewinds) or segment_id in self._drained:
+            case Drained(segment_id, rewind_count):
+                if not self._is_current(segment_id, rewind_count) or segment_id in self._drained:
                     return []
                 if not self._is_sealed(segment_id):
-                    self._early[segment_id] = rewinds
+                    self._early[segment_id] = rewind_count
                     return []
                 self._rewinds.pop(segment_id, None)
-                self._drained[segment_id] = rewinds
+                self._drained[segment_id] = rewind_count
                 return self._reopened(self._step(segment_id, -1), {segment_id})
-            case Refilled(segment_id, rewinds):
-                if not self._is_news(segment_id, rewinds) or rewinds <= self._drained.get(segment_id, -1):
-                    return []  # it was read to its end after that
+            case Refilled(segment_id, rewind_count):
+                if not self._is_current(segment_id, rewind_count) or rewind_count <= self._drained.get(segment_id, -1):
+                    return []  # it was drained after that rewind
                 self._early.pop(segment_id, None)
                 was_drained = self._drained.pop(segment_id, None) is not None
-                self._rewinds[segment_id] = rewinds
+                self._rewinds[segment_id] = rewind_count
                 return self._reopened(self._step(segment_id, +1), set()) if was_drained else [SaveDrained()]
             case _:
                 assert_never(event)
@@ -143,14 +144,14 @@ class DrainTracker:
     def _is_sealed(self, segment_id: int) -> bool:
         return self._layout is not None and not self._layout[segment_id].is_active
 
-    def _is_news(self, segment_id: int, rewinds: int) -> bool:
-        """Is it about a segment that is there, and not older than what is known?"""
+    def _is_current(self, segment_id: int, rewind_count: int) -> bool:
+        """The segment exists, and the event is not older than the known state."""
         if self._layout is not None and segment_id not in self._layout:
             return False
-        return rewinds >= max(self._drained.get(segment_id, 0), self._rewinds.get(segment_id, 0))
+        return rewind_count >= max(self._drained.get(segment_id, 0), self._rewinds.get(segment_id, 0))
 
     def _step(self, segment_id: int, change: int) -> bool:
-        """One segment was drained (-1) or filled again (+1): who stands behind it? True when the open set changed."""
+        """Updates the descendants of a segment that was drained (-1) or refilled (+1). True if the open set changed."""
         assert self._layout is not None
         before = set(self._open)
         for behind in self._layout.descendants(segment_id):

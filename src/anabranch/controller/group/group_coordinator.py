@@ -98,12 +98,12 @@ class GroupCoordinator:
 
     def __init__(self, leader: TopicLeader, records: Records, subscription: Subscription, record: TopicRecord) -> None:
         self.subscription = subscription
-        self.life = subscription.operation_id
+        self.subscription_incarnation = subscription.operation_id
         self.record = record
         self._leader, self._records = leader, records
         self._incarnation = record.incarnation
         self.group = GroupState(
-            self.life,
+            self.subscription_incarnation,
             leader.term,
             first_generation=subscription.first_generation,
             grace_ms=int(leader.settings.session_grace_seconds * 1000),
@@ -127,7 +127,7 @@ class GroupCoordinator:
 
     def start(self) -> None:
         self._perform(self.group.begin())
-        self._deliver(grouping.LayoutTold(self.record.layout))
+        self._deliver(draining.LayoutChanged(self.record.layout))
         if not self.subscription.kind.has_cursors:
             self._holds.changed()
             self._leader.spawn(self._holds.run(), "holds")
@@ -213,7 +213,7 @@ class GroupCoordinator:
     # events -----------------------------------------------------------------------------------------------------------
     def layout_changed(self, record: TopicRecord) -> None:
         self.record = record
-        self._deliver(grouping.LayoutTold(record.layout))
+        self._deliver(draining.LayoutChanged(record.layout))
         self._note_owners()
         self._holds.changed()
 
@@ -239,7 +239,7 @@ class GroupCoordinator:
             self._on_reader_left(event.segment.segment_id, event.reader)
             return
         kind = draining.Drained if isinstance(event, host.Drained) else draining.Refilled
-        self._deliver(kind(event.segment.segment_id, event.rewinds))
+        self._deliver(kind(event.segment.segment_id, event.rewind_count))
 
     def on_seek(self, event: Halt | Resume) -> None:
         self._deliver(event)

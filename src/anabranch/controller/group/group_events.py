@@ -1,6 +1,6 @@
-"""What goes into the group of an ordered subscription and what comes out of it: events, effects. Values only.
+"""Events and effects of `GroupState`. Values only.
 
-The machine is `group`, its shell `members`. Events of the parts (sessions, drain gate, assignment) stand beside these.
+Its parts (sessions, drain tracker, assignment) define their own events and effects; some pass through unchanged.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from dataclasses import dataclass
 
 from anabranch.controller.events import Halt, Halted, LeadershipLost, Resume, Resumed, StepDown, Version
 from anabranch.controller.group import assignment as assigning
-from anabranch.controller.group import consumer_sessions as seating
+from anabranch.controller.group import consumer_sessions as sessions
 from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group.assignment import AwaitRelease
 from anabranch.controller.group.checkpoint_progress import Report
 from anabranch.controller.group.consumer_sessions import Connection, Fence, Refuse, WakeAt, Welcome
 from anabranch.controller.group.group_record import GroupRecord
-from anabranch.model.layout import Layout
 
 
 # events (beside those of sessions, Holding, Released, LeadershipLost) -------------------------------------------------
@@ -32,22 +31,17 @@ class GroupSaved:
 
 @dataclass(frozen=True, slots=True)
 class GroupDoubtful:
-    """Raced, or nobody knows: what is read next decides."""
+    """The write lost a race, or its outcome is unknown. The next read decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupUnread:
-    """The store did not answer, and a while has passed: it may be tried again."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutTold:
-    layout: Layout
+    """The store did not answer the read. Sent after a pause, so the read can be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """A member of a checkpoint group says how far it is."""
+    """A member of a checkpoint group reports its progress."""
 
     consumer: str
     report: Report
@@ -55,7 +49,7 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class ProgressDue:
-    """The moment of a SaveProgressAt has come."""
+    """The time of a SaveProgressAt has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +62,7 @@ class ReleaseOverdue:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerClosed:
-    """The answer to CloseConsumer: it reads there no longer, and its old attachment cannot come back."""
+    """The answer to CloseConsumer: the consumer no longer reads there, and cannot return under its old generation."""
 
     request: CloseConsumer
 
@@ -78,18 +72,16 @@ Event = (
     | GroupSaved
     | GroupDoubtful
     | GroupUnread
-    | LayoutTold
     | Halt
     | Resume
     | Progressed
     | ProgressDue
     | ReleaseOverdue
     | ConsumerClosed
-    | draining.Drained
-    | draining.Refilled
+    | draining.Event
     | assigning.Holding
     | assigning.Released
-    | seating.Event
+    | sessions.Event
     | LeadershipLost
 )
 
@@ -102,7 +94,7 @@ class ReadGroup:
 
 @dataclass(frozen=True, slots=True)
 class SaveGroup:
-    """Compare-and-set (None: there must be none). Answered by GroupSaved or GroupDoubtful."""
+    """Compare-and-set (`expected` None: the record must not exist). Answered by GroupSaved or GroupDoubtful."""
 
     record: GroupRecord
     expected: Version | None
@@ -110,21 +102,21 @@ class SaveGroup:
 
 @dataclass(frozen=True, slots=True)
 class SaveProgressAt:
-    """Send ProgressDue then. What members say often is written seldom."""
+    """Send ProgressDue at this time. It limits how often frequent progress reports are written."""
 
     at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AskDrained:
-    """Of the owners, once: which of these sealed segments are drained. Answered by Drained for those that are."""
+    """Ask the owners once which of these sealed segments are drained. Answered by Drained for each that is."""
 
     segment_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """The complete assignment of a consumer, for its connection."""
+    """Send a consumer's complete assignment to its connection."""
 
     connection: Connection
     consumer: str
@@ -134,10 +126,10 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class CloseConsumer:
-    """The owner of the segment closes this consumer there; None: all owners do. Answered by ConsumerClosed.
+    """The segment's owner closes this consumer (`segment_id` None: all owners do). Answered by ConsumerClosed.
 
-    Meant is what was let in under a lower generation: that must not come back either. A consumer that has registered
-    again meanwhile has a higher one and is not hurt.
+    Only readers admitted below `generation` are closed and kept out. A consumer that has registered again meanwhile has
+    a higher generation and stays.
     """
 
     consumer: str
@@ -145,5 +137,7 @@ class CloseConsumer:
     generation: int
 
 
-Told = Halted | Resumed | Push | Welcome | Fence | Refuse | AwaitRelease | CloseConsumer
-Effect = ReadGroup | SaveGroup | SaveProgressAt | AskDrained | WakeAt | StepDown | Told
+DurableEffect = Halted | Resumed | Push | Welcome | Fence | Refuse | AwaitRelease | CloseConsumer
+"""Effects that wait until the record behind them is saved."""
+
+Effect = ReadGroup | SaveGroup | SaveProgressAt | AskDrained | WakeAt | StepDown | DurableEffect

@@ -1,7 +1,7 @@
-"""What is stored of the consumers of one ordered subscription: one value, one compare-and-set unit. Decides nothing.
+"""The stored record of an ordered subscription's group: sessions, drained segments, assignment, progress, last seek.
 
-Sessions, drain gate and assignment are in one record, so that a grant is never durable without the drain that allowed
-it, nor a seek without the end of what was granted before it.
+They are one compare-and-set unit. So a grant is never durable without the drain that allowed it, nor a seek without the
+revocation of what was granted before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BadGroup(Error):
 
 @dataclass(frozen=True, slots=True)
 class GroupMove:
-    """A seek of the subscription. From `generation` on nobody has anything, until it is over."""
+    """A seek of the subscription. From `generation` on no consumer has a segment, until it is over."""
 
     operation_id: str
     generation: int
@@ -35,9 +35,10 @@ class GroupMove:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """`life` names the subscription's life (the call that made it): a group of another life counts for nothing."""
+    """`subscription_incarnation` is the id of the call that created the subscription. A record of another incarnation
+    is ignored."""
 
-    life: str
+    subscription_incarnation: str
     leader_term: int = 0
     sessions: SessionsRecord = field(default_factory=SessionsRecord)
     drain: DrainRecord = field(default_factory=DrainRecord)
@@ -47,7 +48,7 @@ class GroupRecord:
 
     def encode(self) -> bytes:
         value: dict[str, Any] = {
-            "life": self.life,
+            "life": self.subscription_incarnation,
             "leaderTerm": self.leader_term,
             "sessions": self.sessions.to_json(),
             "drain": self.drain.to_json(),

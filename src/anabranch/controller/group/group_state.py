@@ -1,17 +1,18 @@
-"""The consumers of one ordered subscription, by the topic's leader: sessions, drain gate and assignment in one record.
+"""State machine of one ordered subscription's group: sessions, drain tracker and assignment in one record. Never
+awaits.
 
-Nothing is told before it is durable: what an event leads to waits in the outbox until the record that has it is saved.
-Saves are one at a time; what comes meanwhile goes into the next. A successor finds members, what each holds and what is
-drained, so it takes nothing from anybody: it gives everybody a fresh grace period and goes on. Never awaits.
+**Durable first.** Effects wait in the outbox until the record with their cause is saved. Saves run one at a time;
+changes during a save go into the next one. A new leader finds members, assignment and drained segments in the record,
+so it revokes nothing: each member gets a new grace period.
 
-A consumer that did not let go in time, or whose grace is over, may still read somewhere: the owners close it first
-(`CloseConsumer`), and only when they have is the segment another's. What they let in is a matter of generations
-(`fence.py`), so none may be told them that a successor of ours might not know: a fence is at most one above the
-generation that is durable, and every leader begins one above what it finds.
+**Closing.** A consumer that does not release in time, or whose grace period is over, may still read somewhere. The
+segment owners close it first (`CloseConsumer`), then the segment is assigned to another consumer. Owners admit
+consumers by generation (`broker/segment/reader_fence.py`). A generation is sent to an owner only if it is at most
+`durable + 1`; a new leader starts at `durable + 1`, so it never issues a generation that an owner already rejects.
 
-A seek rewinds segments that were drained and those behind them. So that nothing of a child is read again before its
-parent, everything is taken back first (`Halt`), then the owners move the cursors and let in nobody from before, and
-only when all of them have is given out what is open then (`Resume`).
+**Seek.** A seek rewinds drained segments and their descendants. To keep a parent before its children, all segments are
+revoked first (`Halt`), then the owners move the cursors and fence the former readers, and only after all of them have
+confirmed are the open segments assigned (`Resume`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import assert_never
 
 from anabranch.controller.events import Halt, Halted, LeadershipLost, Resume, Resumed, StepDown, Version
 from anabranch.controller.group import assignment as assigning
-from anabranch.controller.group import consumer_sessions as seating
+from anabranch.controller.group import consumer_sessions as sessions
 from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group.assignment import Assignment, AssignmentRecord, AwaitRelease
 from anabranch.controller.group.checkpoint_progress import Progress, Report
@@ -38,13 +39,13 @@ from anabranch.controller.group.group_events import (
     AskDrained,
     CloseConsumer,
     ConsumerClosed,
+    DurableEffect,
     Effect,
     Event,
     GroupDoubtful,
     GroupSaved,
     GroupSeen,
     GroupUnread,
-    LayoutTold,
     ProgressDue,
     Progressed,
     Push,
@@ -52,41 +53,42 @@ from anabranch.controller.group.group_events import (
     ReleaseOverdue,
     SaveGroup,
     SaveProgressAt,
-    Told,
 )
 from anabranch.controller.group.group_record import GroupMove, GroupRecord
 from anabranch.controller.segment_host import Moved
 from anabranch.model.layout import Layout
 
 PROGRESS_MS = 200
-"""Between two writes that nothing but progress asks for."""
+"""Minimum time between two writes that contain only progress."""
 
 
 class GroupState:
-    """For one ordered subscription and one term of the topic's leader."""
+    """For one ordered subscription and one leader term."""
 
-    def __init__(self, life: str, term: int, *, first_generation: int = 0, grace_ms: int = seating.GRACE_MS) -> None:
-        """`first_generation`: above all generations of former lives of the subscription."""
-        self._life, self._term, self._grace_ms = life, term, grace_ms
+    def __init__(
+        self, subscription_incarnation: str, term: int, *, first_generation: int = 0, grace_ms: int = sessions.GRACE_MS
+    ) -> None:
+        """`first_generation` is above all generations of former incarnations of the subscription."""
+        self._subscription_incarnation, self._term, self._grace_ms = subscription_incarnation, term, grace_ms
         self._first_generation = first_generation
         self._now_ms = 0
         self._version: Version | None = None
         self._saving: GroupRecord | None = None
         self._is_dirty = False
-        self._is_ready = False  # our term is in the record
+        self._is_ready = False  # the leader's term is in the record
         self._is_over = False
         self._layout: Layout | None = None
-        self._closing: set[str] = set()  # members whose grace is over and who are being closed everywhere
-        self._waiting: list[Event] = []  # what came before the record was read
-        self._outbox: list[Told] = []  # to be told when the next save is done
-        self._leaving: list[Told] = []  # to be told when the running save is done
+        self._closing: set[str] = set()  # members past their grace period, being closed everywhere
+        self._waiting: list[Event] = []  # arrived before the record was read
+        self._outbox: list[DurableEffect] = []  # emitted after the next save
+        self._leaving: list[DurableEffect] = []  # emitted after the running save
         self.sessions = Sessions(grace_ms=grace_ms)
         self.drain = DrainTracker()
         self.assignment = Assignment()
         self.progress = Progress()
         self._move: GroupMove | None = None
-        self._has_news = False  # progress that waits to be written
-        self._is_progress_due = False  # somebody will say when
+        self._has_progress = False  # progress that is not written yet
+        self._is_progress_due = False  # a ProgressDue will come
         self._progress_saved_ms = -PROGRESS_MS
 
     def begin(self) -> list[Effect]:
@@ -94,7 +96,7 @@ class GroupState:
 
     @property
     def is_ready(self) -> bool:
-        """The record is ours: what happens is dealt with at once."""
+        """The record has this leader's term, so events are handled at once."""
         return self._is_ready
 
     @property
@@ -107,17 +109,17 @@ class GroupState:
 
     @property
     def void_below(self) -> int:
-        """What was read under a lower generation was read before the last seek: acks of it count for nothing."""
+        """Messages read under a lower generation were read before the last seek; their acks do not count."""
         return 0 if self._move is None else self._move.generation
 
     @property
     def saves_due(self) -> int:
-        """Once ready: so many saves from now everything that has happened is durable."""
-        return (self._saving is not None) + (self._is_dirty or self._has_news)
+        """Number of saves after which all changes so far are durable. Valid when ready."""
+        return (self._saving is not None) + (self._is_dirty or self._has_progress)
 
     def record(self) -> GroupRecord:
         return GroupRecord(
-            self._life,
+            self._subscription_incarnation,
             self._term,
             self.sessions.record(),
             self.drain.record(),
@@ -152,13 +154,13 @@ class GroupState:
         if record is not None and record.leader_term > self._term:
             return self._step_down(f"the leader of term {record.leader_term} has written")
         self._version = version
-        if self._is_ready:  # nobody but us can have written since: it is there, or it is not
+        if self._is_ready:  # only this leader can have written since: either its write is there, or it is not
             assert self._saving is not None
             if record == self._saving and version is not None:
                 return self._saved(version)
             return [SaveGroup(self._saving, version)]
-        if record is None or record.life != self._life:
-            record = GroupRecord(self._life, assignment=AssignmentRecord(self._first_generation))
+        if record is None or record.subscription_incarnation != self._subscription_incarnation:
+            record = GroupRecord(self._subscription_incarnation, assignment=AssignmentRecord(self._first_generation))
         else:
             found = record.assignment
             record = replace(record, assignment=replace(found, generation=found.generation + 1))
@@ -176,7 +178,7 @@ class GroupState:
             self._is_ready = True
             effects += [effect for effect in self.sessions.begin() if isinstance(effect, WakeAt)]
             effects += self.assignment.awaited()
-            for name in sorted(self.assignment.members - self.sessions.names):  # its end was noted, not yet its closing
+            for name in sorted(self.assignment.members - self.sessions.names):  # its session ended before it was closed
                 self._closing.add(name)
                 effects.append(CloseConsumer(name, None, self.assignment.generation + 1))
             waiting, self._waiting = self._waiting, []
@@ -185,20 +187,20 @@ class GroupState:
         return effects + self._flush()
 
     def _flush(self) -> list[Effect]:
-        """Tells at once what needs no save; saves what does, one save at a time."""
+        """Emits the outbox if there is nothing to save; otherwise starts a save, one at a time."""
         if self._saving is not None:
             return []
         if not self._is_dirty:
-            told, self._outbox = self._outbox, []
-            return [*self._addressed(told)]
-        self._is_dirty = self._has_news = False
+            ready, self._outbox = self._outbox, []
+            return [*self._addressed(ready)]
+        self._is_dirty = self._has_progress = False
         self._leaving, self._outbox = self._outbox, []
         self._saving = self.record()
         return [SaveGroup(self._saving, self._version)]
 
-    def _addressed(self, told: list[Told]) -> Iterable[Told]:
-        """Connections may have changed while it waited: what is for a former one goes to nobody."""
-        for one in told:
+    def _addressed(self, effects: list[DurableEffect]) -> Iterable[DurableEffect]:
+        """Readdresses pushes to the sessions' current connections; a push without a connection is dropped."""
+        for one in effects:
             if isinstance(one, Push):
                 connection = self.sessions.connection(one.consumer)
                 if connection is not None:
@@ -206,12 +208,12 @@ class GroupState:
             else:
                 yield one
 
-    # what happens -----------------------------------------------------------------------------------------------------
+    # events -----------------------------------------------------------------------------------------------------------
     def _live(self, event: Event) -> list[Effect]:
         match event:
-            case LayoutTold(layout):
+            case draining.LayoutChanged(layout):
                 is_first, self._layout = self._layout is None, layout
-                self._drained(self.drain.handle(draining.LayoutChanged(layout)))
+                self._drained(self.drain.handle(event))
                 for one in [one for one in self.progress.reached if one not in layout]:
                     self.progress.forget(one)
                 undrained = tuple(sorted(self.drain.undrained)) if is_first else ()
@@ -247,14 +249,14 @@ class GroupState:
             case ConsumerClosed(CloseConsumer(_, int() as segment_id, generation)):
                 self._assigned(self.assignment.handle(assigning.ReleaseTimedOut(segment_id, generation)))
                 return []
-            case seating.Registered() | seating.Disconnected() | seating.LeftCleanly() | seating.Ticked():
+            case sessions.Registered() | sessions.Disconnected() | sessions.LeftCleanly() | sessions.Ticked():
                 return self._seated(self.sessions.handle(event, self._now_ms))
             case GroupSeen() | GroupSaved() | GroupDoubtful() | GroupUnread() | LeadershipLost() | ConsumerClosed():
                 raise AssertionError(event)
             case _:
                 assert_never(event)
 
-    # moves ------------------------------------------------------------------------------------------------------------
+    # seek and progress ------------------------------------------------------------------------------------------------
     def _halt(self, operation_id: str) -> None:
         move = self._move
         if move is None or move.operation_id != operation_id:
@@ -272,7 +274,7 @@ class GroupState:
             self._is_dirty = True
             for segment_id, one in sorted(moved.items()):
                 kind = draining.Drained if one.is_drained else draining.Refilled
-                self.drain.handle(kind(segment_id, one.rewinds))
+                self.drain.handle(kind(segment_id, one.rewind_count))
             self._assigned(self.assignment.handle(assigning.Vacated()))
             self._assigned(self.assignment.handle(assigning.SegmentsChanged(self.drain.open, self.drain.drained)))
         self._outbox.append(Resumed(operation_id))
@@ -281,19 +283,19 @@ class GroupState:
         if self._layout is None or report.segment_id not in self._layout:
             return []
         if self.assignment.holder(report.segment_id) != consumer:
-            return []  # it was given to another one
+            return []  # it is assigned to another consumer now
         if report.completed:
             self.progress.forget(report.segment_id)
             self._drained(self.drain.handle(draining.Drained(report.segment_id)))
         elif report.reached is not None and self.progress.note(report.segment_id, report.reached):
-            self._has_news = True
+            self._has_progress = True
             return self._save_progress()
         return []
 
     def _save_progress(self) -> list[Effect]:
-        """With whatever is written next; by itself not more often than is said."""
+        """Progress is written with the next save; alone, not more often than every PROGRESS_MS."""
         due_ms = self._progress_saved_ms + PROGRESS_MS
-        if not self._has_news or self._is_progress_due:
+        if not self._has_progress or self._is_progress_due:
             return []
         if self._now_ms < due_ms:
             self._is_progress_due = True
@@ -301,21 +303,21 @@ class GroupState:
         self._is_dirty, self._progress_saved_ms = True, self._now_ms
         return []
 
-    def _seated(self, effects: list[seating.Effect]) -> list[Effect]:
+    def _seated(self, effects: list[sessions.Effect]) -> list[Effect]:
         now: list[Effect] = []
         for effect in effects:
             match effect:
-                case seating.SaveSessions():
+                case sessions.SaveSessions():
                     self._is_dirty = True
-                case seating.Arrived(name) if name in self._closing:
-                    self._closing.discard(name)  # back before it was sent away: it keeps what it had
+                case sessions.Arrived(name) if name in self._closing:
+                    self._closing.discard(name)  # it returned before it was closed, and keeps its segments
                     self._assigned(self.assignment.handle(assigning.Renewed(name)))
-                case seating.Arrived(name):
+                case sessions.Arrived(name):
                     self._assigned(self.assignment.handle(assigning.Joined(name)))
-                case seating.Renew(name):
+                case sessions.Renew(name):
                     self._assigned(self.assignment.handle(assigning.Renewed(name)))
-                case seating.Departed(name, reason):
-                    if reason == seating.LEFT:
+                case sessions.Departed(name, reason):
+                    if reason == sessions.LEFT:
                         self._assigned(self.assignment.handle(assigning.Left(name)))
                     else:
                         self._closing.add(name)
@@ -336,7 +338,7 @@ class GroupState:
         for effect in effects:
             match effect:
                 case draining.Open() if self.is_halted:
-                    pass  # what is open then, `_resume` finds
+                    pass  # `_resume` assigns what is open then
                 case draining.Open(segments, finished):
                     self._assigned(self.assignment.handle(assigning.SegmentsChanged(segments, finished)))
                 case draining.SaveDrained():
@@ -354,7 +356,7 @@ class GroupState:
                 case AwaitRelease():
                     self._outbox.append(effect)
                 case assigning.Evict():
-                    pass  # it was closed before: that is what ConsumerClosed says
+                    pass  # ConsumerClosed came first: it is closed already
                 case _:
                     assert_never(effect)
 

@@ -1,7 +1,6 @@
-"""The owners of a topic's segments as one ordered subscription needs them: asked again and again, until they answer.
+"""Requests of one ordered subscription to the owners of the topic's segments, retried until confirmed.
 
-Every request goes through the topic's leader, under its term; an owner that knows of a later one ends us. Must not know
-consumers, or why something is asked.
+Requests are sent by the topic's leader, under its term. If an owner knows a later term, the leader stops.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from anabranch.runtime.retry_delays import RETRY_DELAYS
 log = logging.getLogger(__name__)
 
 ASK_TOGETHER = 16
-"""Requests to owners of segments under way at a time, for one purpose."""
+"""Concurrent requests to owners, per purpose."""
 
 
 class RequestSender(Protocol):
-    """The topic's leader, as far as it is needed here."""
+    """The part of the topic's leader that sends requests."""
 
     topic: TopicName
     clock: Clock
@@ -39,7 +38,7 @@ class RequestSender(Protocol):
 
 
 async def together(ask: Callable[[int], Awaitable[None]], segment_ids: Iterable[int]) -> None:
-    """A few at a time; returns when all have been asked."""
+    """Asks for all segments, ASK_TOGETHER at a time."""
     wanted = tuple(segment_ids)
     for start in range(0, len(wanted), ASK_TOGETHER):
         await asyncio.gather(*map(ask, wanted[start : start + ASK_TOGETHER]))
@@ -54,7 +53,7 @@ class SegmentOwners:
         segments: Callable[[], Mapping[int, Segment]],
         is_over: Callable[[], bool],
     ) -> None:
-        """`segments` of the topic as they are now; `is_over`: nobody wants to know any more."""
+        """`segments` returns the current segments of the topic; `is_over` stops the retries."""
         self._leader, self._subscription, self._incarnation = leader, subscription, incarnation
         self._segments, self._is_over = segments, is_over
 
@@ -65,27 +64,31 @@ class SegmentOwners:
         return SegmentRef(backing_topic(self._leader.topic, segment), self._incarnation, segment_id)
 
     def owner_epochs(self, segment_ids: Iterable[int]) -> dict[int, int]:
-        """Another number whenever a segment has another owner."""
+        """By segment: a number that changes with the segment's owner."""
         refs = {one: self.ref(one) for one in segment_ids}
         return {one: self._leader.owner_epoch(ref.name) for one, ref in refs.items() if ref is not None}
 
     async def ask_drained(self, segment_ids: Iterable[int], found: Callable[[int, int], None]) -> None:
-        """Until each has answered; `found` is told the segments that are drained, and their rewinds. Later the owners
-        tell by themselves."""
+        """Asks each owner until it answers, and calls `found` with each drained segment and its rewind count. Later
+        drains are reported by the owners as events."""
 
         async def ask(segment_id: int) -> None:
-            status = await self._answer(segment_id, lambda ref: host.Fence("drained", ref), "not known whether drained")
+            status = await self._answer(
+                segment_id,
+                lambda ref: host.Fence("drained", ref),
+                "drain state of a segment is not known yet, retrying",
+            )
             if status is None:
                 return
             assert isinstance(status, Status)
-            for name, rewinds in status.drained:
+            for name, rewind_count in status.drained:
                 if name == self._subscription:
-                    found(segment_id, rewinds)
+                    found(segment_id, rewind_count)
 
         await together(ask, segment_ids)
 
     async def close(self, consumer: str, segment_ids: Iterable[int], generation: int) -> None:
-        """The consumer is to be closed there, and not to come back under a lower generation."""
+        """Closes the consumer there and fences lower generations."""
         name = self._subscription
         await together(
             lambda one: self.retry_until_confirmed(
@@ -100,8 +103,8 @@ class SegmentOwners:
     async def retry_until_confirmed(
         self, segment_id: int, request: Callable[[SegmentRef], host.Request | None]
     ) -> None:
-        """Until the owner has confirmed it; None: it is not wanted any more."""
-        await self._answer(segment_id, request, "owner does not answer")
+        """Repeats the request until the owner confirms it, or until `request` returns None."""
+        await self._answer(segment_id, request, "segment owner did not confirm a request, retrying")
 
     async def _answer(
         self, segment_id: int, request: Callable[[SegmentRef], host.Request | None], trouble: str

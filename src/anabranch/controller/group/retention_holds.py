@@ -1,8 +1,9 @@
-"""What a checkpoint group still needs of its segments, told to their owners: they drop nothing behind it.
+"""Retention holds of a checkpoint group: the positions behind which the owners of its segments must keep data.
 
-A group has no cursors that would hold retention back. Holds only ever lag behind what is true, so they may be told at
-leisure: a new segment at once, progress once in a while for all segments together. Owners keep them; a new leader tells
-them again. Groups that never report anything (clients of Pulsar cannot) hold nothing but sealed segments as a whole.
+A checkpoint group has no cursors that would hold retention back. A hold may be older than the group's real progress (it
+then retains too much, never too little). So a hold for a new segment is sent at once, and progress is sent every 10 s
+for all segments together. Owners store holds; a new leader sends them again. A group that never reports progress
+(Pulsar's clients cannot) sends no holds; only garbage collection waits for it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ HOLDS_SECONDS = 10.0
 TOGETHER = 16
 
 Tell = Callable[[int, Position | None], Awaitable[None]]
-"""The owner of a segment: keep what comes behind this; None: nothing is needed. Returns when it has confirmed it."""
+"""Sends a hold to a segment's owner: keep the entries after this position; None: nothing is needed. Returns when it is
+confirmed."""
 
 
 def wanted(group: GroupState, segment_ids: Iterable[int]) -> dict[int, Position | None]:
-    """By segment. Nothing for a group that does not say how far it is."""
+    """By segment. Empty for a group that reports no progress."""
     progress, drained = group.progress, group.drain.drained
     if not progress.reached and not drained:
         return {}
@@ -30,7 +32,7 @@ def wanted(group: GroupState, segment_ids: Iterable[int]) -> dict[int, Position 
 
 
 class Holds:
-    """Of one group, while one leader leads. `segment_ids` answers what is in the layout now."""
+    """Of one group, during one leader term. `segment_ids` returns the segments of the current layout."""
 
     def __init__(self, group: GroupState, segment_ids: Callable[[], Iterable[int]], tell: Tell, clock: Clock) -> None:
         self._group, self._segment_ids, self._tell, self._clock = group, segment_ids, tell, clock
@@ -38,7 +40,7 @@ class Holds:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """Somebody reported something, or the layout is another one."""
+        """Progress was reported, or the layout has changed."""
         self._changed.set()
 
     async def run(self) -> None:

@@ -1,8 +1,6 @@
-"""The consumers of all ordered subscriptions of one topic, while one leader leads it: one `GroupCoordinator` per
-subscription.
+"""The groups of one topic during one leader term: one `GroupCoordinator` per ordered subscription.
 
-A subscription that was deleted and registered again is another life, and so has other consumers. Must not know what
-consumers are told.
+A subscription that was deleted and created again is another incarnation and gets a new coordinator.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ class TopicGroups:
         self._leader, self._records = leader, records
 
     def ordered(self, name: str) -> Subscription | None:
-        """A registered subscription whose segments are assigned; None when there is none that is ready."""
+        """The subscription, if it is ordered (its segments are assigned to consumers) and ready."""
         registry = self._leader.registry
         found = None if registry is None else registry.subscriptions.get(name)
         if found is None or found.state is not SubscriptionState.READY or found.kind is SubscriptionKind.QUEUE:
@@ -35,11 +33,11 @@ class TopicGroups:
         return found
 
     def of(self, subscription: Subscription) -> GroupCoordinator:
-        """The consumers of this life of the subscription."""
+        """The coordinator of this incarnation of the subscription."""
         found = self.by_name.get(subscription.name)
-        if found is None or found.life != subscription.operation_id:
+        if found is None or found.subscription_incarnation != subscription.operation_id:
             if found is not None:
-                found.end(NotLeading(f"subscription {subscription.name} is another one now"))
+                found.end(NotLeading(f"subscription {subscription.name} was deleted and created again"))
             record = self._leader.record
             assert record is not None
             found = self.by_name[subscription.name] = GroupCoordinator(
@@ -49,7 +47,7 @@ class TopicGroups:
         return found
 
     async def restore(self) -> None:
-        """The consumers that our predecessor had: their grace periods begin now."""
+        """Restores the groups of the last leader. The grace periods of their consumers begin now."""
         leader, failures = self._leader, 0
         while not leader.is_over:
             record, registry = leader.record, leader.registry
@@ -57,7 +55,10 @@ class TopicGroups:
                 try:
                     stored = await self._records.group_names(leader.topic, record.incarnation)
                 except Error as error:
-                    log.warning("groups not restored yet", extra={"topic": str(leader.topic), "reason": error.reason})
+                    log.warning(
+                        "consumer groups not restored yet, retrying",
+                        extra={"topic": str(leader.topic), "reason": error.reason},
+                    )
                 else:
                     for name in registry.subscriptions:
                         found = self.ordered(name)
@@ -68,7 +69,7 @@ class TopicGroups:
             await leader.pause(failures)
 
     async def forget(self, name: str) -> None:
-        """The subscription is gone, and what was stored of its consumers goes."""
+        """The subscription was deleted: its group ends, and the group's record is deleted."""
         members = self.by_name.pop(name, None)
         if members is not None:
             members.end(UnknownSubscription(f"subscription {name} was deleted"))
@@ -77,12 +78,12 @@ class TopicGroups:
             await self._records.forget_group(self._leader.topic, record.incarnation, name)
 
     def end(self, error: Error) -> None:
-        """Nobody is told anything any more; who waits gets this."""
+        """Stops all groups; pending registrations fail with this error."""
         for members in self.by_name.values():
             members.end(error)
 
     def placement_changed(self) -> None:
-        """Segments may have other owners: what the former ones did not live to tell is asked for."""
+        """Segments may have new owners. Drains that the former owners did not report are asked for."""
         for members in tuple(self.by_name.values()):
             members.placement_changed()
 

@@ -1,8 +1,8 @@
-"""What the bytes of topic records mean, remembered: a record is decoded once, and what was written here not at all.
+"""Cache of decoded topic records: a record is decoded once, and one that was written here is not decoded at all.
 
-A split writes the record twice, and everybody on the broker who follows the topic then reads it: watches, owners of
-segments, producers that open a lane. Its segments are mostly the same as before: those are taken over with all that was
-made of them (`Segment.forms`). Pure facts about bytes: whether they are in the store, the store says. Never awaits.
+A split writes the record twice, and watches, segment owners and opening producers of the broker then read it. Most
+segments are unchanged; their objects are reused, with their cached encodings (`Segment.forms`). The cache maps bytes to
+values; whether the bytes are in the store is known only from the store. Never awaits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ BYTES_MAX = 16 * 1024 * 1024
 
 
 class RecordCache:
-    """The last record of each key, as long as all texts together are not larger than `bytes_max`."""
+    """The last record of each key, limited to `bytes_max` encoded bytes in total."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -40,7 +40,7 @@ class RecordCache:
         return record
 
     def last(self, key: str) -> TopicRecord | None:
-        """Encoded or decoded here last; what was encoded may never have come into the store."""
+        """The record that was encoded or decoded last. An encoded one may never have reached the store."""
         known = self._known.get(key)
         return None if known is None else known[1]
 

@@ -1,7 +1,7 @@
-"""The registry of a topic's subscriptions as it is stored: one record beside the topic's, one compare-and-set unit.
+"""The stored registry of a topic's subscriptions: one record beside the topic's, one compare-and-set unit.
 
-One record and not one per subscription, because a leader that lost its office must not be able to add one behind the
-back of its successor: who writes here needs the current stamp, and raises `leaderTerm` first. Knows no segments.
+It is one record, not one per subscription, so that a former leader cannot add a subscription after its successor has
+started: a writer needs the record's current version, and a new leader raises `leaderTerm` first.
 
     CREATING ──── cursors everywhere ────▶ READY ──▶ DELETING ──── no cursor left ────▶ gone
 """
@@ -35,14 +35,14 @@ class SubscriptionKind(StrEnum):
 
 
 class SubscriptionState(StrEnum):
-    CREATING = "CREATING"  # registered; cursors are being made. New segments get one from here on
+    CREATING = "CREATING"  # registered; cursors are being created. New segments get one from here on
     READY = "READY"
-    DELETING = "DELETING"  # new segments get none any more
+    DELETING = "DELETING"  # new segments get no cursor any more
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A seek (to a publish time) or, without one, the clearing of the backlog; on its way over all segments."""
+    """A seek to a publish time, or (None) clearing of the backlog, in progress over all segments."""
 
     operation_id: str
     publish_ms: int | None
@@ -52,26 +52,26 @@ class Move:
 class Subscription:
     name: str
     kind: SubscriptionKind
-    start: Start  # fixed by the first who subscribed
+    start: Start  # set by the first subscriber
     state: SubscriptionState
-    created_at_epoch: int  # segments of later epochs are read from their beginning, whatever `start` says
+    created_at_epoch: int  # segments of later epochs are read from their beginning
     created_at_ms: int
-    operation_id: str = ""  # of the call that made it
+    operation_id: str = ""  # of the call that created it
     move: Move | None = None
-    lives_before: int = 0  # subscriptions of the topic that were deleted before this one was made
+    incarnations_before: int = 0  # subscriptions of the topic deleted before this one was created
 
     @property
     def is_sought_in_order(self) -> bool:
-        """A seek is on its way, and children must not be read again before their parents."""
+        """A seek runs in which children must not be read again before their parents."""
         return self.kind is SubscriptionKind.STREAM and self.move is not None and self.move.publish_ms is not None
 
     @property
     def first_generation(self) -> int:
-        """Of its assignments: above those of all former lives of the name, which segments may still remember."""
-        return self.lives_before << 32
+        """The first assignment generation: above those of all former incarnations, which segments may remember."""
+        return self.incarnations_before << 32
 
     def start_on(self, created_at_epoch: int) -> Start:
-        """Where the cursor begins on a segment of that epoch."""
+        """Start of the cursor on a segment created at that epoch."""
         return Start.EARLIEST if created_at_epoch > self.created_at_epoch else self.start
 
 
@@ -79,8 +79,8 @@ class Subscription:
 class Registry:
     subscriptions: Mapping[str, Subscription] = field(default_factory=dict)
     leader_term: int = 0
-    incarnation: int = 0  # of the topic: a registry of another life counts for nothing
-    deleted: int = 0  # subscriptions so far
+    incarnation: int = 0  # of the topic; a registry of another incarnation is ignored
+    deleted: int = 0  # number of deleted subscriptions
 
     def with_one(self, subscription: Subscription) -> Registry:
         return replace(self, subscriptions={**self.subscriptions, subscription.name: subscription})
@@ -91,7 +91,7 @@ class Registry:
 
     @property
     def cursors(self) -> frozenset[str]:
-        """The subscriptions that every segment has, and every new one gets, a cursor of."""
+        """The subscriptions whose cursors every segment has and every new segment gets."""
         found = self.subscriptions.values()
         return frozenset(s.name for s in found if s.kind.has_cursors and s.state is not SubscriptionState.DELETING)
 
@@ -123,7 +123,7 @@ def _subscription_json(subscription: Subscription) -> dict[str, Any]:
         "createdAtEpoch": subscription.created_at_epoch,
         "createdAtMs": subscription.created_at_ms,
         "operation": subscription.operation_id,
-        "livesBefore": subscription.lives_before,
+        "livesBefore": subscription.incarnations_before,
     }
     if subscription.move is not None:
         value["move"] = {"id": subscription.move.operation_id, "publishMs": subscription.move.publish_ms}

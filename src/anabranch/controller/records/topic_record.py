@@ -1,13 +1,14 @@
-"""The topic record: everything durable about one scalable topic, one compare-and-set unit. Values and edits; no store.
+"""The topic record: the durable state of one scalable topic, one compare-and-set unit. Values and pure edits.
 
-Each edit is one step of a writer: it takes a record and gives the next, or raises. While an `operation` is set nothing
-but its own steps raises the epoch, so whoever resumes it finds the layout that it was planned on.
+Each edit takes a record and returns the next one, or raises. While an `operation` is set, only its own steps raise the
+epoch, so a leader that resumes it finds the layout on which it was planned.
 
     idle ── planned() ──▶ operation CREATE ── sealing() ──▶ operation SEAL ── committed() ──▶ idle, epoch + 1
                                  └── aborted() ──▶ idle, same epoch, planned children in `garbage`
 
-`garbage` names segments that are no part of the topic any more and whose storage may still be there: it is deleted
-until storage confirms, then `swept`. So an aborted plan or a pruned segment can be late, but never leaked.
+`garbage` lists segments that no longer belong to the topic and whose storage may still exist. Their deletion is retried
+until storage confirms, then they are `swept`. So the deletion of an aborted plan or pruned segment may be late, but
+storage never leaks.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from anabranch.model.segment import NOT_SEALED, Seal, Segment
 
 
 class StaleTerm(Error):
-    """Another leader was elected: this one may not write any more."""
+    """Another broker leads the topic: this leader may not write any more."""
 
     code = "stale-term"
 
 
 class OperationRunning(Busy):
-    """A split, merge or migration of this topic is on its way; one at a time."""
+    """A split, merge or migration of this topic is running; only one runs at a time."""
 
     code = "operation-running"
 
@@ -41,17 +42,17 @@ class OperationRunning(Busy):
 
 
 class NoSuchOperation(Error):
-    """The operation is not the running one: it was finished or aborted by somebody."""
+    """The operation is not running: it was finished or aborted, perhaps by another leader."""
 
     code = "no-such-operation"
 
 
 class Phase(StrEnum):
-    """How far a running operation has come. The record shows CREATE and SEAL; the other names are for telling."""
+    """Phase of a running operation. The record has CREATE and SEAL; the others appear only in status."""
 
     PLAN = "PLAN"  # not yet in the record
-    CREATE = "CREATE"  # ids reserved; children and their cursors are being made. Can still be aborted
-    SEAL = "SEAL"  # some parent may be sealed: roll forward only
+    CREATE = "CREATE"  # ids reserved; children and their cursors are being created. Can still be aborted
+    SEAL = "SEAL"  # a parent may be sealed: roll forward only
     COMMIT = "COMMIT"  # all parents sealed, the record is being written
     TELL = "TELL"  # in the record: the layout has changed
 
@@ -69,20 +70,20 @@ class Operation:
     plan: Replacement
     phase: Phase
     started_at_ms: int
-    reason: str = ""  # who or what wanted it
+    reason: str = ""  # why it was started
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedOperation:
-    """The last operation and its end: tells a writer whose answer was lost what became of it."""
+    """The last operation and its outcome, for a caller whose answer was lost."""
 
     operation_id: str
     kind: OperationKind
     outcome: Outcome
     epoch: int  # of the layout after it
     finished_at_ms: int
-    reason: str = ""  # why it was wanted, or why aborted
+    reason: str = ""  # why it was started, or why it was aborted
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,10 @@ class TopicRecord:
     last_split_at_ms: int = NOT_SEALED  # -1: never. Cooldowns of auto-scaling start here
     last_merge_at_ms: int = NOT_SEALED
     auto_scale_policy: Mapping[str, object] | None = None
-    migrated_from: object = None  # as PIP-475 writes it; we carry it
+    migrated_from: object = None  # as PIP-475 defines it; kept unchanged
     garbage: tuple[Segment, ...] = ()  # by id
-    is_deleting: bool = False  # nothing happens any more but the deletion of everything
-    extra: Mapping[str, object] = field(default_factory=dict)  # what a newer writer added, kept as it came
+    is_deleting: bool = False  # only the deletion continues
+    extra: Mapping[str, object] = field(default_factory=dict)  # unknown fields of a newer version, kept unchanged
 
     @property
     def epoch(self) -> int:
@@ -111,7 +112,7 @@ class TopicRecord:
 
     @property
     def planned_children(self) -> tuple[Segment, ...]:
-        """Segments that are not in the layout yet but may be materialised and get cursors."""
+        """Segments that are not in the layout yet, but may exist and have cursors."""
         return () if self.operation is None else self.operation.plan.children
 
     def running(self, operation_id: str) -> Operation:
@@ -121,20 +122,20 @@ class TopicRecord:
         return self.operation
 
     def outcome(self, operation_id: str) -> Outcome | None:
-        """What became of an operation of late; None while it runs, or when another one came after it."""
+        """Outcome of the last operation; None while it runs, or if another one ran after it."""
         last = self.last_operation
         return last.outcome if last is not None and last.operation_id == operation_id else None
 
 
 def with_term(record: TopicRecord, term: int) -> TopicRecord:
-    """A leader of this term writes: its term is noted, and writers of lower terms are refused from then on."""
+    """Sets the leader term; writers of lower terms are refused from then on."""
     if term < record.leader_term:
-        raise StaleTerm(f"term {term} is over: the leader of term {record.leader_term} has written")
+        raise StaleTerm(f"term {term} is over: the leader of term {record.leader_term} has written the topic record")
     return replace(record, leader_term=term)
 
 
 def planned(record: TopicRecord, operation_id: str, plan: Replacement, *, now_ms: int, reason: str = "") -> TopicRecord:
-    """PLAN: the operation is set and its ids are taken."""
+    """PLAN: sets the operation and reserves its segment ids."""
     if record.operation is not None:
         raise OperationRunning(record.operation)
     operation = Operation(operation_id, plan, Phase.CREATE, now_ms, reason)
@@ -142,7 +143,7 @@ def planned(record: TopicRecord, operation_id: str, plan: Replacement, *, now_ms
 
 
 def sealing(record: TopicRecord, operation_id: str) -> TopicRecord:
-    """From here on a parent may be sealed: the point of no return."""
+    """SEAL: from here on a parent may be sealed, which is the point of no return."""
     return replace(record, operation=replace(record.running(operation_id), phase=Phase.SEAL))
 
 
@@ -162,7 +163,7 @@ def committed(record: TopicRecord, operation_id: str, seals: Mapping[int, Seal],
 
 
 def aborted(record: TopicRecord, operation_id: str, *, now_ms: int, reason: str) -> TopicRecord:
-    """Given up before the point of no return: the planned children are garbage, their ids are not used again."""
+    """Aborts before the point of no return: planned children become garbage, their ids are not reused."""
     operation = record.running(operation_id)
     if operation.phase is not Phase.CREATE:
         raise OperationRunning(operation)
@@ -175,7 +176,7 @@ def aborted(record: TopicRecord, operation_id: str, *, now_ms: int, reason: str)
 
 
 def pruned(record: TopicRecord, segment_ids: Iterable[int]) -> TopicRecord:
-    """First phase of garbage collection: the segments leave the layout (epoch + 1) and wait for their deletion."""
+    """First phase of garbage collection: the segments leave the layout (epoch + 1) and become garbage."""
     if record.operation is not None:
         raise OperationRunning(record.operation)
     gone = [record.layout[one] for one in sorted(set(segment_ids))]
@@ -184,7 +185,7 @@ def pruned(record: TopicRecord, segment_ids: Iterable[int]) -> TopicRecord:
 
 
 def swept(record: TopicRecord, segment_ids: Iterable[int]) -> TopicRecord:
-    """Second phase: storage has confirmed that nothing of these segments is left. Safe to repeat."""
+    """Second phase: storage has confirmed the deletion of these segments. Safe to repeat."""
     done = set(segment_ids)
     return replace(record, garbage=tuple(segment for segment in record.garbage if segment.segment_id not in done))
 

@@ -1,8 +1,8 @@
-"""The topic record as JSON: PIP-468's, PIP-475's and PIP-483's names, our own beside them. Bytes in, values out.
+"""The topic record as JSON, with the field names of PIP-468, PIP-475 and PIP-483 and our own.
 
-A record of Pulsar 5.0.0-M1 is read too (what we add gets its default). Fields that this version does not know are kept,
-at the top, in segments and in the operation, so that an older broker does not erase what a newer one wrote. A record of
-a newer `format` is refused: its meaning has changed.
+A record of Pulsar 5.0.0-M1 is read too; our own fields get defaults. Unknown fields are kept, at the top, in segments
+and in the operation, so that an older broker does not erase the fields of a newer one. A record of a newer `format` is
+refused, because its meaning has changed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,12 @@
-"""One led topic: split, merge, delete, subscriptions, garbage collection."""
+"""One led topic: split, merge, delete, subscriptions, garbage collection. It does not know connections.
+
+| module | what it is |
+|---|---|
+| `gc_policy` | decides which sealed segments can be deleted |
+| `gc_runner` | gathers the input of `gc_policy` and prunes |
+| `leader_terms` | leader terms, which grow per topic name |
+| `operation_events` | calls, events and effects of `operation_workflow` |
+| `operation_workflow` | machine: split, merge, prune and delete, resumable |
+| `subscription_workflow` | machine: subscribe, unsubscribe and seek on all segments |
+| `topic_controller` | shell of one topic and leader term: runs both workflows and the groups |
+"""

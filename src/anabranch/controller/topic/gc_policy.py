@@ -1,19 +1,20 @@
-"""Which sealed segments may go, and if not, why not. A pure decision; the record's `pruned` and `swept` carry it out.
+"""Decides which sealed segments can be deleted, and why the others are kept. A pure function.
 
-A sealed segment goes when all of these hold:
+A sealed segment is deleted when all of these hold:
 
 | condition                                               | why                                                     |
 |---------------------------------------------------------|---------------------------------------------------------|
 | no operation is running                                 | nothing else raises the epoch meanwhile                 |
-| its parents went before it, or go with it               | who stays keeps all its ancestors: order, replay        |
-| every registered subscription is through with it        | unread data is never dropped, however old               |
-| no subscription is being created, moved or unaccounted  | it may be about to read it                              |
-| no hold (checkpoint, reader, replication) names it      | somebody may come back to it                            |
+| its parents are deleted before it or with it            | a kept segment keeps all its ancestors: order, replay   |
+| every registered subscription has drained it            | unread data is never deleted, however old               |
+| no subscription is being created, moved or is unknown   | it may read the segment next                            |
+| no hold (checkpoint, reader, replication) names it      | its holder may return to it                             |
 | it is past the retention time, or over retention's size | oldest first, so that the newest data is what stays     |
 
 Retention is Pulsar's: time t and size s keep what satisfies both, -1 means without limit, 0 keeps nothing that was
-consumed. It is deleted in two phases: out of the layout in one compare-and-set (`pruned`), then from storage, as often
-as it takes (`swept`). What auto-scaling needs of it (merge depth, last split, last merge) is in the record itself.
+consumed. Deletion has two phases: out of the layout in one compare-and-set (`pruned`), then from storage, retried until
+confirmed (`swept`). What auto-scaling needs of a deleted segment (merge depth, last split, last merge) is in the
+record.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WEEK_MS = 7 * 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much of what was consumed is kept. -1: no limit."""
+    """How much consumed data is kept. -1: no limit."""
 
     time_ms: int = WEEK_MS
     size_bytes: int = -1
@@ -38,14 +39,14 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One registered subscription: the sealed segments that it is through with, as its cursors or its group say."""
+    """One subscription: the sealed segments that it has drained, according to its cursors or its group."""
 
     drained: frozenset[int]
-    is_settled: bool = True  # not being created, moved or asked for just now
+    is_settled: bool = True  # not being created, moved or deleted
 
 
 class KeptFor(StrEnum):
-    """Why a sealed segment stays."""
+    """Why a sealed segment is kept."""
 
     OPERATION = "operation-running"
     PARENT = "parent-kept"
@@ -57,8 +58,10 @@ class KeptFor(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     prune: tuple[int, ...]  # ascending; give it to `pruned`
-    kept: Mapping[int, tuple[KeptFor, str]]  # segment -> reason, and who
-    look_again_at_ms: int | None  # when time alone will allow something; None: only an event can
+    kept: Mapping[
+        int, tuple[KeptFor, str]
+    ]  # segment -> reason, and the name of the operation, parent, subscription or holder
+    look_again_at_ms: int | None  # when time alone allows a deletion; None: only an event can
 
 
 def decide(
@@ -70,9 +73,9 @@ def decide(
     sizes: Mapping[int, int],
     holds: Mapping[str, Iterable[int]],
 ) -> Verdict:
-    """`sizes`: bytes of segments; without one a segment counts as empty. `holds`: holder -> segments that must stay."""
+    """`sizes`: bytes of segments; a missing one counts as empty. `holds`: holder -> segments that are kept for it."""
     held = {one: holder for holder, ids in sorted(holds.items(), reverse=True) for one in ids}
-    remaining = sum(sizes.get(one, 0) for one in record.segments)  # like a topic's ledgers: the active ones count too
+    remaining = sum(sizes.get(one, 0) for one in record.segments)  # as with a topic's ledgers, active ones count too
     prune: set[int] = set()
     kept: dict[int, tuple[KeptFor, str]] = {}
     look_again: list[int] = []
@@ -96,7 +99,7 @@ def decide(
 
 
 def _sealed_at_ms(record: TopicRecord) -> dict[int, int]:
-    """When each sealed segment was sealed, but never before its parents: the brokers' clocks may differ."""
+    """Seal time of each sealed segment, at least that of its parents, because brokers' clocks may differ."""
     found: dict[int, int] = {}
     for segment in sorted(record.layout.sealed, key=lambda it: it.segment_id):  # parents have lower ids
         found[segment.segment_id] = max([segment.sealed_at_ms, *(found[parent] for parent in segment.parent_ids)])
@@ -110,7 +113,7 @@ def _needed(
     subscriptions: Mapping[str, Progress],
     held: Mapping[int, str],
 ) -> tuple[KeptFor, str] | None:
-    """Who or what needs the segment, retention aside."""
+    """Why the segment is needed, apart from retention."""
     if record.operation is not None:
         return KeptFor.OPERATION, record.operation.operation_id
     stays = [parent for parent in segment.parent_ids if parent not in prune]

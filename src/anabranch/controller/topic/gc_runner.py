@@ -1,8 +1,8 @@
-"""Garbage collection of one topic, led here: asks what `gc.decide` needs to know, and has pruned what may go.
+"""Garbage collection of one led topic: gathers the input of `gc_policy.decide` and prunes what it allows.
 
-Owners are only asked about segments that retention would let go: who is through with them, and whose cursors they have.
-A cursor that the registry does not know holds a segment like one that it knows. Runs when a sweep comes by, never by
-itself; two at a time do not harm each other, because pruning is one compare-and-set.
+Owners are asked only about segments whose retention is over: which subscriptions have drained them, and which cursors
+they have. A cursor that the registry does not know keeps a segment like a known one. It runs in the periodic sweep; two
+concurrent runs are harmless, because pruning is one compare-and-set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ASK_TOGETHER = 16
 async def collect(
     leader: TopicController, records: Records, *, retention: Retention, sizes: Mapping[int, int], operation_id: str
 ) -> Verdict | None:
-    """What was decided, and done. None: nothing could be decided now. Raises what stores and owners raise."""
+    """The decision, after it is carried out. None: no decision is possible now. Raises errors of store and owners."""
     record, registry = await leader.wait_leading(), leader.registry
     if record.operation is not None or registry is None or registry.incarnation != record.incarnation:
         return None
@@ -46,9 +46,9 @@ async def collect(
     verdict = gc.decide(record, now_ms=now_ms, retention=retention, subscriptions=progress, sizes=sizes, holds={})
     prune = tuple(one for one in verdict.prune if one in statuses)
     if leader.registry is not registry or leader.record is not record or not leader.has_no_pending_calls:
-        return None  # a subscription or the layout changed while we asked, or will: the next sweep looks again
+        return None  # subscriptions or layout have changed meanwhile, or will: the next sweep decides
     if prune:
-        log.info("segments collected", extra={"topic": str(leader.topic), "segments": prune})
+        log.info("deleting sealed segments past their retention", extra={"topic": str(leader.topic), "segments": prune})
         await leader.ask(steps.PruneCall(operation_id, prune))
     return verdict
 
@@ -70,14 +70,14 @@ async def _statuses(leader: TopicController, record: TopicRecord, segment_ids: t
 async def _progress(
     leader: TopicController, records: Records, record: TopicRecord, registry: Registry, statuses: Mapping[int, Status]
 ) -> dict[str, Progress]:
-    """By subscription: registered ones, and whoever else has a cursor on a segment that would go."""
+    """By subscription: registered ones, and unknown ones with a cursor on one of these segments."""
     drained: dict[str, set[int]] = {}
     unknown: set[str] = set()
     for segment_id, status in statuses.items():
         unknown |= status.cursors - registry.subscriptions.keys()
         for name, _ in status.drained:
             drained.setdefault(name, set()).add(segment_id)
-        if not status.exists:  # nothing is there that anybody could read
+        if not status.exists:  # there is nothing to read
             for name in registry.subscriptions:
                 drained.setdefault(name, set()).add(segment_id)
     found = {name: Progress(frozenset(drained.get(name, ()))) for name in unknown}
@@ -91,7 +91,7 @@ async def _progress(
 
 
 async def _completed(leader: TopicController, records: Records, record: TopicRecord, name: str) -> frozenset[int]:
-    """Of a checkpoint group: what its members have said."""
+    """Segments that the members of a checkpoint group have reported as completed."""
     members = leader.members.get(name)
     if members is not None and members.group.is_ready:
         return members.group.drain.drained

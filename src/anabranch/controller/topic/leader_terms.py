@@ -1,11 +1,11 @@
-"""Terms of office: a leader of a topic takes one before it does anything, and nobody else ever has the same.
+"""Leader terms: a leader acquires one before anything else, and each term is issued once per topic name.
 
-A term is a number in a record of its own, raised by compare-and-set; only who got that write confirmed leads with it
-(one whose fate is unknown is never used). It is kept apart from the topic's record because terms grow per topic *name*:
-what a deleted topic's leader still has under way must be refused by the segments of the topic created after it.
+A term is a number in a separate record, raised by compare-and-set. A leader uses it only if the write was confirmed; a
+term whose write has an unknown outcome is never used. The record is separate from the topic's because terms grow per
+topic *name*: segments of a re-created topic must refuse late requests of the deleted topic's leader.
 
-When a topic is deleted its term goes into one common floor, and then its own record goes: nothing is left behind per
-name, and the next topic of that name begins above the floor.
+When a topic is deleted, its term raises one common minimum (the floor), and then its term record is deleted. So nothing
+is left per name, and the next topic of that name starts above the floor.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ TRIES = 16
 
 
 class TermContended(Busy):
-    """Others take the office of this topic at the same time, again and again."""
+    """Other brokers acquire terms of this topic at the same time, repeatedly."""
 
     code = "not-leader"
 
 
 class LeaderTerms:
-    """`holder` is written down for people: who took the term."""
+    """`holder` is stored for information: the broker that acquired the term."""
 
     def __init__(self, store: MetadataStore, holder: str) -> None:
         self._store, self._holder = store, holder
 
     async def acquire(self, topic: TopicName, above: int) -> int:
-        """A term that is higher than all before, and than `above`. Raises StoreUnavailable; then none was taken."""
+        """A term above all earlier ones and above `above`. Raises StoreUnavailable; then none was acquired."""
         key = term_key(topic)
         for _ in range(TRIES):
             found = await self._store.get(key)
@@ -42,19 +42,19 @@ class LeaderTerms:
             value = json.dumps({"term": term, "holder": self._holder}).encode()
             try:
                 await self._store.put(key, value, expected=ABSENT if found is None else found.version)
-            except (VersionMismatch, OutcomeUnknown):  # if it is ours after all nobody ever leads with it
+            except (VersionMismatch, OutcomeUnknown):  # if the write succeeded, its term is never used
                 await self._store.sync()
                 continue
             if found is None:
-                # The last one may have been taken, used and laid down between our look at the floor and our write.
+                # The last term may have been acquired, used and released between the read of the floor and this write.
                 await self._store.sync()
                 if await self._floor() >= term:
                     continue
             return term
-        raise TermContended(f"the term of {topic} is taken by others")
+        raise TermContended(f"other brokers acquire terms of {topic} at the same time; try again")
 
     async def raise_floor(self, term: int) -> None:
-        """Before a topic's record goes: no successor of its name gets a term that it had."""
+        """Called before a topic's record is deleted, so that a later topic of its name gets no term that it had."""
         for _ in range(TRIES):
             found = await self._store.get(TERM_FLOOR)
             if found is not None and _number(found.value) >= term:
@@ -65,10 +65,10 @@ class LeaderTerms:
                 return
             except (VersionMismatch, OutcomeUnknown):
                 await self._store.sync()
-        raise TermContended("the floor of terms is raised by too many at once")
+        raise TermContended("the minimum of leader terms is raised by too many brokers at once; try again")
 
     async def release(self, topic: TopicName, term: int) -> None:
-        """After the record is gone: the memory of its terms goes, unless somebody has taken the next one already."""
+        """Called after the topic's record is deleted: deletes the term record, unless the next term is acquired."""
         found = await self._store.get(term_key(topic))
         if found is None or _number(found.value) != term:
             return

@@ -1,6 +1,6 @@
-"""What goes into the operation workflow and what comes out of it: calls, events, effects. Values only.
+"""Calls, events and effects of the operation workflow. Values only.
 
-Whoever runs the workflow (`operation.py`) does an effect and hands its outcome back as the event that the effect names.
+The shell (`topic_controller.py`) performs an effect and delivers its outcome as the event that the effect names.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from anabranch.model.errors import Busy, Error
 
 
 class TooManyCalls(Busy):
-    """So many operations of this topic are waiting for their turn that no further one is taken."""
+    """Too many operations of this topic are waiting."""
 
     code = "operation-running"
 
 
 class OperationAborted(Error):
-    """Given up before anything was sealed; the topic is as it was."""
+    """Aborted before any segment was sealed; the topic is unchanged."""
 
     code, retryable = "operation-aborted", True
 
 
-# calls: what people and policies want ---------------------------------------------------------------------------------
+# calls of administrators and policies ---------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SplitCall:
     operation_id: str
@@ -44,7 +44,7 @@ class MergeCall:
 
 @dataclass(frozen=True, slots=True)
 class PruneCall:
-    """Garbage collection decided that these sealed segments may go."""
+    """Garbage collection has decided to delete these sealed segments."""
 
     operation_id: str
     segment_ids: tuple[int, ...]
@@ -52,7 +52,7 @@ class PruneCall:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCall:
-    """The whole topic; with `incarnation` only if it is (still) that one, so that it may be asked for again."""
+    """Deletes the topic; with `incarnation` only that one, so that the call can be repeated."""
 
     operation_id: str
     incarnation: int | None = None
@@ -64,7 +64,7 @@ Call = SplitCall | MergeCall | PruneCall | DeleteCall
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RecordSeen:
-    """The record as it stands; None when there is none."""
+    """The current record; None if there is none."""
 
     record: TopicRecord | None
     version: Version
@@ -77,19 +77,19 @@ class RecordUnread:
 
 @dataclass(frozen=True, slots=True)
 class RecordSaved:
-    """The write that was asked for last is in the store."""
+    """The last write is in the store."""
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class RecordRemoved:
-    """The removal that was asked for is done, or was done already."""
+    """The record is deleted, or was deleted before."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordDoubtful:
-    """Somebody else wrote, or nobody knows whether ours is there: what is read next decides."""
+    """Another leader wrote, or the outcome of the write is unknown. The next read decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Rested:
-    """A while has passed since the failure: it may be tried again."""
+    """The pause after a failure is over; it can be tried again."""
 
     what: ReadRecord | Request
 
@@ -118,7 +118,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionsKnown:
-    """Everything that is in the registry, durably; told again at every change."""
+    """All subscriptions in the registry, durably. Repeated at every change."""
 
     subscriptions: frozenset[str]
 
@@ -141,7 +141,7 @@ Event = (
 # effects --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class ReadRecord:
-    """Up to date, not from a cache. Answered by RecordSeen or RecordUnread."""
+    """A linearizable read. Answered by RecordSeen or RecordUnread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +155,10 @@ class SaveRecord:
 
 @dataclass(frozen=True, slots=True)
 class RemoveRecord:
-    """What lies below it first, then, by compare-and-set, the record. Answered by RecordRemoved or RecordDoubtful.
+    """Deletes the keys below the record, then, by compare-and-set, the record. Answered by RecordRemoved or
+    RecordDoubtful.
 
-    Below it, only what is of this incarnation: whoever does this late must not hurt the topic's next life.
+    Only keys of this incarnation are deleted, so that a late removal does not touch the next incarnation.
     """
 
     incarnation: int
@@ -166,14 +167,14 @@ class RemoveRecord:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Of the owner of the segment, under this leader's mandate. Answered by Answered or Failed."""
+    """Send the request to the segment's owner, with this leader's fencing token. Answered by Answered or Failed."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Longer with every failure. Answered by Rested."""
+    """Pause, longer with every failure. Answered by Rested."""
 
     what: ReadRecord | Request
     failures: int
@@ -181,26 +182,26 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class TellPlan:
-    """An operation runs on the layout of this record: watchers may prepare themselves for the planned children."""
+    """An operation runs on the layout of this record. Watchers can prepare for the planned children."""
 
     record: TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
 class TellLayout:
-    """The layout of this record holds and nothing runs: push it to the watchers, compute assignments."""
+    """The layout of this record is valid and no operation runs: push it to watchers, compute assignments."""
 
     record: TopicRecord
 
 
 @dataclass(frozen=True, slots=True)
 class TellDeleted:
-    """The topic is gone."""
+    """The topic is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The end of a call; `error` is None when what it asked for is so. `epoch` is that of the layout after it."""
+    """The result of a call; `error` None: success. `epoch` is the layout epoch after it."""
 
     operation_id: str
     error: Error | None

@@ -1,16 +1,15 @@
-"""The journaled workflow: every change of one topic's record by its leader, one after another. Never awaits.
+"""The operation workflow: all changes of one topic's record by its leader, one after another. Never awaits.
 
     PLAN ── CREATE ── SEAL ── COMMIT ── TELL          one compare-and-set each for PLAN and COMMIT, nothing in between
                └── abort: parents fenced, then one compare-and-set; children become garbage and are swept
 
-What to do next is read off the record and what the owners of the segments have answered, never off a memory of what was
-done: so a new leader goes on where the last one stopped, and a write whose fate is unknown is settled by reading again
-(the operation's id is in the record while it runs and as its last one afterwards; nobody else may write meanwhile).
+The next step is derived from the record and from the owners' answers, never from memory of earlier steps. So a new
+leader continues where the last one stopped, and a write with unknown outcome is settled by reading again: the record
+has the operation's id while it runs and, as the last operation, afterwards; no other leader can write meanwhile.
 
-The point of no return is the first SEAL that may have arrived. A leader that has not asked for one itself cannot know
-whether its predecessor did: before it aborts it fences the parents, which makes late seals of others impossible, and if
-one is sealed already it rolls forward instead. For hosts without fencing the phase is written into the record first
-(`journals_seal`).
+The point of no return is the first SEAL that may have arrived. A leader that has sent none cannot know whether the last
+leader did. Before it aborts, it fences the parents, which makes late seals impossible; if one is sealed already, it
+rolls forward instead. For hosts without fencing the SEAL phase is written into the record first (`journals_seal`).
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ from anabranch.model.replacement import Replacement, plan_merge, plan_split
 from anabranch.model.segment import Seal, Segment, backing_topic
 
 CALLS_MAX = 64
-"""Waiting for their turn, or running."""
+"""Calls that wait or run."""
 
 _Key = tuple[type[object], object]
 
 
 class Progress:
-    """What the owners have answered for the operation that is driven, and what was asked of them."""
+    """Answers of the segment owners for the running operation."""
 
     def __init__(self, operation_id: str, since_ms: int) -> None:
         self.operation_id, self.since_ms = operation_id, since_ms
@@ -94,7 +93,8 @@ class Progress:
 
 
 class OperationWorkflow:
-    """For one topic and one term of its leader. `create_ms_max`: children not made by then are given up."""
+    """For one topic and one leader term. `create_ms_max`: the operation is aborted if its children do not exist by
+    then."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class OperationWorkflow:
         journals_seal: bool = False,
     ) -> None:
         self.limits = limits
-        self.record: TopicRecord | None = None  # as it is in the store, as far as we know; None: it must be read
+        self.record: TopicRecord | None = None  # the last known stored record; None: it must be read
         self._topic, self._term = topic, term
         self._create_ms_max, self._journals_seal = create_ms_max, journals_seal
         self._now_ms = 0
@@ -116,11 +116,11 @@ class OperationWorkflow:
         self._calls: dict[str, Call] = {}  # first come, first served
         self._subscriptions: frozenset[str] | None = None
         self._progress: Progress | None = None
-        self._made: set[int] = set()  # initial segments of a new topic
+        self._made: set[int] = set()  # initial segments of a new topic that exist
         self._deleted: set[int] = set()
-        self._busy: set[_Key] = set()  # asked and not answered, or resting
+        self._busy: set[_Key] = set()  # sent and not answered, or pausing
         self._failures: dict[_Key, int] = {}
-        self._told: tuple[int, str | None] | None = None  # the epoch and the running operation that were told last
+        self._announced: tuple[int, str | None] | None = None  # epoch and operation of the last TellPlan or TellLayout
         self._is_over = False
 
     def begin(self) -> list[Effect]:
@@ -128,7 +128,7 @@ class OperationWorkflow:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is asked for and nothing is being written: what is asked now begins at once."""
+        """No call waits and no write runs, so a new call starts at once."""
         record = self.record
         if record is None or record.is_deleting or record.leader_term != self._term:
             return False
@@ -136,7 +136,7 @@ class OperationWorkflow:
 
     @property
     def phase(self) -> Phase | None:
-        """How far the running operation is, finer than the record says."""
+        """Phase of the running operation, in finer steps than the record has."""
         if self.record is None or self.record.operation is None or self._progress is None:
             return None
         if isinstance(self._saving, TopicRecord) and self._saving.operation is None:
@@ -152,7 +152,7 @@ class OperationWorkflow:
         match event:
             case RecordSeen(record, version):
                 if self._saving is not None:
-                    return []  # what comes of our own write decides; hints may come late
+                    return []  # the outcome of the running write decides
                 if record is None:
                     return self._gone()
                 self.record, self._version = record, version
@@ -189,7 +189,7 @@ class OperationWorkflow:
                 assert_never(event)
         return self._decide()
 
-    # what owners say --------------------------------------------------------------------------------------------------
+    # answers of segment owners ----------------------------------------------------------------------------------------
     def _note(self, request: Request, answer: host.Answer) -> None:
         segment_id, progress = request.segment.segment_id, self._progress
         if isinstance(request, host.Delete):
@@ -197,7 +197,7 @@ class OperationWorkflow:
         elif isinstance(request, host.Create) and request.operation == _BIRTH:
             self._made.add(segment_id)
         elif progress is None or progress.operation_id != request.operation:
-            return  # an answer for an operation that is over
+            return  # for an operation that is finished
         elif isinstance(request, host.Create):
             progress.created.add(segment_id)
         elif isinstance(answer, SealFacts):
@@ -236,15 +236,15 @@ class OperationWorkflow:
         assert self.record is not None
         return SegmentRef(backing_topic(self._topic, segment), self.record.incarnation, segment.segment_id)
 
-    # what to do next --------------------------------------------------------------------------------------------------
+    # decisions --------------------------------------------------------------------------------------------------------
     def _decide(self) -> list[Effect]:
         record = self.record
         if record is None or self._saving is not None:
             return []
         if record.leader_term > self._term:
-            return self._step_down(f"the leader of term {record.leader_term} has written")
+            return self._step_down(f"the leader of term {record.leader_term} has written the topic record")
         if self._incarnation not in (None, record.incarnation):
-            return self._step_down(f"the topic is in its incarnation {record.incarnation}")
+            return self._step_down(f"the topic was deleted and created again (incarnation {record.incarnation})")
         self._incarnation = record.incarnation
         effects = self._settle(record)
         if record.leader_term < self._term:
@@ -261,13 +261,13 @@ class OperationWorkflow:
         return effects
 
     def _settle(self, record: TopicRecord) -> list[Effect]:
-        """Tells what the record says about a layout or a call that was not told yet."""
+        """Announces a new plan or layout, and answers calls whose outcome is in the record."""
         effects: list[Effect] = []
         if record.leader_term == self._term and not record.is_deleting:
             now = record.epoch, None if record.operation is None else record.operation.operation_id
-            if now != self._told:
+            if now != self._announced:
                 effects.append((TellLayout if record.operation is None else TellPlan)(record))
-            self._told = now
+            self._announced = now
         for operation_id, call in tuple(self._calls.items()):
             outcome = record.outcome(operation_id)
             if outcome is Outcome.COMMITTED or (
@@ -280,14 +280,14 @@ class OperationWorkflow:
         return effects
 
     def _take_office(self, record: TopicRecord) -> list[Effect]:
-        if record.leader_term == 0:  # nobody ever led it: its segments may not exist yet, and it has no subscriptions
+        if record.leader_term == 0:  # never led before: its segments may not exist yet, and it has no subscriptions
             unmade = [segment for segment in record.layout.active if segment.segment_id not in self._made]
             if unmade:
                 return self._ask(host.Create(_BIRTH, self._ref(segment), ()) for segment in unmade)
         return self._save(record, f"term {self._term} begins")
 
     def _start(self, record: TopicRecord) -> list[Effect]:
-        """The next call that can be begun; those that cannot be are answered."""
+        """Starts the next possible call; calls that are not possible are refused."""
         effects: list[Effect] = []
         for call in tuple(self._calls.values()):
             try:
@@ -325,7 +325,7 @@ class OperationWorkflow:
         if self._subscriptions is None:
             return []  # children must not exist without their cursors
         if operation.phase is Phase.CREATE and self._now_ms - progress.since_ms > self._create_ms_max:
-            self._abort(f"children could not be made within {self._create_ms_max} ms")
+            self._abort(f"child segments could not be created within {self._create_ms_max} ms")
         if progress.abort_reason is not None:
             return self._drive_abort(record, plan, progress)
         uncreated = [child for child in plan.children if child.segment_id not in progress.created]
@@ -344,14 +344,14 @@ class OperationWorkflow:
         return self._save(done, f"commit {operation_id}")
 
     def _abort(self, reason: str) -> None:
-        """If it is still possible."""
+        """Aborts the operation, if that is still possible."""
         if self._progress is not None and not self._progress.must_go_forward:
             self._progress.abort_reason = self._progress.abort_reason or reason
 
     def _drive_abort(self, record: TopicRecord, plan: Replacement, progress: Progress) -> list[Effect]:
         assert progress.abort_reason is not None
         assert record.operation is not None
-        if progress.must_go_forward or record.operation.phase is Phase.SEAL:  # a predecessor got further than we knew
+        if progress.must_go_forward or record.operation.phase is Phase.SEAL:  # an earlier leader got further
             progress.abort_reason, progress.since_ms = None, self._now_ms
             return self._drive(record, record.operation)
         unfenced = [record.layout[one] for one in plan.parent_ids if one not in progress.fenced]
@@ -361,7 +361,7 @@ class OperationWorkflow:
         return self._save(given_up, f"abort {progress.operation_id}")
 
     def _sweep(self, record: TopicRecord) -> list[Effect]:
-        """Garbage is deleted; that it is gone is written when nothing else is to be done."""
+        """Deletes garbage segments, then records that when nothing else runs."""
         left = [segment for segment in record.garbage if segment.segment_id not in self._deleted]
         if left:
             return self._ask(host.Delete(_SWEEP, self._ref(segment)) for segment in left)

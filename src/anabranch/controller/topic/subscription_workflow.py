@@ -1,11 +1,11 @@
-"""Subscriptions of one topic, by its leader: registered first, then a cursor on every segment, then answered. No await.
+"""Subscription workflow of one topic: registered first, then a cursor on every segment, then answered. Never awaits.
 
     subscribe ──▶ registry: CREATING ──▶ a cursor on every segment, planned children too ──▶ registry: READY ──▶ answer
 
-From CREATING on, the workflow (`operation.py`) makes new segments with the cursor: it is told `TellSubscriptions` once
-the registry is durable. A segment that was planned before that is in the record that this machine is given
-(`LayoutKnown`), so no segment is missed either way. Seek and clear-backlog are intents in the registry as well: begun
-means finished, on all segments, by whoever leads. Of an ordered subscription nobody reads anything while it is sought:
+From CREATING on, the operation workflow creates new segments with the cursor; it gets `TellSubscriptions` once the
+registry is durable. A segment that was planned before is in the record of `LayoutKnown`, so none is missed. Seek and
+clear-backlog are intents in the registry too: once written they are completed on all segments, also by a later leader.
+During the seek of an ordered subscription no consumer reads:
 
     seek ──▶ registry: move ──▶ Halt ──▶ every cursor moved, readers fenced ──▶ Resume ──▶ registry: no move ──▶ answer
 """
@@ -50,7 +50,7 @@ class OtherKind(AlreadyExists):
 
 
 class SubscriptionBusy(Busy):
-    """It is being deleted or moved."""
+    """The subscription is being deleted or moved."""
 
     code = "subscription-busy"
 
@@ -85,7 +85,7 @@ SubscriptionCall = SubscribeCall | UnsubscribeCall | MoveCall
 # events (beside Answered, Failed, LeadershipLost) ---------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class RegistrySeen:
-    """As it stands; None and no stamp when there is none."""
+    """The current registry; None and no version if there is none."""
 
     registry: Registry | None
     version: Version | None
@@ -103,7 +103,7 @@ class RegistrySaved:
 
 @dataclass(frozen=True, slots=True)
 class RegistryDoubtful:
-    """Raced, or the answer was lost: what is read next decides."""
+    """The write lost a race, or its outcome is unknown. The next read decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class ReadRegistry:
 
 @dataclass(frozen=True, slots=True)
 class SaveRegistry:
-    """Compare-and-set (None: there must be none). Answered by RegistrySaved or RegistryDoubtful."""
+    """Compare-and-set (`expected` None: must not exist). Answered by RegistrySaved or RegistryDoubtful."""
 
     registry: Registry
     expected: Version | None
@@ -164,7 +164,7 @@ class CursorRest:
 
 @dataclass(frozen=True, slots=True)
 class TellSubscriptions:
-    """For the workflow (SubscriptionsKnown): what new segments get cursors of."""
+    """For the operation workflow (SubscriptionsKnown): the subscriptions whose cursors new segments get."""
 
     subscriptions: frozenset[str]
 
@@ -172,18 +172,18 @@ class TellSubscriptions:
 Effect = ReadRegistry | SaveRegistry | CursorRest | TellSubscriptions | Halt | Resume | Ask | Reply | StepDown
 
 _Todo = tuple[str, int]
-"""An intent and a segment that it is done on."""
+"""An intent and a segment on which it is done."""
 
 CALLS_MAX = 4_096
-"""Waiting for their turn: every consumer that subscribes may be one."""
+"""Calls that wait. Each subscribing consumer may cause one."""
 
 FINISHED = -1
-"""In place of a segment: done on all of them."""
+"""In place of a segment id: done on all segments."""
 
 
 @dataclass(slots=True)
 class _Pause:
-    """How far the seek of an ordered subscription is."""
+    """Progress of the seek of an ordered subscription."""
 
     generation: int | None = None  # from Halted on
     moved: dict[int, host.Moved] = field(default_factory=dict)
@@ -191,8 +191,8 @@ class _Pause:
     is_over: bool = False
 
 
-class Subscriptions:
-    """For one topic and one term of its leader."""
+class SubscriptionWorkflow:
+    """For one topic and one leader term."""
 
     def __init__(self, topic: TopicName, term: int) -> None:
         self.registry: Registry | None = None
@@ -203,9 +203,9 @@ class Subscriptions:
         self._record: TopicRecord | None = None
         self._calls: dict[str, SubscriptionCall] = {}
         self._done: set[_Todo] = set()
-        self._busy: dict[Request | ReadRegistry, int] = {}  # asked or resting, with its failures
+        self._busy: dict[Request | ReadRegistry, int] = {}  # sent or pausing, with its number of failures
         self._pauses: dict[str, _Pause] = {}  # by operation
-        self._told: frozenset[str] | None = None
+        self._announced: frozenset[str] | None = None  # by the last TellSubscriptions
         self._is_over = False
 
     def begin(self) -> list[Effect]:
@@ -270,14 +270,14 @@ class Subscriptions:
         return CursorRest(what, self._busy[what])
 
     def _retry(self, request: Request) -> list[Effect]:
-        """Again, unless nobody wants it any more."""
+        """Repeats the request, if it is still needed."""
         failures = self._busy.pop(request, 0)
         effects = self._decide()
         if request in self._busy:
             self._busy[request] = failures
         return effects
 
-    # what to do next --------------------------------------------------------------------------------------------------
+    # decisions --------------------------------------------------------------------------------------------------------
     def _decide(self) -> list[Effect]:
         registry, record = self.registry, self._record
         if registry is None or self._saving is not None:
@@ -291,9 +291,9 @@ class Subscriptions:
         if registry.leader_term < self._term:
             return self._save(registry, f"term {self._term} begins")
         effects: list[Effect] = []
-        if registry.cursors != self._told:
-            self._told = registry.cursors
-            effects.append(TellSubscriptions(self._told))
+        if registry.cursors != self._announced:
+            self._announced = registry.cursors
+            effects.append(TellSubscriptions(self._announced))
         changed = registry
         for subscription in registry.subscriptions.values():
             requests = list(self._requests(subscription, record))
@@ -311,7 +311,7 @@ class Subscriptions:
         return effects if changed is registry else effects + self._save(changed, "subscriptions")
 
     def _paused(self, subscription: Subscription) -> list[Effect] | None:
-        """Nothing is to be asked of segments for this subscription: what is, of its consumers? None: nothing (more)."""
+        """The next step of an ordered seek, when no request to segments is due. None: nothing is left."""
         if not subscription.is_sought_in_order:
             return None
         assert subscription.move is not None
@@ -328,12 +328,12 @@ class Subscriptions:
         return [Resume(subscription.name, operation_id, dict(pause.moved))]
 
     def _requests(self, subscription: Subscription, record: TopicRecord) -> Iterable[Request]:
-        """What is still to be done on segments for this subscription."""
+        """Requests to segments that this subscription still needs."""
         name, state, move = subscription.name, subscription.state, subscription.move
         if state is SubscriptionState.READY and move is None:
             return
         if not subscription.kind.has_cursors and state is not SubscriptionState.DELETING:
-            return  # but what segments hold for it goes with it
+            return  # it has no cursors; only a deletion is sent, to end its holds
         generation = 0
         if move is not None and subscription.is_sought_in_order:
             pause = self._pauses.get(move.operation_id)
@@ -371,7 +371,7 @@ class Subscriptions:
         return effects
 
     def _take_calls(self, registry: Registry, record: TopicRecord) -> tuple[Registry, list[Effect]]:
-        """Answers every call that is decided; notes the intents of the others."""
+        """Answers calls that are decided; adds the intents of the others to the registry."""
         effects: list[Effect] = []
         for call in tuple(self._calls.values()):
             try:
@@ -385,15 +385,17 @@ class Subscriptions:
         return registry, effects
 
     def _wanted(self, registry: Registry, record: TopicRecord, call: SubscriptionCall) -> Registry | None:
-        """The registry with the intent of the call in it; None when what it asked for is so."""
+        """The registry with the intent of the call; None if the call is completed."""
         found = registry.subscriptions.get(call.name)
         match call:
             case SubscribeCall(operation_id, name, kind, start):
                 if found is None:
                     state = SubscriptionState.CREATING
-                    lives, now_ms = registry.deleted, self._now_ms
+                    deleted, now_ms = registry.deleted, self._now_ms
                     return registry.with_one(
-                        Subscription(name, kind, start, state, record.epoch, now_ms, operation_id, lives_before=lives)
+                        Subscription(
+                            name, kind, start, state, record.epoch, now_ms, operation_id, incarnations_before=deleted
+                        )
                     )
                 if found.kind is not kind:
                     raise OtherKind(f"subscription {name} is a {found.kind} subscription, not {kind}")
@@ -440,7 +442,7 @@ def _intents(subscription: Subscription) -> Iterable[str]:
 
 
 def _finished(registry: Registry, subscription: Subscription) -> Registry:
-    """After nothing is left to be done on segments for this subscription."""
+    """The registry after all requests for this subscription are done."""
     match subscription.state:
         case SubscriptionState.CREATING:
             return registry.with_one(replace(subscription, state=SubscriptionState.READY))

@@ -1,10 +1,10 @@
-"""One topic, led: the shell around its machines for one term of office. Does what they decide, tells what came of it.
+"""Controller of one topic: the asyncio shell around its state machines, for one leader term.
 
-    Operations ◀──── TellSubscriptions ──── Subscriptions         each effect is done once, its outcome comes back as
-        └── TellPlan, TellLayout ──▶ Subscriptions, Members         an event; nothing is decided here
+    OperationWorkflow ◀──── TellSubscriptions ──── SubscriptionWorkflow
+        └── TellPlan, TellLayout ──▶ SubscriptionWorkflow, groups
 
-Every request to a segment's owner carries the term and a number that grows. Nothing starts in the constructor, every
-task ends with `close`. Knows records, the host port and the clock; must not know connections.
+It performs each effect once and delivers the outcome as an event; it decides nothing. Every request to a segment's
+owner carries the term and a growing number. Nothing starts in the constructor; every task ends with `close`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anabranch.controller.settings import ScalableTopicsSettings
 from anabranch.controller.topic import operation_events as steps
 from anabranch.controller.topic import subscription_workflow as registering
 from anabranch.controller.topic.operation_workflow import OperationWorkflow
-from anabranch.controller.topic.subscription_workflow import Subscriptions
+from anabranch.controller.topic.subscription_workflow import SubscriptionWorkflow
 from anabranch.metadata.interface import VALUE_BYTES_MAX
 from anabranch.metadata.write_gate import Permit, WriteGate
 from anabranch.model.errors import Error, NotReady
@@ -42,23 +42,23 @@ from anabranch.runtime.tasks import TaskOwner
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 400
-"""What a segment may take in the record, generously."""
+"""Upper estimate of a segment's size in the record."""
 
 REQUESTS_TOGETHER = 64
-"""Requests of the workflow to owners under way at a time; the patience with one begins when it is its turn."""
+"""Concurrent requests of the workflows to owners. The timeout of a request starts when it is sent."""
 
 Step = Callable[[str, TopicName], None]
-"""Told before and after the steps that a test may want to die at."""
+"""Called before and after each step, so that tests can end the process there."""
 
 
 class StillRunning(NotReady):
-    """It goes on, but nobody waits for it any longer; asked again with the same id it is not done twice."""
+    """The operation still runs, but the call has timed out. A repeated call with the same id does not run it twice."""
 
     code = "operation-running"
 
 
 def no_step(name: str, topic: TopicName) -> None:
-    """Nobody wants to know."""
+    """Does nothing."""
 
 
 class TopicListener(Protocol):
@@ -67,7 +67,7 @@ class TopicListener(Protocol):
 
 
 class TopicController:
-    """For one topic and one term. `told`: every plan and layout as it becomes true, None when the topic is gone."""
+    """For one topic and one leader term. Implements `group.topic_leader.TopicLeader`."""
 
     def __init__(
         self,
@@ -112,20 +112,21 @@ class TopicController:
             create_ms_max=int(settings.create_seconds * 1000),
             journals_seal=not segments.capabilities.has_fencing,
         )
-        self.subs = Subscriptions(topic, term)
+        self.subs = SubscriptionWorkflow(topic, term)
         self.groups = TopicGroups(self, records)
         self.members = self.groups.by_name
         self._is_restored = False
         self._doubts = 0  # writes of the record in a row whose fate was not known
 
-    # life -------------------------------------------------------------------------------------------------------------
+    # leadership -------------------------------------------------------------------------------------------------------
     def start(self) -> None:
-        log.info("topic is led here", extra={"topic": str(self.topic), "term": self.term})
+        log.info("leading topic", extra={"topic": str(self.topic), "term": self.term})
         self._perform(self.ops, self.ops.begin())
         self._perform(self.subs, self.subs.begin())
 
     async def wait_leading(self) -> TopicRecord:
-        """Until our term is in the record: from then on what it says is what we say. Raises NotLeading, TopicGone."""
+        """Waits until this term is in the record; from then on only this leader writes it. Raises NotLeading,
+        TopicGone."""
         try:
             async with asyncio.timeout(self.settings.call_seconds):
                 await asyncio.shield(self._leading)
@@ -135,13 +136,13 @@ class TopicController:
         return self.ops.record
 
     async def check_leading(self) -> None:
-        """At the record as it stands: whoever was overtaken without noticing (a topic deleted and created again, led by
-        others meanwhile) is over when this returns."""
+        """Reads the record. If another broker has led the topic meanwhile, or it was created again, `is_over` is set
+        when this returns."""
         event = await self._records.load(self.topic)
         self.deliver(self.ops, event)
 
     def stop_leading(self, reason: str) -> None:
-        """Somebody else leads, or may."""
+        """Another broker leads the topic, or may lead it."""
         for machine in (self.ops, self.subs, *(one.group for one in self.members.values())):
             self.deliver(machine, events.LeadershipLost(reason))
         self._end(reason)
@@ -154,7 +155,7 @@ class TopicController:
         if self.is_over:
             return
         self.is_over, self.over_because = True, reason
-        log.info("topic is led here no longer", extra={"topic": str(self.topic), "term": self.term, "reason": reason})
+        log.info("no longer leading topic", extra={"topic": str(self.topic), "term": self.term, "reason": reason})
         error: Error = events.NotLeading(f"{self.topic}: {reason}")
         if not self._leading.done():
             self._leading.set_exception(error)
@@ -178,7 +179,7 @@ class TopicController:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is unfinished, asked for or held: it could be unloaded and nobody would notice."""
+        """No work is unfinished, no call waits and no consumer is registered, so the topic can be unloaded."""
         record, registry = self.record, self.registry
         if record is None or registry is None or not self.ops.is_idle or self._waiting or is_unfinished(record):
             return False
@@ -186,12 +187,12 @@ class TopicController:
 
     @property
     def has_no_pending_calls(self) -> bool:
-        """Nobody has asked for anything that is not settled yet: a call that comes now begins at once."""
+        """No call waits or runs, so a new call starts at once."""
         return self.ops.is_idle and not self._waiting
 
     # calls ------------------------------------------------------------------------------------------------------------
     async def ask(self, call: steps.Call) -> int:
-        """The epoch after it. Raises what the call was refused with; NotLeading when another must be asked."""
+        """Returns the layout epoch after the operation. Raises its refusal; NotLeading if another broker leads."""
         await self.wait_leading()
         if isinstance(call, steps.SplitCall):
             self._check_room(call)
@@ -217,7 +218,7 @@ class TopicController:
             raise StillRunning(f"operation {operation_id} of {self.topic} is still running") from error
 
     async def _wait_pruned(self) -> None:
-        """What is being pruned was not needed by anybody when that was decided: nobody comes in between."""
+        """Subscription changes wait for a running prune, which was decided on the current subscriptions."""
         pruning = self._waiting.get(self._pruning)
         if pruning is not None:
             await asyncio.wait([pruning], timeout=self.settings.call_seconds)
@@ -232,7 +233,9 @@ class TopicController:
         if record is not None and len(record.segments) * SEGMENT_BYTES > VALUE_BYTES_MAX // 2:
             size = len(encode_record(record)) + 2 * parts * SEGMENT_BYTES
             if size > VALUE_BYTES_MAX:
-                raise RecordTooLarge(f"{self.topic} has {len(record.segments)} segments; its record has no room left")
+                raise RecordTooLarge(
+                    f"{self.topic} has {len(record.segments)} segments; its record would become too large"
+                )
 
     # machines ---------------------------------------------------------------------------------------------------------
     def deliver(self, machine: Any, event: Any) -> None:
@@ -247,7 +250,7 @@ class TopicController:
         self._look()
 
     def _look(self) -> None:
-        """After every event: are we in office, are there new groups, is there something to do?"""
+        """After every event: updates leadership, idle time and the write gate."""
         record = self.ops.record
         if record is not None and record.leader_term == self.term and not self._leading.done():
             self._leading.set_result(None)
@@ -257,13 +260,16 @@ class TopicController:
             self._leave_gate()
 
     async def _enter_gate(self, record: TopicRecord) -> bool:
-        """Before an operation begins; False when metadata is read-only for too long."""
+        """Called before an operation starts; False if metadata is read-only for too long."""
         if self._gate is None or self._permit is not None or not (record.operation is not None or record.is_deleting):
             return True
         try:
             permit = await self._gate.enter()
         except Error as error:
-            log.warning("operation waits", extra={"topic": str(self.topic), "reason": error.reason})
+            log.warning(
+                "operation waits because metadata is read-only",
+                extra={"topic": str(self.topic), "reason": error.reason},
+            )
             return False
         self._permit = permit, permit.adopt()
         return True
@@ -318,7 +324,7 @@ class TopicController:
         self.deliver(self.subs, event)
 
     def run(self, machine: Any, work: Any, name: str) -> None:
-        """Do it, and hand its outcome to the machine."""
+        """Runs `work` and delivers its outcome to the machine."""
 
         async def done() -> None:
             self.deliver(machine, await work)
@@ -340,7 +346,7 @@ class TopicController:
         self._spawn(work, name)
 
     def _spawn(self, work: Any, name: str) -> asyncio.Task[Any] | None:
-        """Under the running operation's permit, if there is one."""
+        """Uses the running operation's permit, if there is one."""
         if self._permit is None:
             return self._tasks.spawn(work, name)
         return self._permit[1].copy().run(self._tasks.spawn, work, name)
@@ -349,7 +355,7 @@ class TopicController:
         return RETRY_DELAYS.retry_after(failures, self._chance.random())
 
     async def pause(self, failures: int) -> None:
-        """The longer the more often something has failed."""
+        """Waits before a retry; longer after more failures."""
         await self.clock.sleep(self._pause(failures))
 
     # effects ----------------------------------------------------------------------------------------------------------
@@ -378,12 +384,15 @@ class TopicController:
         return "delete" if after.is_deleting else "prune" if after.epoch > before.epoch else "swept"
 
     async def mark_pending(self) -> bool:
-        """Written down before the first unfinished thing is; False when it could not be."""
+        """Called before the first unfinished work is written. False if the store did not confirm the mark."""
         if not self.is_marked_pending:
             try:
                 await self._records.mark_pending(self.topic, NOW)
             except Error as error:
-                log.warning("not noted as wanted", extra={"topic": str(self.topic), "reason": error.reason})
+                log.warning(
+                    "topic could not be marked as having unfinished work",
+                    extra={"topic": str(self.topic), "reason": error.reason},
+                )
                 return False
             self.is_marked_pending = True
         return True
@@ -396,7 +405,7 @@ class TopicController:
         return await self._records.save_registry(self.topic, effect)
 
     async def ask_host(self, request: Request) -> host.Answer:
-        """Under a new number. Raises what the host raises, HostOutcomeUnknown when it takes too long."""
+        """Sends the request with a new fencing token. Raises the host's errors; HostOutcomeUnknown on timeout."""
         token = FencingToken(self.term, next(self._numbers))
         try:
             async with asyncio.timeout(self.settings.seal_seconds):
@@ -443,7 +452,7 @@ class TopicController:
             self._leading.set_exception(error)
             self._leading.exception()
         self.groups.end(error)
-        # Replies that wait for the deletion follow in the same list of effects.
+        # Replies to the deletion follow in the same list of effects.
         asyncio.get_running_loop().call_soon(self._end, "the topic was deleted")
 
     @property

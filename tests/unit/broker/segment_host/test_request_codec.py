@@ -45,7 +45,7 @@ BY_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "publish_ms": numbers,
     "position": st.none() | positions,
     "generation": numbers,
-    "rewinds": numbers,
+    "rewind_count": numbers,
     "is_shared": st.booleans(),
     "start": st.sampled_from(host.Start),
 }

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from anabranch.controller.group.checkpoint_progress import Progress, Report
 from anabranch.controller.group.consumer_sessions import Disconnected, Registered, Ticked
+from anabranch.controller.group.drain_tracker import LayoutChanged
 from anabranch.controller.group.group_events import (
     Event,
     GroupSaved,
     GroupSeen,
-    LayoutTold,
     ProgressDue,
     Progressed,
     Push,
@@ -36,7 +36,7 @@ class Bench:
     def __init__(self, stored: GroupRecord | None = None) -> None:
         self.group, self.now_ms, self.version = GroupState("life", 1, grace_ms=1_000), 10_000, 0
         self.tell(GroupSeen(stored, 0), save=True)
-        self.tell(LayoutTold(Layout.initial(2, now_ms=0)), save=True)
+        self.tell(LayoutChanged(Layout.initial(2, now_ms=0)), save=True)
         self.told = self.tell(Registered("a", 1), save=True)
 
     def tell(self, event: Event, *, save: bool = False) -> list[object]:

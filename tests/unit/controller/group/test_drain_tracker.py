@@ -77,11 +77,11 @@ def tracker_effects(record: DrainRecord, layout: Layout) -> list[Effect]:
 def test_a_seek_closes_the_children_again() -> None:
     layout = split(ONE, 0)
     machine = tracker(layout, Drained(0))
-    assert machine.handle(Refilled(0, rewinds=1)) == [Open((layout[0],), frozenset()), SaveDrained()]
-    assert machine.handle(Drained(0, rewinds=0)) == [], "told before the seek, heard after it"
-    assert opened(machine.handle(Drained(0, rewinds=1))) == [1, 2]
-    assert machine.handle(Refilled(0, rewinds=0)) == []
-    assert machine.handle(Refilled(0, rewinds=1)) == [], "told again, and overtaken by its drain"
+    assert machine.handle(Refilled(0, rewind_count=1)) == [Open((layout[0],), frozenset()), SaveDrained()]
+    assert machine.handle(Drained(0, rewind_count=0)) == [], "told before the seek, heard after it"
+    assert opened(machine.handle(Drained(0, rewind_count=1))) == [1, 2]
+    assert machine.handle(Refilled(0, rewind_count=0)) == []
+    assert machine.handle(Refilled(0, rewind_count=1)) == [], "told again, and overtaken by its drain"
     assert machine.drained == {0}
 
 

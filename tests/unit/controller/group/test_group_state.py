@@ -8,6 +8,7 @@ from anabranch.controller.events import Halt, Halted, Resume, Resumed, StepDown
 from anabranch.controller.group import drain_tracker as draining
 from anabranch.controller.group.assignment import AwaitRelease, Holding
 from anabranch.controller.group.consumer_sessions import Disconnected, LeftCleanly, Registered, Ticked, Welcome
+from anabranch.controller.group.drain_tracker import LayoutChanged
 from anabranch.controller.group.group_events import (
     AskDrained,
     CloseConsumer,
@@ -17,7 +18,6 @@ from anabranch.controller.group.group_events import (
     GroupDoubtful,
     GroupSaved,
     GroupSeen,
-    LayoutTold,
     Push,
     ReadGroup,
     ReleaseOverdue,
@@ -53,7 +53,7 @@ class Bench:
         return left
 
     def lead(self, layout: Layout) -> list[Effect]:
-        return self.tell(GroupSeen(self.stored, self.version), LayoutTold(layout))
+        return self.tell(GroupSeen(self.stored, self.version), LayoutChanged(layout))
 
 
 def pushes(effects: list[Effect]) -> dict[str, tuple[int, ...]]:
@@ -175,7 +175,7 @@ def test_children_wait_for_their_parent() -> None:
     bench.lead(two())
     bench.tell(Registered("a", 7))
     layout = split(two())
-    bench.tell(LayoutTold(layout))
+    bench.tell(LayoutChanged(layout))
     assert set(bench.group.assignment.assigned("a").segment_ids) == {0, 1}
     assert set(pushes(bench.tell(draining.Drained(0)))["a"]) == {1, 2, 3}
 
@@ -207,7 +207,10 @@ class TestSeek:
         bench = self.read_on()
         bench.tell(Halt("s", "seek"))
         told = bench.tell(
-            draining.Refilled(0, rewinds=1), draining.Drained(0, rewinds=1), Registered("c", 9), LeftCleanly("a", 7)
+            draining.Refilled(0, rewind_count=1),
+            draining.Drained(0, rewind_count=1),
+            Registered("c", 9),
+            LeftCleanly("a", 7),
         )
         assert set(pushes(told).values()) <= {()}
 
@@ -219,8 +222,8 @@ class TestSeek:
         assert sorted(one for ids in pushes(told).values() for one in ids) == [0, 1]
         assert all(e.generation > bench.group.void_below for e in told if isinstance(e, Push))
         assert told[-1] == Resumed("seek")
-        assert not bench.tell(draining.Drained(0, rewinds=0)), "told before the seek, heard after it"
-        again = bench.tell(draining.Drained(0, rewinds=1))
+        assert not bench.tell(draining.Drained(0, rewind_count=0)), "told before the seek, heard after it"
+        again = bench.tell(draining.Drained(0, rewind_count=1))
         assert {one for ids in pushes(again).values() for one in ids} >= {2, 3}
 
     def test_a_seek_to_the_end_closes_nothing(self) -> None:
@@ -257,7 +260,7 @@ class TestSuccessor:
     def test_asks_once_who_is_drained(self) -> None:
         heir = Bench(2)
         assert heir.lead(split(two())) == [AskDrained((0,))]
-        assert heir.tell(LayoutTold(split(two()))) == []
+        assert heir.tell(LayoutChanged(split(two()))) == []
 
     def test_finishes_sending_away(self) -> None:
         old = Bench()

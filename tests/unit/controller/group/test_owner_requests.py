@@ -57,14 +57,16 @@ def test_asked_again_until_it_is_confirmed() -> None:
 def test_an_owner_that_knows_of_a_later_leader_ends_us() -> None:
     leader = Asked(StaleTerm("term 9"))
     found: list[tuple[int, int]] = []
-    run_simulated(leader.owners().ask_drained([1], lambda segment, rewinds: found.append((segment, rewinds))))
+    run_simulated(leader.owners().ask_drained([1], lambda segment, rewind_count: found.append((segment, rewind_count))))
     assert len(leader.requests) == 1 and len(leader.stopped) == 1 and found == []
 
 
 def test_what_is_drained_is_told_of_this_subscription_alone() -> None:
     leader = Asked()
     found: list[tuple[int, int]] = []
-    run_simulated(leader.owners().ask_drained([0, 3, 99], lambda segment, rewinds: found.append((segment, rewinds))))
+    run_simulated(
+        leader.owners().ask_drained([0, 3, 99], lambda segment, rewind_count: found.append((segment, rewind_count)))
+    )
     assert found == [(0, 0), (3, 3)]  # 99 is not there (any more): nobody is asked
 
 

@@ -31,7 +31,7 @@ from anabranch.controller.topic.subscription_workflow import (
     SaveRegistry,
     SubscribeCall,
     SubscriptionAsked,
-    Subscriptions,
+    SubscriptionWorkflow,
     TellSubscriptions,
     UnsubscribeCall,
 )
@@ -54,7 +54,7 @@ def splitting() -> TopicRecord:
 
 class Bench:
     def __init__(self, record: TopicRecord, term: int = 1, stored: Registry | None = None) -> None:
-        self.machine = Subscriptions(TOPIC, term)
+        self.machine = SubscriptionWorkflow(TOPIC, term)
         self.stored, self.version = stored, None if stored is None else 1
         assert self.machine.begin() == [ReadRegistry()]
         self.begun = self.tell(RegistrySeen(stored, self.version), LayoutKnown(record))
