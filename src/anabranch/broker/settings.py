@@ -13,9 +13,13 @@ MIB = 1024 * KIB
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     message_bytes_max: int = field(default=5 * MIB, metadata={"help": "largest message; a frame may be 10 KiB longer"})
-    keep_alive_seconds: float = field(default=30.0, metadata={"help": "ping interval; two silent ones end it"})
+    keep_alive_seconds: float = field(
+        default=30.0, metadata={"help": "ping interval; a connection that misses two answers is closed"}
+    )
     connections_max: int = field(default=10_000, metadata={"help": "connections in total"})
-    connections_per_address_max: int = field(default=0, metadata={"help": "from one address; 0 = no limit of its own"})
+    connections_per_address_max: int = field(
+        default=0, metadata={"help": "connections from one address; 0 = no separate limit"}
+    )
     requests_in_flight_max: int = field(default=1_000, metadata={"help": "unanswered requests per connection"})
     producers_per_connection_max: int = field(default=10_000, metadata={"help": "producers on one connection"})
     consumers_per_connection_max: int = field(default=10_000, metadata={"help": "consumers on one connection"})
@@ -35,16 +39,26 @@ class BrokerSettings:
     )
     delayed_max: int = field(default=1_000_000, metadata={"help": "delayed messages tracked per subscription"})
     auto_create_topics: bool = field(default=True, metadata={"help": "create a missing topic on first use"})
-    auto_create_partitions: int = field(default=0, metadata={"help": "of auto-created topics; 0 = plain topic"})
-    auto_create_subscriptions: bool = field(default=True, metadata={"help": "create a missing one on subscribe"})
+    auto_create_partitions: int = field(
+        default=0, metadata={"help": "partitions of auto-created topics; 0 = not partitioned"}
+    )
+    auto_create_subscriptions: bool = field(
+        default=True, metadata={"help": "create a missing subscription on subscribe"}
+    )
     partitions_max: int = field(default=1_024, metadata={"help": "partitions of one topic"})
-    deduplication: bool = field(default=False, metadata={"help": "by (producer name, sequence id), everywhere"})
+    deduplication: bool = field(
+        default=False, metadata={"help": "deduplicate by (producer name, sequence id) in all namespaces"}
+    )
     dedup_snapshot_entries: int = field(default=1_000, metadata={"help": "entries between two dedup snapshots"})
-    probe_seconds: float = field(default=5.0, metadata={"help": "patience with a colliding connection"})
-    sweep_seconds: float = field(default=5.0, metadata={"help": "between two rounds of TTL, quotas and trimming"})
+    probe_seconds: float = field(
+        default=5.0, metadata={"help": "how long a producer name's present connection may take to answer a ping"}
+    )
+    sweep_seconds: float = field(default=5.0, metadata={"help": "interval of TTL, backlog quotas and retention"})
     idle_topic_seconds: float = field(default=60.0, metadata={"help": "an unused topic is unloaded after this"})
     metrics_topics: bool = field(default=True, metadata={"help": "/metrics has series for each topic"})
-    metrics_topics_max: int = field(default=10_000, metadata={"help": "so many topics at most; the rest is summed up"})
+    metrics_topics_max: int = field(
+        default=10_000, metadata={"help": "topics with series of their own; the others are summed up"}
+    )
 
     def __post_init__(self) -> None:
         require_all(

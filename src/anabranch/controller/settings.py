@@ -20,28 +20,33 @@ WEEK_MINUTES = 7 * 24 * 60
 class ScalableTopicsSettings:
     enabled: bool = field(default=True, metadata={"help": "serve topic:// names"})
     session_grace_seconds: float = field(
-        default=60.0, metadata={"help": "a stream consumer without connection keeps its segments so long"}
+        default=60.0, metadata={"help": "a stream consumer without a connection keeps its segments for this long"}
     )
     create_seconds: float = field(
-        default=30.0, metadata={"help": "a split or merge is given up when its children do not exist after this"}
+        default=30.0, metadata={"help": "a split or merge is aborted when its children do not exist after this"}
     )
-    seal_seconds: float = field(default=10.0, metadata={"help": "patience with one answer of a segment's owner"})
+    seal_seconds: float = field(default=10.0, metadata={"help": "time for one answer of a segment's owner"})
     drain_seconds: float = field(
-        default=30.0, metadata={"help": "a consumer that does not let go of a segment in time is closed there"}
+        default=30.0, metadata={"help": "a consumer that does not release a segment within this time is closed there"}
     )
-    call_seconds: float = field(default=45.0, metadata={"help": "how long an administrator's call may wait"})
+    call_seconds: float = field(
+        default=45.0, metadata={"help": "time after which an administrative call is answered, finished or not"}
+    )
     retention_minutes: int = field(
-        default=WEEK_MINUTES, metadata={"help": "sealed segments that were read stay so long; -1 = for ever"}
+        default=WEEK_MINUTES,
+        metadata={"help": "sealed segments are kept for this long after they were read; -1 = for ever"},
     )
     retention_mb: int = field(
-        default=-1, metadata={"help": "beyond this size read segments go before their time; -1 = no limit"}
+        default=-1, metadata={"help": "read segments beyond this size are deleted earlier; -1 = no limit"}
     )
     max_segments: int = field(default=64, metadata={"help": "active segments of one topic"})
-    max_dag_depth: int = field(default=10, metadata={"help": "merges upon merges"})
-    auto_create_segments: int = field(default=1, metadata={"help": "of a topic that is created by its first use"})
+    max_dag_depth: int = field(default=10, metadata={"help": "merges among the ancestors of a segment"})
+    auto_create_segments: int = field(default=1, metadata={"help": "segments of a topic that is created on first use"})
     max_consumers: int = field(default=10_000, metadata={"help": "consumers of one ordered subscription"})
-    sweep_seconds: float = field(default=60.0, metadata={"help": "between two looks for segments that may go"})
-    idle_seconds: float = field(default=60.0, metadata={"help": "a topic with nothing to lead is unloaded after this"})
+    sweep_seconds: float = field(default=60.0, metadata={"help": "interval of garbage collection of segments"})
+    idle_seconds: float = field(
+        default=60.0, metadata={"help": "the controller of an unused topic is unloaded after this"}
+    )
 
     def __post_init__(self) -> None:
         require_all(

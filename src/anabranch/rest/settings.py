@@ -18,7 +18,9 @@ class HttpSettings:
     body_bytes_max: int = field(default=1 * MIB, metadata={"help": "largest request body"})
     header_bytes_max: int = field(default=32 * KIB, metadata={"help": "largest request line and headers"})
     connections_max: int = field(default=1_000, metadata={"help": "open HTTP connections; more are answered 503"})
-    connections_per_address_max: int = field(default=0, metadata={"help": "from one address; 0 = no limit of its own"})
+    connections_per_address_max: int = field(
+        default=0, metadata={"help": "connections from one address; 0 = no separate limit"}
+    )
     idle_seconds: float = field(default=60.0, metadata={"help": "an idle keep-alive connection is closed after this"})
     read_seconds: float = field(default=15.0, metadata={"help": "a started request must have arrived within this"})
     handle_seconds: float = field(default=60.0, metadata={"help": "a request must be answered within this"})

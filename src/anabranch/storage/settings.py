@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 KIB = 1 << 10
@@ -14,20 +14,40 @@ _SYNC = re.compile(r"group|none|linger:(\d{1,5})ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
-    dir: Path
-    broker_id: str = "standalone"
-    sync: str = "group"  # "group", "linger:Nms" (wait to gather a group) or "none" (a power cut loses receipts)
-    log_bytes_max: int = 64 * MIB  # roll and checkpoint past this; recovery reads about this much
-    cache_bytes: int = 32 * MIB  # recent entries kept in memory for readers that keep up
-    direct_bytes_min: int = 256 * KIB  # a ledger with this much in one group bypasses the commit log
-    index_step_bytes: int = 256 * KIB  # one index point per so many bytes …
-    index_step_entries: int = 1024  # … or so many entries
-    write_behind_ms: int = 1000  # oldest entry that may wait in memory for its ledger file
-    write_behind_bytes: int = 256 * KIB  # per ledger: written to its file once so much waits
-    write_behind_bytes_max: int = 48 * MIB  # over all ledgers: groups wait while more than this is unwritten
-    open_files_max: int = 256
-    reserve_bytes: int = MIB  # room kept back for deleting on a full device
-    probe_ms: int = 200  # how often a full device is tried again
+    dir: Path = field(metadata={"help": "data directory (volume)"})
+    broker_id: str = field(default="standalone", metadata={"help": "name of this broker inside the data directory"})
+    sync: str = field(
+        default="group",
+        metadata={
+            "help": "group: fdatasync per group; linger:Nms: gather larger groups; none: a power cut loses receipts"
+        },
+    )
+    log_bytes_max: int = field(
+        default=64 * MIB,
+        metadata={"help": "a log file is rolled and checkpointed past this; recovery reads about this much"},
+    )
+    cache_bytes: int = field(
+        default=32 * MIB, metadata={"help": "recent entries kept in memory for readers that keep up"}
+    )
+    direct_bytes_min: int = field(
+        default=256 * KIB, metadata={"help": "a ledger with this much in one group bypasses the commit log"}
+    )
+    index_step_bytes: int = field(default=256 * KIB, metadata={"help": "one index point per this many bytes …"})
+    index_step_entries: int = field(default=1024, metadata={"help": "… or per this many entries"})
+    write_behind_ms: int = field(
+        default=1000, metadata={"help": "longest time an entry waits in memory for its ledger file"}
+    )
+    write_behind_bytes: int = field(
+        default=256 * KIB, metadata={"help": "per ledger: its file is written once this much waits"}
+    )
+    write_behind_bytes_max: int = field(
+        default=48 * MIB, metadata={"help": "over all ledgers: groups wait while more than this is unwritten"}
+    )
+    open_files_max: int = field(default=256, metadata={"help": "ledger files kept open"})
+    reserve_bytes: int = field(
+        default=MIB, metadata={"help": "space kept back for deletion and recovery on a full device"}
+    )
+    probe_ms: int = field(default=200, metadata={"help": "how often a full device is tried again"})
 
     def __post_init__(self) -> None:
         complaints = [

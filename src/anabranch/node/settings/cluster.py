@@ -13,15 +13,14 @@ class ClusterSettings:
         default=False, metadata={"help": "join the other brokers of this metadata store (`anabranch broker` sets it)"}
     )
     session_ms: int = field(
-        default=5_000, metadata={"help": "a broker that is silent for so long is replaced; some stores grant more"}
+        default=5_000,
+        metadata={"help": "a broker that is silent for this long is replaced; some stores allow only longer sessions"},
     )
     front_port: int = field(
         default=-1, metadata={"help": "a port that all brokers of this machine share for lookups; -1 = none"}
     )
     front_http_port: int = field(default=-1, metadata={"help": "the same for HTTP"})
-    drain_seconds: float = field(
-        default=10.0, metadata={"help": "how long a stopping broker may take to hand its topics over"}
-    )
+    drain_seconds: float = field(default=10.0, metadata={"help": "time for a stopping broker to hand over its topics"})
 
     def __post_init__(self) -> None:
         require_all(

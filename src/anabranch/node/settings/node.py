@@ -22,7 +22,7 @@ from anabranch.storage.topic.topic_log import TopicLogSettings
 class NetworkSettings:
     host: str = field(default="127.0.0.1", metadata={"help": "address the binary port listens on"})
     port: int = field(default=6650, metadata={"help": "binary port; 0 = any free one"})
-    advertised_host: str = field(default="", metadata={"help": "host that clients are told to use; empty = host"})
+    advertised_host: str = field(default="", metadata={"help": "host in addresses that clients get; empty = host"})
     insecure: bool = field(default=False, metadata={"help": "allow listening beyond loopback without authentication"})
 
     def __post_init__(self) -> None:

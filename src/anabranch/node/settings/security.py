@@ -16,10 +16,13 @@ class SecuritySettings:
         default=(), metadata={"help": "ways to sign in: token, basic, tls; none = authentication is off"}
     )
     authorization: bool = field(
-        default=False, metadata={"help": "check what a role may do; off = all signed in may all"}
+        default=False,
+        metadata={"help": "check permissions of roles; off = every authenticated client may do everything"},
     )
     superusers: tuple[str, ...] = field(default=(), metadata={"help": "roles that may do everything"})
-    anonymous_role: str = field(default="", metadata={"help": "role of who presents nothing; empty = must sign in"})
+    anonymous_role: str = field(
+        default="", metadata={"help": "role of clients without credentials; empty = they are refused"}
+    )
     token_secret_key: str = field(
         default="",
         repr=False,
@@ -62,7 +65,7 @@ class SecuritySettings:
 class TlsSettings:
     cert_file: Path | None = field(default=None, metadata={"help": "PEM certificate chain; empty = no TLS ports"})
     key_file: Path | None = field(default=None, metadata={"help": "PEM private key, without password"})
-    ca_file: Path | None = field(default=None, metadata={"help": "PEM of who signs client certificates"})
+    ca_file: Path | None = field(default=None, metadata={"help": "PEM of the authority that signs client certificates"})
     require_client_certificate: bool = field(default=False, metadata={"help": "refuse clients without a certificate"})
     port: int = field(default=6651, metadata={"help": "binary port with TLS; 0 = any free one"})
     http_port: int = field(default=8443, metadata={"help": "HTTPS port; 0 = any free one"})

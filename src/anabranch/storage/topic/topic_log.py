@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.model.errors import Error
@@ -49,12 +49,20 @@ class TopicTerminated(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLogSettings:
-    ledger_bytes_max: int = 256 * 1024 * 1024  # go on in a new ledger past this
-    ledger_age_max_ms: int = 4 * 3600 * 1000  # … or when the open one is older and `trim` is called
-    retention_ms: int = 0  # keep consumed ledgers this long; -1: forever
-    retention_bytes: int = 0  # keep consumed ledgers up to this size; -1: any
-    cursor_flush_ms: int = 200  # acknowledgements made within this time may be forgotten by a crash
-    state_bytes_max: int = 256 * 1024  # changes of cursors are written as a whole again past this
+    ledger_bytes_max: int = field(
+        default=256 * 1024 * 1024, metadata={"help": "a topic continues in a new ledger past this"}
+    )
+    ledger_age_max_ms: int = field(
+        default=4 * 3600 * 1000, metadata={"help": "… or when its ledger is this old and retention runs"}
+    )
+    retention_ms: int = field(default=0, metadata={"help": "acknowledged messages are kept this long; -1: for ever"})
+    retention_bytes: int = field(default=0, metadata={"help": "… and up to this size; -1: without limit"})
+    cursor_flush_ms: int = field(
+        default=200, metadata={"help": "acknowledgements are written within this time; a crash before that redelivers"}
+    )
+    state_bytes_max: int = field(
+        default=256 * 1024, metadata={"help": "a snapshot of all cursors is written after this much of changes"}
+    )
 
 
 class TopicLog:
