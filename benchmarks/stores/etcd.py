@@ -121,8 +121,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as folder:
         found = run(Scene(Path(folder), parser.parse_args().quick))
-    for line in table(found):
-        sys.stdout.write(line + "\n")
+    for connection in table(found):
+        sys.stdout.write(connection + "\n")
     for outcome in found:
         sys.stdout.write(f"{outcome.name}: {outcome.notes}\n")
 

@@ -133,7 +133,7 @@ def _bare_group(db: sqlite3.Connection, versions: list[int], done: int, size: in
 
 
 def events(scene: Scene) -> list[Outcome]:
-    """From the ring of the bell (the commit is done) until the other process's watch has it, against the bell alone."""
+    """From the notification (the commit is done) to the watch of the other process, against the notification alone."""
     count = scene.size(400, 10)
     number = iter(range(1000))
     all_ours: list[float] = []
@@ -154,7 +154,7 @@ def events(scene: Scene) -> list[Outcome]:
 
 
 async def _latencies(side: Side, folder: Path, count: int) -> list[float]:
-    """Seconds from each ring here to its arrival in another process, one after the other.
+    """Seconds from each notify here to its arrival in another process, one after the other.
 
     Both read the machine's one monotonic clock; the other process answers each event with its time.
     """
@@ -163,12 +163,12 @@ async def _latencies(side: Side, folder: Path, count: int) -> list[float]:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
     assert listener.stdin is not None
-    async with _ringer(side, folder) as ring:
+    async with _ringer(side, folder) as notify:
         await _line(listener)
         found = []
         for number in range(count):
-            rung_at = await ring(number)
-            found.append(float(await _line(listener)) - rung_at)
+            notified_at = await notify(number)
+            found.append(float(await _line(listener)) - notified_at)
     listener.stdin.close()
     await asyncio.wait_for(listener.wait(), 30)
     return found
@@ -183,7 +183,7 @@ async def _line(listener: Process) -> bytes:
 
 @asynccontextmanager
 async def _ringer(side: Side, folder: Path) -> AsyncIterator[Callable[[int], Awaitable[float]]]:
-    """A call that makes the bell ring and answers when it did."""
+    """A call that makes the bell notify and answers when it did."""
     if side == "bare":
         bare = ChangeNotifier(folder / "bell", folder)
         db = _bare_table(folder)
@@ -194,27 +194,27 @@ async def _ringer(side: Side, folder: Path) -> AsyncIterator[Callable[[int], Awa
                 db, versions, number * WRITERS, WRITERS
             )  # the same rhythm: processors that slept over an fsync wake up slowly
             start = time.monotonic()
-            bare.ring(b"")
+            bare.notify(b"")
             return start
 
         yield alone
         bare.close()
         db.close()
         return
-    rung_at = 0.0
-    ring = ChangeNotifier.ring
+    notified_at = 0.0
+    notify = ChangeNotifier.notify
 
-    def noted(bell: ChangeNotifier, message: bytes) -> None:  # the one place that knows when a commit is done
-        nonlocal rung_at
-        rung_at = time.monotonic()
-        ring(bell, message)
+    def noted(notifier: ChangeNotifier, message: bytes) -> None:  # the one place that knows when a commit is done
+        nonlocal notified_at
+        notified_at = time.monotonic()
+        notify(notifier, message)
 
-    with patch.object(ChangeNotifier, "ring", noted):
+    with patch.object(ChangeNotifier, "notify", noted):
         async with SqliteStore(folder, SystemClock()) as store:
 
             async def put(number: int) -> float:
                 await store.put(f"/e/{number % 10}", VALUE, expected=ANY)
-                return rung_at
+                return notified_at
 
             yield put
 
@@ -232,7 +232,7 @@ async def _listen(side: Side, folder: Path) -> None:
         return
     bell = ChangeNotifier(folder / "bell", folder)
     bell.listen(lambda: print(time.monotonic(), flush=True), lambda: None)
-    bell.hear(True)
+    bell.set_notified(True)
     print("ready", flush=True)
     await ended
     bell.close()

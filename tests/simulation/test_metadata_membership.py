@@ -15,7 +15,7 @@ PREFIX = "/members"
 async def take_part(process: Process) -> None:
     """Registers, raises its value now and then, and watches the others."""
     chance, number = process.world.chance, 0
-    view = Members(process.store, PREFIX, clock=process.clock, chance=chance, patience=RETRY_DELAYS)
+    view = Members(process.store, PREFIX, clock=process.clock, chance=chance, retry_delays=RETRY_DELAYS)
     async with Registration(process.keeper, PREFIX, process.name, b"0") as mine, view:
         process.note = view
         loop = asyncio.get_running_loop()

@@ -1,1 +1,17 @@
-"""Small versioned records shared by all nodes: one port, several backends, one contract (tests/integration)."""
+"""Metadata: small versioned records on a pluggable store, and coordination recipes on top.
+
+It knows nothing of topics, brokers or messages: its users define keys and values.
+
+| module | what it is |
+|---|---|
+| `interface` | the port: MetadataStore, Session, Watch, errors |
+| `open` | metadata URL to store |
+| `write_gate` | the gate that every write passes |
+| `session_base` | base of the backends' sessions |
+| `watch_fanout` | changes to the watches of one process |
+| `envelope` | logical versions and times that survive a move |
+| `grpc_calls` | shared by the backends on gRPC |
+| `archive` `transfer` | export, import, deletion of trees |
+| `recipes` | sessions, elections, membership, sequential keys |
+| `memory` `sqlite` `zookeeper` `etcd` `oxia` | the backends |
+"""

@@ -1,12 +1,12 @@
-"""Metadata as lines of JSON: what `anabranch metadata export` writes and `import` reads. Pure; knows no store, no file.
+"""Metadata as JSON lines: what `anabranch metadata export` writes and `import` reads. Pure.
 
     {"anabranch": "metadata", "format": 1, "below": "/"}                       first
     {"key": "/a", "value": "text", "version": 3, "created_ms": …, "modified_ms": …}
     {"key": "/b", "value_base64": "AAE=", …}                                   a value that is not UTF-8
-    {"sequence": "/queue/item-", "last": 41}                                   a number that must not be given again
-    {"end": true, "records": 2, "sequences": 1}                                last: without it the file was cut short
+    {"sequence": "/queue/item-", "last": 41}                                   last assigned number of sequential keys
+    {"end": true, "records": 2, "sequences": 1}                                last: without it the file is truncated
 
-Ephemeral keys are not in it: they belong to sessions of the store they came from.
+Ephemeral keys are left out, because they belong to sessions of the store they came from.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMAT = 1
 
 
 class BadArchive(BadRequest):
-    """Not a file that `export` wrote, or one that was damaged or cut short."""
+    """Not a file that `export` wrote, or a damaged or truncated one."""
 
     code = "bad-archive"
 
@@ -43,7 +43,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """The last number that was given under a prefix."""
+    """The last assigned number of a prefix."""
 
     prefix: str
     last: int
@@ -59,7 +59,7 @@ Line = Begin | Record | Sequence | End
 
 
 def value_fields(value: bytes) -> dict[str, str]:
-    """Text where it is UTF-8, so that people and jq can read it; otherwise base64 under another name."""
+    """Text if it is UTF-8, readable for people and jq; otherwise base64 under another name."""
     try:
         return {"value": value.decode("utf-8")}
     except UnicodeDecodeError:
@@ -67,75 +67,75 @@ def value_fields(value: bytes) -> dict[str, str]:
 
 
 def line_of(line: Line) -> str:
-    """Without the line's end."""
+    """Without the line break."""
     match line:
         case Begin(below):
-            told: dict[str, Any] = {"anabranch": "metadata", "format": FORMAT, "below": below}
+            fields: dict[str, Any] = {"anabranch": "metadata", "format": FORMAT, "below": below}
         case Record((key, found)):
-            told = {"key": key, **value_fields(found.value), "version": found.version}
-            told |= {"created_ms": found.created_ms, "modified_ms": found.modified_ms}
+            fields = {"key": key, **value_fields(found.value), "version": found.version}
+            fields |= {"created_ms": found.created_ms, "modified_ms": found.modified_ms}
         case Sequence(prefix, last):
-            told = {"sequence": prefix, "last": last}
+            fields = {"sequence": prefix, "last": last}
         case End(records, sequences):
-            told = {"end": True, "records": records, "sequences": sequences}
-    return json.dumps(told, ensure_ascii=False)
+            fields = {"end": True, "records": records, "sequences": sequences}
+    return json.dumps(fields, ensure_ascii=False)
 
 
 def parse_line(text: str, number: int) -> Line:
-    """`number` counts from 1 and is named in complaints."""
+    """`number` counts from 1; error texts name it."""
     try:
-        told = json.loads(text)
+        fields = json.loads(text)
     except ValueError as error:
         raise BadArchive(f"line {number} is not JSON: {error}") from error
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         raise BadArchive(f"line {number} is not a JSON object")
     try:
-        return _line(told)
+        return _line(fields)
     except Error as error:
         raise BadArchive(f"line {number}: {error.reason}") from error
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
-        raise BadArchive(f"line {number} is not a record of metadata: {_words(error)}") from error
+        raise BadArchive(f"line {number} is not a record of metadata: {_error_text(error)}") from error
 
 
-def _line(told: Mapping[str, Any]) -> Line:
-    if "anabranch" in told:
-        if told["anabranch"] != "metadata" or told.get("format") != FORMAT:
-            raise BadArchive(f"format {told.get('format')!r} is not what this release reads ({FORMAT})")
-        return Begin(_text(told, "below"))
-    if "end" in told:
-        return End(_number(told, "records"), _number(told, "sequences"))
-    if "sequence" in told:
-        prefix, last = _text(told, "sequence"), _number(told, "last")
+def _line(fields: Mapping[str, Any]) -> Line:
+    if "anabranch" in fields:
+        if fields["anabranch"] != "metadata" or fields.get("format") != FORMAT:
+            raise BadArchive(f"format {fields.get('format')!r} cannot be read by this release, which reads {FORMAT}")
+        return Begin(_text(fields, "below"))
+    if "end" in fields:
+        return End(_number(fields, "records"), _number(fields, "sequences"))
+    if "sequence" in fields:
+        prefix, last = _text(fields, "sequence"), _number(fields, "last")
         if not prefix.startswith("/") or not 0 <= last <= NUMBER_MAX:
-            raise ValueError(f"no sequence {prefix!r} with the number {last}")
+            raise ValueError(f"not a valid sequence: {prefix!r}, last {last}")
         return Sequence(prefix, last)
-    key, value = _text(told, "key"), _value(told)
+    key, value = _text(fields, "key"), _value(fields)
     check_key(key)
     check_value(key, value)
     if is_within(key, RESERVED):
-        raise BadArchive(f"{key} belongs to the store it came from")
-    times = _number(told, "created_ms", 0), _number(told, "modified_ms", 0)
-    return Record((key, Versioned(value, _number(told, "version", 0), *times, ephemeral=False)))
+        raise BadArchive(f"{key} is reserved for the store it came from")
+    times = _number(fields, "created_ms", 0), _number(fields, "modified_ms", 0)
+    return Record((key, Versioned(value, _number(fields, "version", 0), *times, ephemeral=False)))
 
 
-def _value(told: Mapping[str, Any]) -> bytes:
-    if "value_base64" in told:
-        return base64.b64decode(_text(told, "value_base64"), validate=True)
-    return _text(told, "value").encode("utf-8")
+def _value(fields: Mapping[str, Any]) -> bytes:
+    if "value_base64" in fields:
+        return base64.b64decode(_text(fields, "value_base64"), validate=True)
+    return _text(fields, "value").encode("utf-8")
 
 
-def _text(told: Mapping[str, Any], name: str) -> str:
-    if not isinstance(found := told[name], str):
-        raise TypeError(f"{name} is not a text")
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    if not isinstance(found := fields[name], str):
+        raise TypeError(f"{name} is not a string")
     return found
 
 
-def _number(told: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    found = told[name] if default is None else told.get(name, default)
+def _number(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    found = fields[name] if default is None else fields.get(name, default)
     if not isinstance(found, int) or isinstance(found, bool):
-        raise TypeError(f"{name} is not a whole number")
+        raise TypeError(f"{name} is not an integer")
     return found
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)

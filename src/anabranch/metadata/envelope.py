@@ -1,13 +1,13 @@
-"""Versions and times that survive a move between stores. Pure: bytes and numbers, no store, no I/O.
+"""Versions and times that survive a move between stores. Pure: bytes and numbers.
 
-A store numbers writes in its own way and most cannot be told a number. So what the house sees is a *logical* version:
+A store numbers writes in its own way, and most cannot be given a number. So the port shows a *logical* version:
 
     record written here        logical = native + offset           raw value (etcd has no times: enveloped)
     record moved in here       logical = the one in its envelope   always below the offset
 
 `offset` is one number per store (`raise_versions`), 0 in a store that nothing was moved into. A record loses its moved
-envelope with its first ordinary write. Values that begin like an envelope are wrapped in a plain one, so that any bytes
-can be stored.
+envelope with its first ordinary write. A value that begins like an envelope is wrapped in a plain one, so that any
+bytes can be stored.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MAGIC = b"\0PM1"
 _HEAD = struct.Struct(">4sBqqq")
 HEAD_BYTES = _HEAD.size
 
-_PLAIN = 0  # only protects a value that begins with the magic, or carries times
-_MOVED = 1  # the version counts
+_PLAIN = 0  # protects a value that begins with the magic, or has times
+_MOVED = 1  # the version is valid
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What a stored value says about itself. `version` is None unless the record was moved in."""
+    """The header of a stored value. `version` is None unless the record was moved in."""
 
     value: bytes
     version: int | None
@@ -38,7 +38,7 @@ def wrap_moved(value: bytes, version: int, created_ms: int, modified_ms: int) ->
 
 
 def wrap_timed(value: bytes, created_ms: int, modified_ms: int) -> bytes:
-    """For stores without times: every record carries them."""
+    """For stores without times: every record has them in its envelope."""
     return _HEAD.pack(MAGIC, _PLAIN, 0, created_ms, modified_ms) + value
 
 
@@ -48,7 +48,7 @@ def wrap_raw(value: bytes) -> bytes:
 
 
 def unwrap(stored: bytes) -> Envelope | None:
-    """None when the stored bytes are the value itself."""
+    """None if the stored bytes are the value itself."""
     if len(stored) < HEAD_BYTES or not stored.startswith(MAGIC):
         return None
     _, flags, version, created_ms, modified_ms = _HEAD.unpack_from(stored)
@@ -57,20 +57,20 @@ def unwrap(stored: bytes) -> Envelope | None:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """How one store's own numbers become logical ones; kept in the store under `/.meta/epoch`."""
+    """Maps a store's native versions to logical ones; stored under `/.meta/epoch`."""
 
     offset: int = 0
     native_end: int = -1
-    """Native numbers up to this one may belong to records that were moved in (etcd: the revision when the copy ended).
+    """Native versions up to this one may belong to moved records (etcd: the revision when the copy ended).
 
-    A token that translates to such a number may be invented, so it is checked by reading.
+    A logical version that maps to such a number must be checked by reading the record.
     """
 
     def logical(self, native: int) -> int:
         return native + self.offset
 
     def native(self, logical: int) -> int | None:
-        """The native number to compare with, or None: only reading the record can tell."""
+        """The native version to compare with; None if the record must be read first."""
         if self.offset == 0:
             return logical
         native = logical - self.offset

@@ -1,12 +1,10 @@
-"""What every store behind gRPC shares: how a channel is set up, and what a failed call means. Knows no store.
+"""Shared by the stores on gRPC: channel options, and what a failed call means for the request.
 
-The one question that matters after a failure is whether the request may have been carried out:
+    NOT_SENT   it never left this process: may be sent again, to any server
+    UNKNOWN    it may have been executed: repeat reads, never writes
+    ANSWERED   the server refused it: the store interprets the answer
 
-    NOT_SENT   it never left this process: send it again, elsewhere too
-    UNKNOWN    it may have been carried out: repeat reads, never writes
-    ANSWERED   the server said no: the store's own words decide
-
-Importing this module imports grpc: do it only when a store that needs it is opened.
+Importing this module imports grpc, so it is imported only when a store that needs it is opened.
 """
 
 from __future__ import annotations
@@ -25,13 +23,13 @@ CONNECT_MS_MAX = 2_000
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", RECEIVE_BYTES_MAX),
-    ("grpc.max_send_message_length", -1),  # the server has the say
-    ("grpc.enable_http_proxy", 0),  # stores are near; a proxy meant for the web must not see them
+    ("grpc.max_send_message_length", -1),  # the server decides
+    ("grpc.enable_http_proxy", 0),  # metadata stores are never reached through a web proxy
     ("grpc.use_local_subchannel_pool", 1),  # a new channel to the same address is a new connection
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),  # also how long one attempt to connect may take
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MS_MAX),  # also the limit of one connection attempt
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.keepalive_time_ms", 6_000),  # servers resent pings more often than every 5 s
+    ("grpc.keepalive_time_ms", 6_000),  # servers close connections that ping more often than every 5 s
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.keepalive_permit_without_calls", 0),
 )
@@ -49,7 +47,7 @@ _LOST = frozenset(
 )
 
 SETTLE_S_MAX = 2.0
-_END_OF_CALL = "_AioCall._handle_status_once_received"  # what grpc.aio calls its task that waits for a call's status
+_END_OF_CALL = "_AioCall._handle_status_once_received"  # name of grpc.aio's task that waits for a call's status
 _open: WeakKeyDictionary[asyncio.AbstractEventLoop, set[grpc.aio.Channel]] = WeakKeyDictionary()
 
 T = TypeVar("T")
@@ -62,7 +60,7 @@ class Fate(Enum):
 
 
 class CallFailed(Exception):
-    """A call that did not end well. Stays inside an adapter, which translates it into errors of the port."""
+    """A failed call. It stays inside an adapter, which translates it to errors of the port."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{code.name}: {details}")
@@ -82,17 +80,17 @@ def fate(code: grpc.StatusCode, details: str) -> Fate:
 
 
 def make_channel(address: str, *options: tuple[str, int | str]) -> grpc.aio.Channel:
-    """A connection of its own to one `host:port`. End it with `close_channel`."""
+    """A separate connection to one `host:port`. End it with `close_channel`."""
     channel = grpc.aio.insecure_channel(address, options=(*OPTIONS, *options))
     _open.setdefault(asyncio.get_running_loop(), set()).add(channel)
     return channel
 
 
 async def close_channel(channel: grpc.aio.Channel, grace_s: float | None = None) -> None:
-    """Close it; with the last one of this loop, wait until gRPC has heard the end of every call.
+    """Close the channel. For the last one of this loop, wait until gRPC has finished every call.
 
-    gRPC's poller is shared by all loops of the process. A cancelled call ends a moment later; if its loop is closed by
-    then, the poller stumbles and whoever uses gRPC next waits in vain for an answer that has come.
+    gRPC's poller is shared by all loops of the process. A cancelled call ends slightly later; if its loop is closed by
+    then, the poller fails, and the next user of gRPC never receives its answer.
     """
     await channel.close(grace_s)
     loop = asyncio.get_running_loop()
@@ -107,15 +105,15 @@ async def close_channel(channel: grpc.aio.Channel, grace_s: float | None = None)
 
 
 def closed(error: Exception) -> CallFailed:
-    """A call on a channel or stream that was closed before: nothing was sent."""
+    """A call on a closed channel or stream: nothing was sent."""
     return CallFailed(grpc.StatusCode.UNAVAILABLE, f"{_NEVER_LEFT[0]}: {error}")
 
 
 async def answer(call: Awaitable[T]) -> T:
-    """Await a call (or one read or write of a stream); whatever goes wrong is a CallFailed.
+    """Await a call (or one read or write of a stream); raises CallFailed.
 
-    A call on a channel that somebody closes ends in CancelledError although nobody cancelled this task: that is told
-    apart here, so that a real cancellation travels on and the other kind does not kill the caller.
+    Closing a channel makes its calls raise CancelledError although the task was not cancelled. This function tells the
+    two apart: a real cancellation propagates, the other becomes CallFailed.
     """
     try:
         return await call

@@ -1,15 +1,15 @@
-"""What the rest of the house may know of metadata: small versioned values under path-like keys.
+"""The metadata port: small versioned values under path-like keys. Knows no backend.
 
-Only what every backend can promise (memory, SQLite, ZooKeeper, etcd, Oxia). Keys are paths such as `/topics/a`, any
-unicode but NUL, no empty part. Parents need not exist. This module knows no backend; recipes (locks, elections) are
-written on it, once.
+It has only what every backend can guarantee (memory, SQLite, ZooKeeper, etcd, Oxia). Keys are paths such as
+`/topics/a`, any unicode but NUL, without empty parts. Parents need not exist. Recipes (elections, membership) are
+written on this port once.
 
-Versions are opaque numbers: compare them for equality, never count with them. They are logical: a move to another store
-keeps them (`envelope.py`). Two writes of one key never have the same version while the key exists; once it was deleted
-its numbers may come again (ZooKeeper starts anew), so a record that can be re-created carries an incarnation or a term
-in its value. Keys below `/.meta` belong to this floor: other keys' `children("/")`, `scan("/")` do not show them.
+Versions are opaque numbers: compare them for equality only. They are logical, so a move to another store keeps them
+(`envelope.py`). Two writes of one key never have the same version while the key exists. After a deletion its numbers
+may come again (ZooKeeper starts anew), so a record that can be re-created carries an incarnation or a term in its
+value. Keys below `/.meta` belong to this package: `children("/")` and `scan("/")` do not show them.
 
-No keys below an ephemeral key: ZooKeeper cannot have them, and nobody should rely on the others.
+There are no keys below an ephemeral key, because ZooKeeper cannot have them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Protocol, Self
 from anabranch.model.errors import BadRequest, Error, NotFound
 
 VALUE_BYTES_MAX = 1_000_000
-"""The smallest limit among the backends (ZooKeeper's request size), with room for the key."""
+"""The smallest limit among the backends (ZooKeeper's request size), less the key."""
 
 KEY_BYTES_MAX = 8_192
 
 RESERVED = "/.meta"
-"""Below this key: epochs, sequences and whatever else this floor keeps for itself."""
+"""Parent of the keys that this package uses itself: epochs, sequences."""
 
 
 class Rule(Enum):
@@ -37,17 +37,17 @@ class Rule(Enum):
 
 
 ABSENT = Rule.ABSENT
-"""The key must not exist: only one creator wins."""
+"""The key must not exist: exactly one of several creators succeeds."""
 
 ANY = Rule.ANY
-"""Whatever is there, or nothing."""
+"""Any present value, or none."""
 
 Version = int
 Expected = Rule | Version
 
 
 class VersionMismatch(Error):
-    """Somebody else wrote first; read again and decide again."""
+    """Another write was first; read again and decide again."""
 
     code = "version-mismatch"
 
@@ -58,7 +58,7 @@ class VersionMismatch(Error):
 
 
 class KeyMissing(NotFound):
-    """Nothing to delete under this key."""
+    """There is no key to delete."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"no metadata under {key}")
@@ -66,7 +66,7 @@ class KeyMissing(NotFound):
 
 
 class BadKey(BadRequest):
-    """Not a path this port accepts."""
+    """Not a key that the port accepts."""
 
     code = "bad-key"
 
@@ -75,37 +75,37 @@ class ValueTooLarge(BadRequest):
     code = "value-too-large"
 
     def __init__(self, key: str, size: int) -> None:
-        super().__init__(f"{key}: {size} bytes are more than the {VALUE_BYTES_MAX} a metadata value may have")
+        super().__init__(f"{key}: {size} bytes are more than the {VALUE_BYTES_MAX} that a metadata value may have")
         self.key, self.size = key, size
 
 
 class SessionLost(Error):
-    """The session ended (closed, expired or reaped by others); its keys are gone. Open a new one."""
+    """The session has ended (closed, expired, or ended by another process); its keys are gone. Open a new one."""
 
     code = "session-lost"
 
 
 class StoreUnavailable(Error):
-    """The store did not answer. A write may or may not have happened: read again."""
+    """The store did not answer. Whether a write happened is known only by reading again."""
 
     code = "metadata-unavailable"
     retryable = True
 
 
 class OutcomeUnknown(StoreUnavailable):
-    """The connection was lost after a write had left: read again, then decide. Never repeat it blindly."""
+    """The connection was lost after a write was sent: read again, then decide. Never repeat it blindly."""
 
     code = "metadata-outcome-unknown"
 
 
 class StoreFull(StoreUnavailable):
-    """The store has no room left (disk or quota) and did not write. Reading and unconditional deletes still work."""
+    """The disk or the quota is full; nothing was written. Reads and unconditional deletes still work."""
 
     code = "metadata-full"
 
 
 class StoreIncompatible(Error):
-    """The data was written by a newer release; this one must not touch it."""
+    """The data was written by a newer release; this one must not use it."""
 
     code = "metadata-incompatible"
 
@@ -144,14 +144,14 @@ class Versioned:
 
 
 Item = tuple[str, Versioned]
-"""A key with what is stored there, as it moves in bulk."""
+"""A key and its record, as in bulk operations."""
 
 
 class ChangeKind(StrEnum):
     CREATED = "created"
     MODIFIED = "modified"
     DELETED = "deleted"
-    INVALIDATED = "invalidated"  # some changes were missed: forget everything known below `key`
+    INVALIDATED = "invalidated"  # changes were missed: discard all cached state below `key`
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,114 +161,114 @@ class Change:
 
 
 class SessionEvent(StrEnum):
-    DISCONNECTED = "disconnected"  # nobody knows: the session may live on, until `valid_until`
-    RECONNECTED = "reconnected"  # it lived on; its keys are there
-    LOST = "lost"  # it ended; its keys are gone or going
+    DISCONNECTED = "disconnected"  # the session may still exist, at least until `valid_until`
+    RECONNECTED = "reconnected"  # the session still exists, with its keys
+    LOST = "lost"  # the session has ended; its keys are gone or will be soon
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """How far a backend goes beyond the common ground; for migration and for people."""
+    """Properties in which backends differ; for migration and for display."""
 
     name: str
     is_durable: bool
     is_shared: bool  # several processes see the same data
-    has_snapshot_scan: bool  # bulk_scan shows one moment
-    ttl_ms_min: int  # shorter sessions are granted this
+    has_snapshot_scan: bool  # bulk_scan is a snapshot
+    ttl_ms_min: int  # the shortest session that is granted
 
 
 class Session(Protocol):
-    """The life that ephemeral keys hang on. Closing it deletes them; so does the death of its process."""
+    """Owner of ephemeral keys. They are deleted when it is closed, and when its process dies."""
 
     @property
     def ttl_ms(self) -> int:
-        """As granted by the store, which may be more than was asked."""
+        """As granted by the store; may be more than requested."""
 
     @property
     def valid_until(self) -> float:
-        """On the store's clock (`clock.monotonic()`): before this moment the store cannot have ended the session.
+        """Time (`clock.monotonic()`) before which the store cannot have ended the session.
 
-        Counted from the moment the last confirmed sign of life was *sent*. A holder of a lock that must be sure stops
-        here, whatever it has or has not heard.
+        It is one ttl after the *send* time of the latest confirmed keep-alive. A leader stops here at the latest,
+        whatever events it has or has not received.
         """
 
     @property
     def is_lost(self) -> bool: ...
 
     def listen(self, callback: Callable[[SessionEvent], None]) -> Callable[[], None]:
-        """Call `callback` in the loop on every event from now on; the answer ends it."""
+        """Call `callback` in the loop on every event from now on; calling the returned function ends it."""
 
     async def wait_lost(self) -> None:
-        """Return once the session has ended, for whatever reason."""
+        """Wait until the session has ended, for any reason."""
 
     async def close(self) -> None: ...
 
 
 class Watch(Protocol):
-    """A stream of hints. Registered when it is made, so nothing that happens afterwards is missed."""
+    """A stream of hints. It is registered when it is made, so no later change is missed."""
 
     def __aiter__(self) -> AsyncIterator[Change]: ...
 
     async def __anext__(self) -> Change: ...
 
     def close(self) -> None:
-        """End the iteration; also done by closing the store."""
+        """End the iteration. Closing the store does it too."""
 
 
 class MetadataStore(Protocol):
-    """There is no default for `expected`: ABSENT, ANY or the version last seen.
+    """`expected` has no default: ABSENT, ANY or the version last seen.
 
-    A cancelled write may still happen. `key` may be "/" where a whole tree is meant (children, scan, watch).
+    A cancelled write may still happen. `key` may be "/" for the whole tree in children, scan and watch.
     """
 
     async def get(self, key: str) -> Versioned | None: ...
 
     async def put(self, key: str, value: bytes, *, expected: Expected, session: Session | None = None) -> Version:
-        """Write durably and return the new version. The session given now (or none) is the one the key lives with."""
+        """Write durably and return the new version. The key then belongs to `session`, or to none."""
 
     async def delete(self, key: str, *, expected: Expected) -> None:
-        """Raises KeyMissing when there is nothing. Keys below stay."""
+        """Raises KeyMissing. Keys below it stay."""
 
     async def sync(self) -> None:
-        """Reads after this see every write that anyone got confirmed before it. Other reads may be a moment behind."""
+        """Reads after this see every write confirmed before it, of any client. Other reads may be slightly outdated."""
 
     async def children(self, key: str) -> list[str]:
-        """Names directly below, sorted; a name counts even if only deeper keys exist. Empty when there are none."""
+        """Names directly below, sorted, including those that only deeper keys imply."""
 
     def scan(self, prefix: str) -> AsyncIterator[tuple[str, Versioned]]:
-        """The key itself and all below it, parents before children. Not a snapshot: changes made meanwhile may show."""
+        """The key itself and all below it, parents before children. Not a snapshot: concurrent changes may show."""
 
     async def open_session(self, ttl_ms: int) -> Session: ...
 
     def watch(self, prefix: str) -> Watch:
-        """Changes of the key itself and all below it, in order per key. A hint: re-read after it."""
+        """Changes of the key itself and all below it, in order per key. They are hints: read again after one."""
 
     @property
     def capabilities(self) -> Capabilities: ...
 
     def bulk_scan(self, prefix: str) -> AsyncIterator[list[Item]]:
-        """Like scan (reserved keys excluded), in large pages, at the store's best speed."""
+        """Like scan, without reserved keys, in large pages."""
 
     async def bulk_write(self, items: Sequence[Item], *, preserve: bool) -> None:
-        """Write many, over whatever is there, at the store's best speed; not atomic, nothing ephemeral.
+        """Write many records over present ones. Not atomic; no ephemeral keys.
 
-        With `preserve` versions and times are kept as given (`raise_versions` must have been called with a higher
-        number); without it these are ordinary writes.
+        With `preserve`, versions and times are stored as given; `raise_versions` must have been called with a higher
+        number. Without it these are ordinary writes.
         """
 
     async def bulk_delete(self, keys: Sequence[str]) -> None:
-        """Delete many whatever their version; those that are missing are no error. Not atomic."""
+        """Delete many keys of any version; missing ones are ignored. Not atomic."""
 
     async def raise_versions(self, floor: Version) -> None:
-        """From now on every version this store gives is above `floor`. Only an empty store can be asked.
+        """Make every later version of this store exceed `floor`. Only for an empty store.
 
-        Others that have it open already know of it after their next `sync`, at the latest.
+        Other clients that have the store open apply it after their next `sync` at the latest.
         """
 
     async def open(self) -> None: ...
 
     async def close(self) -> None:
-        """End sessions and watches, let queued writes finish. Safe to repeat."""
+        """End sessions and watches and let queued writes finish. Safe to repeat."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -286,11 +286,11 @@ def check_key(key: str) -> None:
     except UnicodeEncodeError as error:
         raise BadKey(f"metadata key {key!r} is not valid unicode") from error
     if size > KEY_BYTES_MAX:
-        raise BadKey(f"a metadata key has at most {KEY_BYTES_MAX} bytes, not {size}: {key[:60]}…")
+        raise BadKey(f"a metadata key may have at most {KEY_BYTES_MAX} bytes, not {size}: {key[:60]}…")
 
 
 def check_tree(key: str) -> str:
-    """Like check_key but "/" is fine; returns the key without a final slash ("" for the root)."""
+    """Like check_key, but "/" is allowed; returns the key without a final slash ("" for the root)."""
     if key == "/":
         return ""
     check_key(key)
@@ -308,7 +308,7 @@ def is_within(key: str, tree: str) -> bool:
 
 
 def decide_put(key: str, expected: Expected, found: Version | None) -> None:
-    """Raise VersionMismatch unless a put may go on. Every backend with a transaction decides with this."""
+    """Raise VersionMismatch unless a put may proceed. Every backend with transactions decides with this."""
     if expected is ANY or (found is None if expected is ABSENT else found == expected):
         return
     raise VersionMismatch(key, expected, found)

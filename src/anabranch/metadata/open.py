@@ -1,4 +1,4 @@
-"""From a metadata URL to a store. The only module of this floor that names all backends."""
+"""Opens the store of a metadata URL. The only module of this package that names all backends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KNOWN = (
 )
 
 DEADLINE_MS = 8_000
-"""How long one operation may last, reconnecting included. Bulk operations have more."""
+"""Deadline of one operation, reconnecting included. Bulk operations have longer ones."""
 
 
 def open_store(url: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> GatedStore:
@@ -31,10 +31,10 @@ def open_store(url: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> GatedS
 
 
 def bare_store(url: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> MetadataStore:
-    """Without the gate: for those who move data between stores."""
+    """Without the write gate: for moving data between stores."""
     scheme, _, rest = url.partition(":")
     if scheme in ("zk", "etcd", "oxia") and without_user(url) != url:
-        raise UnknownStore(f"metadata URLs take no user or password yet: {without_credentials(url)}")
+        raise UnknownStore(f"metadata URLs with user or password are not supported yet: {without_credentials(url)}")
     if scheme == "memory" and not rest:
         from anabranch.metadata.memory.store import MemoryStore
 
@@ -63,7 +63,7 @@ def bare_store(url: str, clock: Clock, deadline_ms: int = DEADLINE_MS) -> Metada
 
 @contextmanager
 def needing(extra: str) -> Iterator[None]:
-    """Imports made inside name the extra to install when one of its packages is not there."""
+    """A failed import inside raises ExtraMissing with the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -73,12 +73,12 @@ def needing(extra: str) -> Iterator[None]:
 
 
 def without_credentials(url: str) -> str:
-    """`etcd://user:word@host/x?key=…` as `etcd://host/x`: for people to read."""
+    """`etcd://user:word@host/x?key=…` as `etcd://host/x`, for display."""
     return url if url.startswith("sqlite:") else without_user(url).partition("?")[0]
 
 
 def without_user(url: str) -> str:
-    """A slash in a password ends what looks like the hosts, so that what is left there is no list of hosts."""
+    """Handles a slash in the password too: what precedes it is then not a list of hosts."""
     scheme, mark, rest = url.partition("://")
     hosts = rest.partition("/")[0]
     if "@" in rest and ("@" in hosts or not _are_hosts(hosts)):

@@ -1,4 +1,4 @@
-"""What every backend's session has in common: listeners, and the one moment it is lost. Knows no backend."""
+"""Base of the backends' sessions: listeners, and the single transition to lost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from anabranch.metadata.interface import SessionEvent
 
 
-class SessionLife:
-    """Base of sessions: `tell` passes events on, LOST is the last of them and is told once."""
+class SessionBase:
+    """`notify` passes events to the listeners; LOST is the last of them and is passed once."""
 
     def __init__(self, ttl_ms: int) -> None:
         self._ttl_ms = ttl_ms
@@ -36,7 +36,7 @@ class SessionLife:
 
         return end
 
-    def tell(self, event: SessionEvent) -> None:
+    def notify(self, event: SessionEvent) -> None:
         if self.is_lost:
             return
         if event is SessionEvent.LOST:

@@ -1,7 +1,7 @@
-"""Whole trees out of a store, into a store, out of existence: bulk work with a count of what is done so far.
+"""Export, import and deletion of whole trees, with a progress count.
 
-Knows the port and the lines of `archive`; no backend, no file, no terminal. Not the migration of a running cluster:
-nothing here stops writers, so an export of a store without snapshots may show a change and not the one before it.
+This is not the migration of a running cluster: writers are not stopped, so an export of a store without snapshots may
+contain a change and lack an earlier one.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ SEQUENCES = f"{RESERVED}/sequence"
 
 
 class TargetNotEmpty(Error):
-    """An import must not mix with what is there, unless it is told to."""
+    """The import target has keys, and merging was not requested."""
 
     code = "target-not-empty"
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was done so far; read by whoever shows progress."""
+    """Counts of what was done so far, for a progress display."""
 
     records: int = 0
     value_bytes: int = 0
     sequences: int = 0
-    ephemerals: int = 0  # left out
+    ephemerals: int = 0  # skipped
 
     def add(self, items: Iterable[Item]) -> None:
         for _, found in items:
@@ -50,7 +50,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a checked archive holds."""
+    """Summary of a checked archive."""
 
     below: str
     records: int
@@ -62,7 +62,7 @@ async def export_lines(store: MetadataStore, below: str, tally: Tally) -> AsyncI
     """The archive of a tree, line by line, parents before children."""
     tree = check_tree(below)
     if is_within(tree, RESERVED):
-        raise BadRequest(f"keys below {RESERVED} belong to their store and do not travel")
+        raise BadRequest(f"keys below {RESERVED} are reserved for their store and cannot be exported")
     await store.sync()
     yield archive.line_of(archive.Begin(below))
     async for page in store.bulk_scan(below):
@@ -71,7 +71,7 @@ async def export_lines(store: MetadataStore, below: str, tally: Tally) -> AsyncI
         for item in kept:
             yield archive.line_of(archive.Record(item))
         tally.add(kept)
-    # numbers last: one that is given while the tree is read is then in the file, whether or not its key is
+    # sequences come last: a number assigned during the scan is then in the file, even if its key is not
     async for key, found in store.scan(SEQUENCES):
         prefix = sequence_prefix(key)
         if prefix is not None and is_within(prefix, tree):
@@ -81,25 +81,25 @@ async def export_lines(store: MetadataStore, below: str, tally: Tally) -> AsyncI
 
 
 def sequence_prefix(key: str) -> str | None:
-    """The inverse of `sequence_key`; None for the folder itself."""
+    """The inverse of `sequence_key`; None for the parent key itself."""
     name = key.removeprefix(f"{SEQUENCES}/")
     return None if name == key else name.replace("%2F", "/").replace("%25", "%")
 
 
 def check_archive(lines: Iterable[str]) -> Contents:
-    """Read all of it and write nothing: a damaged file is refused before the first record is there."""
+    """Read the whole archive without writing, so that a damaged file is refused before the first record is written."""
     below, records, sequences, version_max = "", 0, 0, 0
     end: archive.End | None = None
     for number, text in enumerate(lines, 1):
         if end is not None:
-            raise archive.BadArchive(f"line {number} stands behind the end")
+            raise archive.BadArchive(f"line {number} comes after the end line")
         match archive.parse_line(text, number):
             case archive.Begin(tree) if number == 1:
                 below = tree
             case archive.Begin():
-                raise archive.BadArchive(f"line {number}: a second beginning")
+                raise archive.BadArchive(f"line {number}: a second header line")
             case _ if not below:
-                raise archive.BadArchive("the first line does not say that this is an export of metadata")
+                raise archive.BadArchive("the first line is not the header of a metadata export")
             case archive.Record((_, found)):
                 records += 1
                 version_max = max(version_max, found.version)
@@ -108,9 +108,9 @@ def check_archive(lines: Iterable[str]) -> Contents:
             case archive.End() as end:
                 pass
     if end is None:
-        raise archive.BadArchive("the end is missing: the file was cut short")
+        raise archive.BadArchive("the end line is missing: the file was cut short")
     if (end.records, end.sequences) != (records, sequences):
-        raise archive.BadArchive(f"{records} records are there, {end.records} were written: the file is damaged")
+        raise archive.BadArchive(f"{records} of {end.records} exported records found: the file is damaged")
     return Contents(below, records, sequences, version_max)
 
 
@@ -139,7 +139,7 @@ async def import_lines(
 
 
 def pages_of(lines: Iterable[archive.Line]) -> Iterator[list[archive.Line]]:
-    """In portions that a store can take while others see progress."""
+    """Pages bounded by records and bytes, so that progress is visible."""
     page: list[archive.Line] = []
     size = 0
     for line in lines:
@@ -153,7 +153,7 @@ def pages_of(lines: Iterable[archive.Line]) -> Iterator[list[archive.Line]]:
 
 
 async def raise_sequence(store: MetadataStore, sequence: archive.Sequence) -> None:
-    """Never down: the target may have given higher numbers itself."""
+    """Never lower it: the target may have assigned higher numbers itself."""
     key = sequence_key(sequence.prefix)
     while True:
         found = await store.get(key)
@@ -168,7 +168,7 @@ async def raise_sequence(store: MetadataStore, sequence: archive.Sequence) -> No
 
 
 async def keys_of(store: MetadataStore, below: str, tally: Tally) -> list[str]:
-    """All keys of a tree, parents before children; `tally` counts them, the ephemeral ones too."""
+    """All keys of a tree, parents before children; `tally` counts them, including ephemeral ones."""
     await store.sync()
     keys: list[str] = []
     async for page in store.bulk_scan(below):
@@ -179,7 +179,7 @@ async def keys_of(store: MetadataStore, below: str, tally: Tally) -> list[str]:
 
 
 async def delete_keys(store: MetadataStore, keys: Sequence[str], tally: Tally) -> None:
-    """Children before parents, so that whoever is interrupted leaves no orphans."""
+    """Children before parents, so that an interruption leaves no orphans."""
     for start in range(len(keys), 0, -PAGE_RECORDS):
         page = keys[max(0, start - PAGE_RECORDS) : start]
         await store.bulk_delete(page[::-1])

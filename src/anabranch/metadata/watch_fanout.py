@@ -1,6 +1,6 @@
-"""Fan-out of changes to watchers inside one process. Knows no backend and no clock.
+"""Fan-out of changes to the watches of one process.
 
-A watcher that does not keep up loses detail, never the fact that something changed: past the bound its queue becomes
+A watch that is read too slowly loses details, never the fact that something changed: beyond the bound its queue becomes
 a single INVALIDATED.
 """
 
@@ -16,7 +16,7 @@ CHANGES_MAX = 4096
 
 
 class TreeWatch:
-    """One watcher's bounded queue; the `Watch` of every backend that has its events in this process."""
+    """The bounded queue of one watch; the `Watch` of all backends."""
 
     def __init__(self, tree: str, registry: dict[TreeWatch, None]) -> None:
         self._tree = tree
@@ -63,10 +63,10 @@ class TreeWatch:
 
 
 class Watches:
-    """All watchers of one store."""
+    """All watches of one store."""
 
     def __init__(self) -> None:
-        self._open: dict[TreeWatch, None] = {}  # told in the order they came, so that simulations repeat
+        self._open: dict[TreeWatch, None] = {}  # in the order of creation, so that simulations are deterministic
 
     def __len__(self) -> int:
         return len(self._open)
@@ -75,7 +75,7 @@ class Watches:
         return TreeWatch(check_tree(prefix), self._open)
 
     def is_watched(self, key: str) -> bool:
-        """Would anybody be told of a change of this key?"""
+        """Does any watch show changes of this key?"""
         return any(watch.shows(key) for watch in self._open)
 
     def publish(self, changes: Iterable[Change]) -> None:

@@ -1,11 +1,11 @@
-"""The one gate that every metadata write passes. Open it costs nothing; a store migration closes it for a moment.
+"""The gate that every metadata write passes. A store migration closes it briefly; an open gate costs next to nothing.
 
-    async with gate.permit():        # an operation of several steps: one permit for its whole life
-        await store.put(…)           # its inner writes belong to it and never wait
+    async with gate.permit():        # an operation of several steps: one permit for all of it
+        await store.put(…)           # its inner writes join the permit and never wait
         await store.put(…)
 
-Closing lets what has a permit finish and makes everybody else wait; who waits too long gets a retryable error. Sessions
-and reads do not pass the gate: keys of sessions are never moved, and reading disturbs nobody. Knows no backend.
+Closing waits until all permits are returned and makes new writes wait; a write that waits too long gets a retryable
+error. Sessions and reads do not pass the gate: ephemeral keys are never moved, and reads do no harm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAIT_MS_MAX = 10_000
 
 
 class MetadataReadOnly(Error):
-    """Metadata is being moved to another store and did not open for writes in time."""
+    """Metadata is being moved to another store, and writes were not allowed again in time."""
 
     code = "metadata-read-only"
     retryable = True
@@ -52,16 +52,16 @@ class WriteGate:
 
     @property
     def writes(self) -> int:
-        """Permits under way."""
+        """Number of permits held."""
         return len(self._held)
 
     def permit(self) -> Entry:
         return Entry(self)
 
     async def close(self, wait_ms_max: int = WAIT_MS_MAX) -> None:
-        """Returns once no write is under way. If that takes too long the gate opens again: Busy."""
+        """Return once no permit is held. After `wait_ms_max` the gate opens again and Busy is raised."""
         if not self.is_open:
-            raise Busy("the metadata write gate is closed already")
+            raise Busy("the metadata write gate is already closed")
         self._opened.clear()
         self._drained.clear()
         try:
@@ -69,7 +69,7 @@ class WriteGate:
                 await asyncio.wait_for(self._drained.wait(), wait_ms_max / 1000)
         except TimeoutError as error:
             self.open()
-            raise Busy(f"{self.writes} metadata writes were not done within {wait_ms_max} ms") from error
+            raise Busy(f"{self.writes} metadata writes did not finish within {wait_ms_max} ms") from error
         except BaseException:
             self.open()
             raise
@@ -78,7 +78,7 @@ class WriteGate:
         self._opened.set()
 
     async def enter(self) -> Permit:
-        """Join the permit that this task (or the one that started it) holds, or wait for a new one."""
+        """Join the permit that this task or its parent task holds, or wait for a new one."""
         mine = _current.get()
         while mine is not None:
             if mine.gate is self and mine.uses:
@@ -88,7 +88,7 @@ class WriteGate:
         if not self._opened.is_set():
             try:
                 async with asyncio.timeout(self._wait_ms_max / 1000):
-                    while not self._opened.is_set():  # it may close again before a waiter has its turn
+                    while not self._opened.is_set():  # it may close again before this waiter runs
                         await self._opened.wait()
             except TimeoutError as error:
                 raise MetadataReadOnly(f"metadata was read-only for more than {self._wait_ms_max} ms") from error
@@ -105,7 +105,7 @@ class WriteGate:
 
 
 class Permit:
-    """Held while `uses` is above 0: a task that outlives the operation that started it needs its own."""
+    """Held while `uses` is above 0. A task that outlives the operation that started it needs a permit of its own."""
 
     __slots__ = ("gate", "outer", "uses")
 
@@ -115,8 +115,10 @@ class Permit:
         self.outer = outer if outer is not None and outer.uses else None
 
     def adopt(self) -> Context:
-        """What the running task writes from now on belongs to this permit, and so does what is started in the answer:
-        for work of many tasks. Whoever entered the gate leaves it."""
+        """Writes of the running task, and of tasks started in the returned context, join this permit from now on.
+
+        The caller of `enter` still calls `leave`.
+        """
         _current.set(self)
         return copy_context()
 
@@ -144,7 +146,7 @@ class Entry:
 
 
 class GatedStore:
-    """Any store behind a gate. Who moves the data works on `inner`."""
+    """Any store behind a gate. A migration works on `inner`."""
 
     def __init__(self, inner: MetadataStore, gate: WriteGate | None = None) -> None:
         self.inner = inner

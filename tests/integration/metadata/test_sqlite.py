@@ -129,7 +129,7 @@ async def test_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 async def test_damaged_file_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "metadata.db").write_bytes(b"not a database" * 1000)
-    with pytest.raises(StoreUnavailable, match="cannot open the metadata"):
+    with pytest.raises(StoreUnavailable, match="cannot open metadata"):
         await _store(tmp_path).open()
 
 
@@ -145,7 +145,7 @@ async def test_a_stuck_lock_holder_is_an_error_in_time_and_service_resumes(tmp_p
     async with SqliteStore(tmp_path, SystemClock(), lock_wait_ms_max=50) as store:
         with (tmp_path / "writer.lock").open("r+") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
-            with pytest.raises(StoreUnavailable, match="another process holds"):
+            with pytest.raises(StoreUnavailable, match="another process has held"):
                 await asyncio.wait_for(store.put("/a", b"", expected=ABSENT), 5)
             assert await store.get("/a") is None
         await store.put("/a", b"", expected=ABSENT)

@@ -30,16 +30,18 @@ def make_store(
     addresses: Sequence[str],
     place: str,
     deadline_s: float = DEADLINE_S,
-    reach: Callable[[str], str] = lambda address: address,
+    connect_address: Callable[[str], str] = lambda address: address,
 ) -> MetadataStore:
-    """Like `open_store`, with a deadline that tests can wait for. `reach` leads told addresses through the proxies."""
+    """Like `open_store`, with a short deadline. `connect_address` maps advertised addresses to the proxies."""
     match scheme:
         case "oxia":
             from anabranch.metadata.oxia.records import Address
             from anabranch.metadata.oxia.store import OxiaStore
 
             address = Address.parse(f"//{','.join(addresses)}/default{place}")
-            return OxiaStore(address, SystemClock(), deadline_ms=round(deadline_s * 1000), reach=reach)
+            return OxiaStore(
+                address, SystemClock(), deadline_ms=round(deadline_s * 1000), connect_address=connect_address
+            )
         case "etcd":
             from anabranch.metadata.etcd.store import EtcdStore
 
@@ -69,7 +71,7 @@ class FaultWorld:
         self.chance.shuffle(addresses)
         by_server = {node.address: f"{HOST}:{proxy.port}" for node, proxy in zip(self.nodes, self.proxies, strict=True)}
         return make_store(
-            self.cluster.scheme, addresses, self._place, reach=lambda address: by_server.get(address, address)
+            self.cluster.scheme, addresses, self._place, connect_address=lambda address: by_server.get(address, address)
         )
 
     def make_witness(self) -> MetadataStore:

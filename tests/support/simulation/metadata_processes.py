@@ -123,7 +123,7 @@ class Process:
         self.faults = SeededFaults(world.chance, world.trouble, world.latency_s)
         self.store = MemoryStore(self.clock, world.data, self.faults, name)
         self.keeper = SessionKeeper(
-            self.store, name=name, ttl_ms=TTL_MS, clock=self.clock, chance=world.chance, patience=RETRY_DELAYS
+            self.store, name=name, ttl_ms=TTL_MS, clock=self.clock, chance=world.chance, retry_delays=RETRY_DELAYS
         )
         self.is_dead = False
         self.is_cut = False

@@ -1,7 +1,6 @@
-"""Many writes at once: transactions as full as the server takes them, several under way, encoded by hand.
+"""Bulk writes: transactions as full as the server accepts, several of them pipelined, encoded by hand.
 
-Encoding by hand halves the CPU time of a bulk write.
-`tests/unit/metadata/etcd/test_etcd.py` compares the result with protobuf's.
+Encoding by hand halves the CPU time of a bulk write; `tests/unit/metadata/etcd/test_etcd.py` compares it with protobuf.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from anabranch.metadata.interface import Item, RequestTooLarge, StoreFull, Store
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
 
-OPERATIONS_MAX = 128  # etcd's default, of compares as well as of writes
+OPERATIONS_MAX = 128  # etcd's default limit, of compares and of writes
 BATCH_BYTES_MAX = 1_000_000
 IN_FLIGHT = 16
 DEADLINE_S = 30.0
-_TRIES = 20
+_ATTEMPTS_MAX = 20
 
 Batch = list[Item]
 T = TypeVar("T")
@@ -51,7 +50,7 @@ def encode_compare(key: bytes, native: int) -> bytes:
 
 
 def encode_put(key: bytes, stored: bytes) -> bytes:
-    """`requests.put_op` among a TxnRequest's successes, but for the stored value itself."""
+    """`requests.put_op` as a success operation of a TxnRequest."""
     head = b"\x0a" + varint(len(key)) + key + (b"\x12" + varint(len(stored)) if stored else b"")
     size = len(head) + len(stored)
     inner = b"\x12" + varint(size)
@@ -65,7 +64,7 @@ def encode_delete(key: bytes) -> bytes:
 
 
 def batches(items: Iterable[Item], count_max: int = OPERATIONS_MAX - 1) -> Iterator[Batch]:
-    """Runs of items that fit into one transaction; one place is left for the epoch."""
+    """Batches of items that fit into one transaction, with one compare left for the epoch."""
     batch: Batch = []
     size = 0
     for item in items:
@@ -80,16 +79,16 @@ def batches(items: Iterable[Item], count_max: int = OPERATIONS_MAX - 1) -> Itera
 
 
 async def in_flight(work: Iterator[Callable[[], Awaitable[None]]], count: int = IN_FLIGHT) -> None:
-    """Do all the work, `count` pieces at a time. The first failure stops the rest and is raised."""
+    """Run all pieces of work, `count` at a time. The first failure stops the rest and is raised."""
 
-    async def one_after_the_other() -> None:
+    async def run_pieces() -> None:
         for piece in work:
             await piece()
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(count):
-                group.create_task(one_after_the_other())
+                group.create_task(run_pieces())
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None
 
@@ -101,16 +100,16 @@ class BulkWriter:
         self._channel = channel
         self._records = records
         self._clock = clock
-        self._keys_exist = False  # seen once: from then on look before writing
+        self._keys_exist = False  # once seen, records are read before they are written
 
     async def write(self, items: Sequence[Item], *, preserve: bool) -> None:
-        unique = dict(items)  # a transaction takes a key once; the last one counts
+        unique = dict(items)  # a transaction may have a key once; the last value counts
         if preserve:
-            await self._records.load_epoch()  # it may have been another store that made room
-            check_room(unique.items(), self._records.epoch)
+            await self._records.load_epoch()  # `raise_versions` may have been called by another client
+            check_versions(unique.items(), self._records.epoch)
         one = self._move if preserve else self._put
         try:
-            await in_flight(halving(one, batch) for batch in batches(unique.items()))
+            await in_flight(split_if_too_large(one, batch) for batch in batches(unique.items()))
         except RequestTooLarge as error:
             key, largest = max(unique.items(), key=lambda item: len(item[1].value))
             raise ValueTooLarge(key, len(largest.value)) from error
@@ -118,28 +117,28 @@ class BulkWriter:
     async def delete(self, keys: Sequence[str]) -> None:
         raw = [self._records.keyspace.key(key) for key in dict.fromkeys(keys)]
         parts = (raw[start : start + OPERATIONS_MAX] for start in range(0, len(raw), OPERATIONS_MAX))
-        await in_flight(halving(self._delete, part) for part in parts)
+        await in_flight(split_if_too_large(self._delete, part) for part in parts)
 
     async def _move(self, batch: Batch) -> None:
-        """Keep versions and times as given, over whatever is there."""
+        """Store versions and times as given, over present records."""
         keyspace = self._records.keyspace
         puts = [
             encode_put(keyspace.key(key), wrap_moved(v.value, v.version, v.created_ms, v.modified_ms))
             for key, v in batch
         ]
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS_MAX):
             guard = encode_compare(keyspace.epoch, self._records.epoch.native)
             if await self._send([guard, *puts]):
                 return
             await self._records.load_epoch()
-            check_room(batch, self._records.epoch)
-        raise StoreUnavailable("the epoch of this store does not come to rest")
+            check_versions(batch, self._records.epoch)
+        raise StoreUnavailable("gave up: the epoch of the store keeps changing")
 
     async def _put(self, batch: Batch) -> None:
-        """Ordinary writes: records that exist keep their time of creation."""
+        """Ordinary writes: present records keep their creation time."""
         keyspace = self._records.keyspace
-        known = await self._look(batch) if self._keys_exist else {}
-        for _ in range(_TRIES):
+        known = await self._read(batch) if self._keys_exist else {}
+        for _ in range(_ATTEMPTS_MAX):
             now_ms = self._clock.now_ms()
             parts = [encode_compare(keyspace.epoch, self._records.epoch.native)]
             puts = []
@@ -151,15 +150,15 @@ class BulkWriter:
             if await self._send(parts + puts):
                 return
             self._keys_exist = True
-            known = await self._look(batch)
-        raise StoreUnavailable("others keep writing the same keys")
+            known = await self._read(batch)
+        raise StoreUnavailable("gave up, because other writers were always first")
 
-    async def _look(self, batch: Batch) -> dict[str, tuple[int, int]]:
-        """Revision and time of creation of those that exist; the epoch is learned by the way."""
+    async def _read(self, batch: Batch) -> dict[str, tuple[int, int]]:
+        """Revision and creation time of the present records; updates the epoch too."""
         keyspace = self._records.keyspace
         reads = [requests.range_op(keyspace.epoch), *(requests.range_op(keyspace.key(key)) for key, _ in batch)]
         response = await self._channel.repeat(TXN, pb.TxnRequest(success=reads), end=self._channel.end(DEADLINE_S))
-        self._records.learn_epoch(requests.found(response, 0))
+        self._records.note_epoch(requests.found(response, 0))
         known = {}
         for index, (key, _) in enumerate(batch, 1):
             kv = requests.found(response, index)
@@ -168,7 +167,7 @@ class BulkWriter:
         return known
 
     async def _send(self, parts: list[bytes]) -> bool:
-        """False: something was not as compared."""
+        """False if a compare failed."""
         verdict = await self._channel.once(TXN_ENCODED, b"".join(parts), end=self._channel.end(DEADLINE_S))
         return verdict.succeeded
 
@@ -180,8 +179,8 @@ class BulkWriter:
                 await self._channel.once(DELETE, pb.DeleteRangeRequest(key=key), end=self._channel.end(DEADLINE_S))
 
 
-def halving(work: Callable[[list[T]], Awaitable[None]], batch: list[T]) -> Callable[[], Awaitable[None]]:
-    """The work on a batch, to be done later; in halves if the server finds the batch too large."""
+def split_if_too_large(work: Callable[[list[T]], Awaitable[None]], batch: list[T]) -> Callable[[], Awaitable[None]]:
+    """A function that does `work` on the batch, in halves if the server finds it too large."""
 
     async def do(part: list[T]) -> None:
         try:
@@ -196,8 +195,8 @@ def halving(work: Callable[[list[T]], Awaitable[None]], batch: list[T]) -> Calla
     return partial(do, batch)
 
 
-def check_room(items: Iterable[Item], epoch: Epoch) -> None:
-    """Versions that are moved in must be below all that this store gives itself."""
+def check_versions(items: Iterable[Item], epoch: Epoch) -> None:
+    """Moved versions must be below all versions that this store assigns itself."""
     for key, given in items:
         if given.version >= epoch.numbering.offset:
-            raise BadRequest(f"{key}: version {given.version} was not made room for by raise_versions")
+            raise BadRequest(f"{key}: version {given.version} is not below the floor given to raise_versions")

@@ -1,8 +1,8 @@
-"""Calls to one of several etcd servers: deadlines, which calls may be repeated, and what the server's errors mean.
+"""Calls to one of several etcd servers: deadlines, repetition, and the server's errors as errors of the port.
 
-One connection is in use at a time (a `Line`). When it fails or falls silent everybody moves on to the next endpoint;
-what is still under way on the old one may finish. Reads are repeated until their deadline, writes only while it is sure
-that they never reached a server.
+One connection is in use at a time. When it fails or does not answer, all calls move on to the next endpoint; calls that
+are pending on the old one may finish. Reads are repeated until their deadline, writes only if they surely never reached
+a server.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from anabranch.runtime.tasks import TaskOwner
 
 DEADLINE_MS = 8_000
 ATTEMPTS = 3
-"""A read waits this part of its deadline for one server before it asks the next. An election takes a second or two."""
+"""A read waits 1/ATTEMPTS of its deadline for one server, then tries the next. An election takes a second or two."""
 
 _BACKOFF_S = (0.02, 0.5)
 _TOO_LARGE = (
     "etcdserver: request is too large",
     "etcdserver: too many operations in txn request",
-    "grpc: received message larger than max",  # said by the server; our own library writes it with a capital
+    "grpc: received message larger than max",  # by the server; the client library writes it with a capital letter
 )
 _METADATA = (("hasleader", "true"),)
-"""A server without a leader answers at once instead of letting us wait; it ends streams then too."""
+"""With this header a server without a leader refuses calls and ends streams at once."""
 
 Req = TypeVar("Req")
 Res = TypeVar("Res")
@@ -49,13 +49,13 @@ log = logging.getLogger(__name__)
 
 
 class Compacted(StoreUnavailable):
-    """The revision asked for is not kept any more: start again at the present one."""
+    """The requested revision was compacted: start again at the present one."""
 
     code = "metadata-compacted"
 
 
 class AnswerTooLarge(StoreUnavailable):
-    """The answer has more bytes than we receive at once: ask for less."""
+    """The answer exceeds the receive limit: request less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ WATCH: Method[pb.WatchRequest, pb.WatchResponse] = Method(
 )
 
 
-class Line:
+class EndpointConnection:
     """A connection to one endpoint."""
 
     def __init__(self, address: str) -> None:
@@ -126,7 +126,7 @@ class Line:
 
 
 class EtcdChannel:
-    """The way to a cluster. `revision` is the highest one that any answer has told."""
+    """Access to a cluster. `revision` is the highest one that any answer has shown."""
 
     def __init__(self, endpoints: Sequence[str], clock: Clock, deadline_ms: int = DEADLINE_MS) -> None:
         assert endpoints
@@ -134,8 +134,8 @@ class EtcdChannel:
         self._endpoints = tuple(endpoints)
         self._clock = clock
         self._index = 0
-        self._line: Line | None = None
-        self._left: set[Line] = set()
+        self._connection: EndpointConnection | None = None
+        self._retired: set[EndpointConnection] = set()
         self._tasks = TaskOwner("etcd-channel")
         self._is_open = False
         self.revision = 0
@@ -150,81 +150,81 @@ class EtcdChannel:
 
     async def close(self) -> None:
         self._is_open = False
-        line, self._line = self._line, None
+        connection, self._connection = self._connection, None
         await self._tasks.close()
-        for old in {line, *self._left} - {None}:
+        for old in {connection, *self._retired} - {None}:
             assert old is not None
             await old.close(None)
-        self._left.clear()
+        self._retired.clear()
 
     def end(self, deadline_s: float | None = None) -> float:
-        """When an operation that begins now has to be over, on the clock; all its calls share it."""
+        """Deadline (monotonic) of an operation that begins now; all its calls share it."""
         return self._clock.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
 
-    def line(self) -> Line:
+    def connection(self) -> EndpointConnection:
         """The connection in use now."""
         if not self._is_open:
             raise StoreUnavailable("the metadata store is not open")
-        if self._line is None:
-            self._line = Line(self._endpoints[self._index])
-        return self._line
+        if self._connection is None:
+            self._connection = EndpointConnection(self._endpoints[self._index])
+        return self._connection
 
-    def leave(self, line: Line) -> None:
-        """This connection disappointed: the next call uses another one."""
-        if line is not self._line:
-            return  # somebody else was quicker
+    def leave(self, connection: EndpointConnection) -> None:
+        """This connection failed: the next call uses another one."""
+        if connection is not self._connection:
+            return  # replaced already
         self._index = (self._index + 1) % len(self._endpoints)
-        self._line = None
-        self._left.add(line)
-        self._tasks.spawn(self._retire(line), line.address)
+        self._connection = None
+        self._retired.add(connection)
+        self._tasks.spawn(self._retire(connection), connection.address)
 
-    async def _retire(self, line: Line) -> None:
-        await line.close(self._deadline_s)
-        self._left.discard(line)
+    async def _retire(self, connection: EndpointConnection) -> None:
+        await connection.close(self._deadline_s)
+        self._retired.discard(connection)
 
     async def repeat(self, method: Method[Req, Res], request: Req, *, end: float | None = None) -> Res:
-        """A call that does no harm when it is made twice: asked again, elsewhere, until its end."""
+        """An idempotent call: repeated, on other servers too, until `end`."""
         if end is None:
             end = self.end()
         attempt_s = (end - self._clock.monotonic()) / ATTEMPTS
         pause_s, pause_s_max = _BACKOFF_S
         while True:
-            line = self.line()
+            connection = self.connection()
             left_s = end - self._clock.monotonic()
             try:
-                return self._note(await line.call(method, request, max(0.001, min(attempt_s, left_s))))
+                return self._update_revision(await connection.call(method, request, max(0.001, min(attempt_s, left_s))))
             except CallFailed as failure:
                 if fate_of(failure) is Fate.ANSWERED:
-                    raise refusal(failure) from failure
-                self.leave(line)
+                    raise port_error(failure) from failure
+                self.leave(connection)
                 if self._clock.monotonic() + pause_s >= end:
-                    raise StoreUnavailable(f"etcd at {line.address}: {failure}") from failure
+                    raise StoreUnavailable(f"etcd at {connection.address}: {failure}") from failure
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, pause_s_max)
 
     async def once(self, method: Method[Req, Res], request: Req, *, end: float | None = None) -> Res:
-        """A write: sent again only while it surely reached no server; else OutcomeUnknown."""
+        """A write: repeated only while it surely reached no server; otherwise OutcomeUnknown."""
         if end is None:
             end = self.end()
         pause_s, pause_s_max = _BACKOFF_S
         while True:
-            line = self.line()
+            connection = self.connection()
             left_s = end - self._clock.monotonic()
             try:
-                return self._note(await line.call(method, request, max(0.001, left_s)))
+                return self._update_revision(await connection.call(method, request, max(0.001, left_s)))
             except CallFailed as failure:
                 fate = fate_of(failure)
                 if fate is Fate.ANSWERED:
-                    raise refusal(failure) from failure
-                self.leave(line)
+                    raise port_error(failure) from failure
+                self.leave(connection)
                 if fate is Fate.UNKNOWN:
-                    raise OutcomeUnknown(f"etcd at {line.address}: {failure}") from failure
+                    raise OutcomeUnknown(f"etcd at {connection.address}: {failure}") from failure
                 if self._clock.monotonic() + pause_s >= end:
-                    raise StoreUnavailable(f"etcd at {line.address}: {failure}") from failure
+                    raise StoreUnavailable(f"etcd at {connection.address}: {failure}") from failure
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, pause_s_max)
 
-    def _note(self, response: Res) -> Res:
+    def _update_revision(self, response: Res) -> Res:
         header = getattr(response, "header", None)
         if header is not None and header.revision > self.revision:
             self.revision = header.revision
@@ -232,14 +232,14 @@ class EtcdChannel:
 
 
 def fate_of(failure: CallFailed) -> Fate:
-    """As for any gRPC call; and a server that has no leader has not even looked at the request."""
+    """As for any gRPC call; in addition, a server without a leader does not execute the request."""
     if failure.code is grpc.StatusCode.UNAVAILABLE and failure.details == "etcdserver: no leader":
         return Fate.NOT_SENT
     return failure.fate
 
 
-def refusal(failure: CallFailed) -> Error:
-    """The port's word for what the server said. Whatever was asked for was not done."""
+def port_error(failure: CallFailed) -> Error:
+    """The server's refusal as an error of the port. The request was not executed."""
     code, details = failure.code, failure.details
     if "requested lease not found" in details:
         return SessionLost("the session's lease has ended")

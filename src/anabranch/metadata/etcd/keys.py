@@ -1,8 +1,8 @@
-"""From paths to etcd's keys and back. Pure.
+"""Keys of the port to keys of etcd and back. Pure.
 
-A key is the store's prefix followed by the path, both UTF-8, so that `etcdctl get --prefix /x` shows what is meant.
-All below a path is one range: from "path/" up to, not including, "path0" ("0" follows "/"). Bytes sort like code points
-and a parent is a prefix of its children, so a range comes parents first and names come sorted.
+A key is the store's prefix followed by the path, both UTF-8, so that `etcdctl get --prefix /x` shows the same tree.
+Everything below a path is one range: from "path/" up to, not including, "path0" ("0" follows "/"). Bytes sort like code
+points and a parent is a prefix of its children, so a range has parents first and sorted names.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EPOCH = f"{RESERVED}/epoch"
 
 
 class Keyspace:
-    """Everything of ours is below `prefix` ("" or a path)."""
+    """The keys of one store, below `prefix` ("" or a path)."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix.encode()
@@ -25,14 +25,14 @@ class Keyspace:
         return self._prefix + path.encode()
 
     def path(self, key: bytes) -> str | None:
-        """None: somebody else's key, no path can name it."""
+        """None for a key that is not UTF-8, written by another program."""
         try:
             return key[self._cut :].decode()
         except UnicodeDecodeError:
             return None
 
     def below(self, tree: str) -> Range:
-        """All below a tree as `check_tree` returns it, not the tree's own key."""
+        """The range below `tree` (as `check_tree` returns it), without the tree's own key."""
         start = self._prefix + tree.encode()
         return start + b"/", start + b"0"
 
@@ -45,5 +45,5 @@ class Keyspace:
 
 
 def after(key: bytes) -> bytes:
-    """The smallest key behind this one."""
+    """The smallest key after this one."""
     return key + b"\0"

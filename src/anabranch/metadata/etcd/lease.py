@@ -1,8 +1,8 @@
-"""Sessions as etcd leases: kept alive over a stream, told of as events. Knows nothing of keys.
+"""Sessions as etcd leases, kept alive over a stream.
 
-`valid_until` counts from the moment the last answered sign of life was sent. A session that hears nothing is
-DISCONNECTED; it is given up, and told LOST, one more lifetime after `valid_until`: etcd prolongs leases when its leader
-changes, so a session often survives longer than its holder may rely on. From then on it is no longer kept alive.
+`valid_until` is the lease's ttl after the latest answered keep-alive was sent. A session without answers is
+DISCONNECTED; it becomes LOST one more ttl after `valid_until`, because etcd prolongs leases when its leader changes, so
+a session often exists longer than its holder may rely on. From then on it is not kept alive.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from anabranch.metadata.etcd import etcd_pb2 as pb
 from anabranch.metadata.etcd.channel import GRANT, KEEP_ALIVE, REVOKE, EtcdChannel
 from anabranch.metadata.grpc_calls import CallFailed, answer
 from anabranch.metadata.interface import SessionEvent, SessionLost, StoreUnavailable
-from anabranch.metadata.session_base import SessionLife
+from anabranch.metadata.session_base import SessionBase
 from anabranch.model.errors import BadRequest
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
 TTL_MS_MIN = 2_000
-"""What a server with usual settings grants at least (one and a half election timeouts, in whole seconds). We ask for no
-less: a lease that may run out during an election is of little use."""
+"""The shortest lease that a server with default settings grants (one and a half election timeouts, in whole seconds).
+Shorter ones are not requested, because a lease should not expire during an election."""
 
 TTL_MS_MAX = 24 * 3600 * 1000
 _PAUSE_S = 0.1
@@ -37,29 +37,29 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LeaseClock:
-    """When a lease may end, and what its holder is told. Pure: time comes in."""
+    """When a lease may end, and the events for its holder. Pure: time is passed in."""
 
     ttl_s: float
     valid_until: float
     is_connected: bool = True
     is_lost: bool = False
 
-    def answered(self, sent_at: float, ttl_s: float) -> list[SessionEvent]:
-        """The server answered a sign of life that was sent at `sent_at`; no lifetime left: the lease is gone."""
+    def on_answer(self, sent_at: float, ttl_s: float) -> list[SessionEvent]:
+        """The server answered a keep-alive sent at `sent_at`. A ttl of 0 means that the lease has ended."""
         if ttl_s <= 0:
-            return self.ended(sent_at)
+            return self.on_end(sent_at)
         self.ttl_s = ttl_s
         self.valid_until = max(self.valid_until, sent_at + ttl_s)
         was_connected, self.is_connected = self.is_connected, True
         return [] if was_connected else [SessionEvent.RECONNECTED]
 
-    def missed(self, now: float) -> list[SessionEvent]:
-        """No answer, at this time."""
-        told = [SessionEvent.DISCONNECTED] if self.is_connected else []
+    def on_silence(self, now: float) -> list[SessionEvent]:
+        """There was no answer until `now`."""
+        events = [SessionEvent.DISCONNECTED] if self.is_connected else []
         self.is_connected = False
-        return told + (self.ended(now) if now >= self.valid_until + self.ttl_s else [])
+        return events + (self.on_end(now) if now >= self.valid_until + self.ttl_s else [])
 
-    def ended(self, now: float) -> list[SessionEvent]:
+    def on_end(self, now: float) -> list[SessionEvent]:
         if self.is_lost:
             return []
         self.is_lost = True
@@ -67,8 +67,8 @@ class LeaseClock:
         return [SessionEvent.LOST]
 
 
-class EtcdSession(SessionLife):
-    """Made by `grant`; its owner runs `keep`."""
+class EtcdSession(SessionBase):
+    """Made by `grant`, which also starts its keep-alives."""
 
     def __init__(self, channel: EtcdChannel, clock: Clock, lease: int, state: LeaseClock) -> None:
         super().__init__(round(state.ttl_s * 1000))
@@ -86,7 +86,7 @@ class EtcdSession(SessionLife):
         self._tasks.spawn(self._keep(), "keep-alive")
 
     async def close(self) -> None:
-        """Revokes the lease: its keys are gone when this returns, or within its lifetime if no server answers."""
+        """Revoke the lease: its keys are deleted when this returns, or after its ttl if no server answers."""
         if self.is_lost:
             await self._tasks.close()
             return
@@ -94,58 +94,61 @@ class EtcdSession(SessionLife):
         try:
             await self._channel.repeat(REVOKE, pb.LeaseRevokeRequest(ID=self.lease))
         except SessionLost:
-            pass  # it was gone already, which is what was asked for
+            pass  # it has ended already
         except StoreUnavailable as error:
-            log.warning("lease was not revoked and will run out", extra={"lease": self.lease, "error": str(error)})
+            log.warning("etcd lease not revoked; it will expire", extra={"lease": self.lease, "error": str(error)})
         self.end()
 
     def end(self) -> None:
-        """Somebody learned that the lease is gone."""
-        self._tell(self._state.ended(self._clock.monotonic()))
+        """The lease is known to have ended."""
+        self._notify_all(self._state.on_end(self._clock.monotonic()))
 
     async def _keep(self) -> None:
         while not self.is_lost:
-            line = None
+            connection = None
             try:
-                line = self._channel.line()
-                await self._keep_on(line.stream(KEEP_ALIVE))
+                connection = self._channel.connection()
+                await self._keep_on(connection.stream(KEEP_ALIVE))
             except (CallFailed, TimeoutError, StoreUnavailable) as error:
-                log.info("lease is not answered", extra={"lease": self.lease, "error": str(error)})
-                if line is not None:
-                    self._channel.leave(line)
-                self._tell(self._state.missed(self._clock.monotonic()))
+                log.info(
+                    "etcd lease keep-alive not answered; trying another server",
+                    extra={"lease": self.lease, "error": str(error)},
+                )
+                if connection is not None:
+                    self._channel.leave(connection)
+                self._notify_all(self._state.on_silence(self._clock.monotonic()))
                 await self._clock.sleep(_PAUSE_S)
 
     async def _keep_on(
         self, call: grpc.aio.StreamStreamCall[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]
     ) -> None:
-        """Returns when the lease is gone; raises when this stream is of no more use."""
+        """Return when the lease has ended; raise when this stream fails."""
         request = pb.LeaseKeepAliveRequest(ID=self.lease)
         try:
             while True:
-                part_s = self._state.ttl_s / 3  # time for a second try on another server
+                interval_s = self._state.ttl_s / 3  # leaves time for another attempt on another server
                 sent_at = self._clock.monotonic()
-                async with asyncio.timeout(part_s):
+                async with asyncio.timeout(interval_s):
                     await answer(call.write(request))
                     response = await answer(call.read())
                 if not isinstance(response, pb.LeaseKeepAliveResponse):
                     raise CallFailed(await call.code(), await call.details() or "")
-                self._tell(self._state.answered(sent_at, response.TTL))
+                self._notify_all(self._state.on_answer(sent_at, response.TTL))
                 if self.is_lost:
                     return
-                await self._clock.sleep(part_s)
+                await self._clock.sleep(interval_s)
         finally:
             call.cancel()
 
-    def _tell(self, events: list[SessionEvent]) -> None:
+    def _notify_all(self, events: list[SessionEvent]) -> None:
         for event in events:
-            self.tell(event)
+            self.notify(event)
 
 
 async def grant(channel: EtcdChannel, clock: Clock, ttl_ms: int) -> EtcdSession:
-    """A new session, kept alive from now on. A grant whose answer is lost runs out by itself, so it is repeated."""
+    """A new session, kept alive from now on. A grant whose answer is lost expires, so it may be repeated."""
     if not 0 < ttl_ms <= TTL_MS_MAX:
-        raise BadRequest(f"a session lives between 1 ms and {TTL_MS_MAX} ms, not {ttl_ms}")
+        raise BadRequest(f"a session ttl must be between 1 and {TTL_MS_MAX} ms, not {ttl_ms}")
     asked_at = clock.monotonic()
     response = await channel.repeat(GRANT, pb.LeaseGrantRequest(TTL=-(-max(ttl_ms, TTL_MS_MIN) // 1000)))
     session = EtcdSession(channel, clock, response.ID, LeaseClock(response.TTL, asked_at + response.TTL))

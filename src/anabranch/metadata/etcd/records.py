@@ -1,9 +1,9 @@
-"""One record in one etcd key: value, version and times; and what was seen of records lately.
+"""One record in one etcd key: value, version and times; and a cache of records seen lately.
 
 etcd has no times, so every value is enveloped with them (`envelope.py`). Versions are etcd's mod revisions plus the
-store's offset, which is kept in the epoch record. Whoever writes compares the epoch record too, so that a writer that
-has not heard of a new offset is refused and learns of it. (A reader may tell versions with the old offset until its
-store writes or syncs: a compare-and-set with such a version is refused.)
+store's offset, which is in the epoch record. Every write compares the epoch record too, so that a writer with an old
+offset is refused and reads the new one. A reader may show versions with the old offset until its store writes or syncs;
+a compare-and-set with such a version is refused.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ RECENT_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a later compare-and-set needs of a record: our version, etcd's, and the time to carry over."""
+class RecentRecord:
+    """What a later compare-and-set needs: the logical version, etcd's revision, and the creation time."""
 
     version: Version
     native: int
@@ -37,70 +37,70 @@ class Epoch:
     native: int
 
 
-class Recent:
-    """The records seen last, a bounded number of them. Being wrong costs a round trip, never more."""
+class RecentRecords:
+    """Bounded cache of the records seen last. An outdated entry costs a round trip, nothing more."""
 
     def __init__(self, count_max: int = RECENT_MAX) -> None:
         self._count_max = count_max
-        self._seen: OrderedDict[str, Seen] = OrderedDict()
+        self._records: OrderedDict[str, RecentRecord] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._records)
 
-    def get(self, key: str) -> Seen | None:
-        found = self._seen.get(key)
+    def get(self, key: str) -> RecentRecord | None:
+        found = self._records.get(key)
         if found is not None:
-            self._seen.move_to_end(key)
+            self._records.move_to_end(key)
         return found
 
-    def put(self, key: str, seen: Seen | None) -> None:
+    def put(self, key: str, seen: RecentRecord | None) -> None:
         if seen is None:
-            self._seen.pop(key, None)
+            self._records.pop(key, None)
             return
-        self._seen[key] = seen
-        self._seen.move_to_end(key)
-        if len(self._seen) > self._count_max:
-            self._seen.popitem(last=False)
+        self._records[key] = seen
+        self._records.move_to_end(key)
+        if len(self._records) > self._count_max:
+            self._records.popitem(last=False)
 
     def clear(self) -> None:
-        self._seen.clear()
+        self._records.clear()
 
 
 class Records:
     def __init__(self, channel: EtcdChannel, keyspace: Keyspace) -> None:
         self._channel = channel
         self.keyspace = keyspace
-        self.recent = Recent()
+        self.recent = RecentRecords()
         self.epoch = Epoch(Numbering(), 0)
 
     def versioned(self, kv: pb.KeyValue) -> Versioned:
         return versioned(kv, self.epoch.numbering)
 
-    def learn(self, key: str, kv: pb.KeyValue | None) -> Seen | None:
-        """Remember what was read."""
+    def note(self, key: str, kv: pb.KeyValue | None) -> RecentRecord | None:
+        """Cache a record that was read."""
         seen = None
         if kv is not None:
             found = self.versioned(kv)
-            seen = Seen(found.version, kv.mod_revision, found.created_ms)
+            seen = RecentRecord(found.version, kv.mod_revision, found.created_ms)
         self.recent.put(key, seen)
         return seen
 
-    def learn_epoch(self, kv: pb.KeyValue | None) -> None:
+    def note_epoch(self, kv: pb.KeyValue | None) -> None:
         native = 0 if kv is None else kv.mod_revision
         if native != self.epoch.native:
-            self.recent.clear()  # versions in there were told with another offset
+            self.recent.clear()  # its versions have the old offset
             self.epoch = Epoch(Numbering() if kv is None else numbering_of(kv), native)
 
     async def load_epoch(self) -> None:
-        self.learn_epoch(await self._one(self.keyspace.epoch))
+        self.note_epoch(await self._one(self.keyspace.epoch))
 
     async def read(self, key: str) -> Versioned | None:
         kv = await self._one(self.keyspace.key(key))
-        self.learn(key, kv)
+        self.note(key, kv)
         return None if kv is None else self.versioned(kv)
 
-    async def look(self, key: str, end: float) -> Seen | None:
-        return self.learn(key, await self._one(self.keyspace.key(key), end))
+    async def read_recent(self, key: str, end: float) -> RecentRecord | None:
+        return self.note(key, await self._one(self.keyspace.key(key), end))
 
     async def _one(self, key: bytes, end: float | None = None) -> pb.KeyValue | None:
         response = await self._channel.repeat(RANGE, pb.RangeRequest(key=key), end=end)
@@ -110,7 +110,7 @@ class Records:
 def versioned(kv: pb.KeyValue, numbering: Numbering) -> Versioned:
     envelope = unwrap(kv.value)
     logical, ephemeral = numbering.logical(kv.mod_revision), kv.lease != 0
-    if envelope is None:  # not written by us: no times
+    if envelope is None:  # written by another program: no times
         return Versioned(kv.value, logical, 0, 0, ephemeral)
     version = logical if envelope.version is None else envelope.version
     return Versioned(envelope.value, version, envelope.created_ms, envelope.modified_ms, ephemeral)
@@ -123,4 +123,4 @@ def numbering_of(kv: pb.KeyValue) -> Numbering:
     try:
         return Numbering.from_bytes(stored)
     except ValueError as error:
-        raise StoreIncompatible(f"the epoch record says {stored[:80]!r}, which this release cannot read") from error
+        raise StoreIncompatible(f"the epoch record {stored[:80]!r} cannot be read by this release") from error

@@ -1,6 +1,6 @@
-"""The transactions of the store as messages. Pure.
+"""Transactions of the store as messages. Pure.
 
-A native revision of 0 means "the key must be absent": it is only ever put in on purpose, never as somebody's version.
+A native revision of 0 means that the key must be absent. It is set only on purpose, never from a caller's version.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def range_op(key: bytes) -> pb.RequestOp:
 
 
 def guarded(key: bytes, native: int, epoch: tuple[bytes, int], then: pb.RequestOp) -> pb.TxnRequest:
-    """Do `then` if record and epoch are as last seen, else answer what both are now."""
+    """Do `then` if record and epoch are as last seen; otherwise read both."""
     epoch_key, epoch_native = epoch
     guards = [compare(key, native)]
     if key != epoch_key:
@@ -43,6 +43,6 @@ def guarded(key: bytes, native: int, epoch: tuple[bytes, int], then: pb.RequestO
 
 
 def found(response: pb.TxnResponse, index: int) -> pb.KeyValue | None:
-    """What the transaction's read number `index` found."""
+    """The result of the transaction's read number `index`."""
     kvs = response.responses[index].response_range.kvs
     return kvs[0] if kvs else None

@@ -1,7 +1,8 @@
-"""Reading many keys: pages large enough that etcd does not count the rest over and over, all of one revision.
+"""Reads of many keys, in pages of one revision.
 
 etcd counts all remaining keys for every page, so small pages of a large tree are slow (measured: 500,000 keys in pages
-of 1,000 take 30–60 s, in pages of 20,000 5 s). A page is bounded by keys and, judging by the one before, by bytes.
+of 1,000 take 30–60 s, in pages of 20,000 5 s). A page is bounded by keys and, estimated from the previous page, by
+bytes.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ PAGE_KEYS_MAX = 20_000
 PAGE_KEYS_FIRST = 500
 PAGE_BYTES = 16 * 1024 * 1024
 CHUNK_ITEMS = 2_500
-"""Items are made so many at a time, so that others get a turn."""
+"""Items are built in chunks of this size, so that other tasks can run in between."""
 
 DEADLINE_S = 60.0
-_TRIES = 3
+_ATTEMPTS_MAX = 3
 
 
 def next_limit(limit: int, keys: int, size: int) -> int:
-    """How many keys to ask for when the last page had so many, of that many bytes in all."""
+    """Keys to request after a page with `keys` keys and `size` bytes."""
     fitting = PAGE_BYTES * max(keys, 1) // max(size, 1)
     return max(1, min(PAGE_KEYS_MAX, fitting, limit * 10))
 
@@ -41,7 +42,7 @@ class Pages:
         self.revision = revision
 
     async def read(self, part: Range) -> pb.RangeResponse:
-        """The first page of `part`, at the revision of the first page of all."""
+        """The first page of `part`, at the revision of the walk's first page."""
         begin, end = part
         while True:
             request = pb.RangeRequest(
@@ -61,13 +62,13 @@ class Pages:
 
 
 async def names_below(channel: EtcdChannel, records: Records, tree: str) -> list[str]:
-    """The names directly below `tree`. A page that ends deep inside a name is followed by the next name."""
+    """The names directly below `tree`. After a page that ends inside a name's subtree, the rest of it is skipped."""
     part = records.keyspace.below(tree)
-    for _ in range(_TRIES - 1):
+    for _ in range(_ATTEMPTS_MAX - 1):
         try:
             return await _names_below(Pages(channel, keys_only=True), part, tree)
         except Compacted:
-            continue  # the walk took longer than the revision was kept: a new one, at the present
+            continue  # the revision was compacted during the walk: start again at the present one
     return await _names_below(Pages(channel, keys_only=True), part, tree)
 
 
@@ -89,7 +90,7 @@ async def _names_below(pages: Pages, part: Range, tree: str) -> list[str]:
 
 
 async def walk(channel: EtcdChannel, records: Records, tree: str, *, is_snapshot: bool) -> AsyncIterator[list[Item]]:
-    """`tree` and all below it, parents first. Fetches the next page while the last one is used."""
+    """`tree` and all below it, parents first. The next page is fetched while the present one is used."""
     pages = Pages(channel)
     begin, end = records.keyspace.below(tree)
     if tree:
@@ -98,29 +99,29 @@ async def walk(channel: EtcdChannel, records: Records, tree: str, *, is_snapshot
         if items := _items(records, tree, response, 0):
             yield items
     response = await pages.read((begin, end))
-    coming: asyncio.Task[pb.RangeResponse] | None = None
+    next_page: asyncio.Task[pb.RangeResponse] | None = None
     try:
         while True:
             if response.more:
                 begin = after(response.kvs[-1].key)
-                coming = asyncio.ensure_future(pages.read((begin, end)))
+                next_page = asyncio.ensure_future(pages.read((begin, end)))
             for start in range(0, len(response.kvs), CHUNK_ITEMS):
                 if items := _items(records, tree, response, start):
                     yield items
-            if coming is None:
+            if next_page is None:
                 return
             try:
-                response = await coming
+                response = await next_page
             except Compacted:
                 if is_snapshot:
                     raise
                 pages = Pages(channel)
                 response = await pages.read((begin, end))
-            coming = None
+            next_page = None
     finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+        if next_page is not None:
+            next_page.cancel()
+            await asyncio.gather(next_page, return_exceptions=True)
 
 
 def _items(records: Records, tree: str, response: pb.RangeResponse, start: int) -> list[Item]:

@@ -1,9 +1,8 @@
-"""The metadata port on etcd: what each call does with reads and transactions.
+"""The etcd store: how each call of the port becomes reads and transactions.
 
-Every write is a transaction that compares the record's revision and the epoch. What a write must know of the record it
-replaces (its revision, its time of creation) is taken from what was seen lately, else read first; if it was wrong the
-transaction answers what is there and the decision is taken again. After a lost connection nothing is repeated:
-OutcomeUnknown.
+Every write is a transaction that compares the record's revision and the epoch. What a write needs of the present record
+(revision, creation time) comes from the cache or is read first. If it was outdated, the transaction returns the present
+record and the decision is made again. After a lost connection a write is not repeated but raises OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from anabranch.metadata.etcd.bulk import BulkWriter
 from anabranch.metadata.etcd.channel import DEADLINE_MS, DELETE, TXN, EtcdChannel
 from anabranch.metadata.etcd.keys import Keyspace
 from anabranch.metadata.etcd.lease import TTL_MS_MIN, EtcdSession, grant
-from anabranch.metadata.etcd.records import Records, Seen
+from anabranch.metadata.etcd.records import RecentRecord, Records
 from anabranch.metadata.etcd.scan import names_below, walk
-from anabranch.metadata.etcd.watch import Watching
+from anabranch.metadata.etcd.watch import WatchStream
 from anabranch.metadata.interface import (
     ABSENT,
     ANY,
@@ -52,7 +51,7 @@ from anabranch.runtime.tasks import give_way
 
 PORT = 2379
 ALWAYS_READ = 2**62
-"""As the numbering's `native_end`: no revision can be told from a version alone once records were moved in."""
+"""As the numbering's `native_end`: after a move, no version maps to a revision without reading the record."""
 
 CAPABILITIES = Capabilities("etcd", is_durable=True, is_shared=True, has_snapshot_scan=True, ttl_ms_min=TTL_MS_MIN)
 
@@ -64,14 +63,16 @@ class EtcdStore:
         self._clock = clock
         self._channel = EtcdChannel(endpoints, clock, deadline_ms)
         self._records = Records(self._channel, Keyspace(prefix))
-        self._watching = Watching(self._channel, self._records.keyspace, clock)
+        self._watch_stream = WatchStream(self._channel, self._records.keyspace, clock)
         self._sessions: set[EtcdSession] = set()
 
-    # -- life
+    # Open and close
 
     async def open(self) -> None:
         self._channel.open()
-        self._watching = Watching(self._channel, self._records.keyspace, self._clock)  # a closed one starts nothing
+        self._watch_stream = WatchStream(
+            self._channel, self._records.keyspace, self._clock
+        )  # a closed one cannot be started again
         try:
             await self._records.load_epoch()
         except BaseException:
@@ -81,7 +82,7 @@ class EtcdStore:
     async def close(self) -> None:
         if not self._channel.is_open:
             return
-        await self._watching.close()
+        await self._watch_stream.close()
         await asyncio.gather(*(session.close() for session in tuple(self._sessions)))
         await self._channel.close()
 
@@ -98,7 +99,7 @@ class EtcdStore:
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
-    # -- single records
+    # Single records
 
     async def get(self, key: str) -> Versioned | None:
         check_key(key)
@@ -126,21 +127,21 @@ class EtcdStore:
                 raise
             if response.succeeded:
                 version = epoch.numbering.logical(response.header.revision)
-                self._records.recent.put(key, Seen(version, response.header.revision, created_ms))
+                self._records.recent.put(key, RecentRecord(version, response.header.revision, created_ms))
                 return version
-            seen = self._learn(key, response)
+            seen = self._note_refused(key, response)
             decide_put(key, expected, seen.version if seen is not None else None)
             if self._clock.monotonic() > end:
-                raise StoreUnavailable(f"{key}: others keep writing it")
+                raise StoreUnavailable(f"{key}: gave up, because other writers were always first")
 
-    async def _before_put(self, key: str, expected: Expected, end: float) -> Seen | None:
-        """The record that the put is to replace; None: it is to be created. A guess that the put then checks."""
+    async def _before_put(self, key: str, expected: Expected, end: float) -> RecentRecord | None:
+        """The record to replace, None to create it. It may be outdated; the put checks it."""
         if expected is ABSENT:
             return None
         seen = self._records.recent.get(key)
         if expected is ANY or (seen is not None and seen.version == expected):
             return seen
-        seen = await self._records.look(key, end)
+        seen = await self._records.read_recent(key, end)
         decide_put(key, expected, seen.version if seen is not None else None)
         return seen
 
@@ -148,9 +149,9 @@ class EtcdStore:
         check_key(key)
         raw = self._records.keyspace.key(key)
         if expected is ANY:
-            gone = await self._channel.once(DELETE, pb.DeleteRangeRequest(key=raw))
+            deleted = await self._channel.once(DELETE, pb.DeleteRangeRequest(key=raw))
             self._records.recent.put(key, None)
-            if gone.deleted == 0:
+            if deleted.deleted == 0:
                 raise KeyMissing(key)
             return
         if expected is ABSENT:
@@ -163,22 +164,22 @@ class EtcdStore:
             if response.succeeded:
                 self._records.recent.put(key, None)
                 return
-            seen = self._learn(key, response)
+            seen = self._note_refused(key, response)
             decide_delete(key, expected, seen.version if seen is not None else None)
             assert seen is not None
             native = seen.native
             if self._clock.monotonic() > end:
-                raise StoreUnavailable(f"{key}: others keep writing it")
+                raise StoreUnavailable(f"{key}: gave up, because other writers were always first")
 
     async def _before_delete(self, key: str, expected: Version, end: float) -> int:
-        """The revision to compare with, above 0."""
+        """The revision to compare with, greater than 0."""
         seen = self._records.recent.get(key)
         if seen is not None and seen.version == expected:
             return seen.native
         native = self._records.epoch.numbering.native(expected)
         if native is not None and native > 0:
             return native
-        seen = await self._records.look(key, end)
+        seen = await self._records.read_recent(key, end)
         decide_delete(key, expected, seen.version if seen is not None else None)
         assert seen is not None
         return seen.native
@@ -187,15 +188,15 @@ class EtcdStore:
         epoch = self._records.keyspace.epoch, self._records.epoch.native
         return await self._channel.once(TXN, requests.guarded(raw, native, epoch, then), end=end)
 
-    def _learn(self, key: str, refused: pb.TxnResponse) -> Seen | None:
-        self._records.learn_epoch(requests.found(refused, 1))
-        return self._records.learn(key, requests.found(refused, 0))
+    def _note_refused(self, key: str, refused: pb.TxnResponse) -> RecentRecord | None:
+        self._records.note_epoch(requests.found(refused, 1))
+        return self._records.note(key, requests.found(refused, 0))
 
     async def sync(self) -> None:
-        """Reads are linearizable anyway; this one tells whether the cluster can be asked."""
+        """Reads are linearizable anyway; this one checks that the cluster is reachable."""
         await self._records.load_epoch()
 
-    # -- many records
+    # Many records
 
     async def children(self, key: str) -> list[str]:
         return await names_below(self._channel, self._records, check_tree(key))
@@ -223,7 +224,7 @@ class EtcdStore:
         await BulkWriter(self._channel, self._records, self._clock).delete(keys)
 
     async def raise_versions(self, floor: Version) -> None:
-        """One transaction: nothing but reserved keys is there, and the epoch is still the one that was read."""
+        """One transaction: it requires that only reserved keys exist and that the epoch is unchanged."""
         keyspace = self._records.keyspace
         await self._records.load_epoch()
         epoch = self._records.epoch
@@ -241,7 +242,7 @@ class EtcdStore:
         if not response.succeeded:
             raise BadRequest("versions can be raised only in an empty store")
 
-    # -- sessions, watches
+    # Sessions and watches
 
     async def open_session(self, ttl_ms: int) -> Session:
         session = await grant(self._channel, self._clock, ttl_ms)
@@ -250,8 +251,8 @@ class EtcdStore:
         return session
 
     def watch(self, prefix: str) -> Watch:
-        self._channel.line()  # refuses when not open
-        return self._watching.add(prefix)
+        self._channel.connection()  # raises if not open
+        return self._watch_stream.add(prefix)
 
     def _own(self, session: Session | None) -> EtcdSession | None:
         if session is None:
@@ -266,11 +267,11 @@ def parse_url(rest: str) -> tuple[list[str], str]:
     hosts, slash, path = rest.removeprefix("//").partition("/")
     endpoints = [host if _has_port(host) else f"{host}:{PORT}" for host in hosts.split(",")]
     if not rest.startswith("//") or "" in hosts.split(","):
-        raise UnknownStore("metadata on etcd is written etcd://HOST:PORT[,HOST:PORT][/PREFIX]")
+        raise UnknownStore("an etcd metadata URL is written etcd://HOST:PORT[,HOST:PORT][/PREFIX]")
     return endpoints, check_tree(slash + path.rstrip("/")) if path.strip("/") else ""
 
 
 def _has_port(host: str) -> bool:
-    """`h:1` and `[::1]:1` do; `h`, `::1` and `[::1]` do not."""
+    """True for `h:1` and `[::1]:1`; False for `h`, `::1` and `[::1]`."""
     name, _, port = host.rpartition(":")
     return port.isdigit() and bool(name) and (":" not in name or name.endswith("]"))

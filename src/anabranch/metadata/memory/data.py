@@ -1,7 +1,7 @@
-"""The data behind memory stores: what a server would hold. Synchronous; every call happens at once or not at all.
+"""The data behind memory stores, as a server would hold it. Synchronous; every call is atomic.
 
-Several `MemoryStore`s (clients) can share one `MemoryData`, as brokers share a ZooKeeper. Sessions end by the clock
-when their client does not keep them alive. Knows nothing of faults: requests that arrive here are applied.
+Several `MemoryStore`s (clients) can share one `MemoryData`, as brokers share a ZooKeeper. A session ends by the clock
+if its client does not keep it alive. Faults are injected in the store: requests that arrive here are applied.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MemoryData:
         self._listeners: dict[object, Listener] = {}
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell `listener` of every change from now on, in order; the answer ends it."""
+        """Call `listener` with every change from now on, in order; calling the returned function ends it."""
         ticket = object()
         self._listeners[ticket] = listener
 
@@ -94,7 +94,7 @@ class MemoryData:
         return [name for name in self._tree.names(tree) if f"{tree}/{name}" != RESERVED]
 
     def keys(self, tree: str) -> list[str]:
-        """The key itself and all below, parents before children; reserved ones only when asked for."""
+        """The key itself and all below, parents before children; reserved keys only if `tree` is one."""
         self._expire_due()
         below = self._tree.walk(tree)
         found = [key for key in below if key in self._values and (tree or not is_within(key, RESERVED))]
@@ -108,7 +108,7 @@ class MemoryData:
             return
         items = list(items)
         if any(given.version > self._last_version for _, given in items):
-            raise BadRequest("a version was not made room for by raise_versions")
+            raise BadRequest("a version is not below the floor given to raise_versions")
         for key, given in items:
             self._write(key, replace(given, ephemeral=False))
 
@@ -122,7 +122,7 @@ class MemoryData:
         self._last_version = max(self._last_version, floor)
 
     def open_session(self, ttl_ms: int, on_end: Callable[[], None]) -> int:
-        """A new session; `on_end` is called when it is over, for whatever reason."""
+        """A new session; `on_end` is called when it has ended, for any reason."""
         self._session_count += 1
         session, ttl_s = self._session_count, ttl_ms / 1000
         self._leases[session] = _Lease(ttl_s, self._clock.monotonic() + ttl_s, on_end)
@@ -130,7 +130,7 @@ class MemoryData:
         return session
 
     def keep_alive(self, session: int) -> bool:
-        """A sign of life arrived. False: the session is over."""
+        """A keep-alive arrived. False if the session has ended."""
         self._expire_due()
         lease = self._leases.get(session)
         if lease is None:
@@ -139,7 +139,7 @@ class MemoryData:
         return True
 
     def end_session(self, session: int) -> None:
-        """Its keys vanish with it, in one step. Safe to repeat."""
+        """End it and delete its keys, atomically. Safe to repeat."""
         lease = self._leases.pop(session, None)
         if lease is None:
             return
@@ -149,16 +149,16 @@ class MemoryData:
         lease.on_end()
 
     def _arm(self, session: int) -> None:
-        def ring() -> None:
+        def on_timer() -> None:
             self._expire_due()
             if session in self._leases:  # it was kept alive meanwhile
                 self._arm(session)
 
         lease = self._leases[session]
-        lease.timer = self._clock.call_later(max(0.0, lease.ends_at - self._clock.monotonic()), ring)
+        lease.timer = self._clock.call_later(max(0.0, lease.ends_at - self._clock.monotonic()), on_timer)
 
     def _expire_due(self) -> None:
-        """Also asked before every request: a timer that rings late must not let an ended session live on."""
+        """Called before every request too, so that a late timer does not prolong a session."""
         now = self._clock.monotonic()
         for session in [session for session, lease in self._leases.items() if lease.ends_at <= now]:
             self.end_session(session)

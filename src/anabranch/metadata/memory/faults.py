@@ -1,11 +1,11 @@
-"""What may go wrong between a memory store and its data, decided per operation. Pure: no clock, no chance of its own.
+"""Faults between a memory store and its data, decided per operation. Pure.
 
     class Drop(Faults):
         def decide(self, operation: Operation) -> Fate:
             return Fate(loss=Loss.ANSWER) if operation.kind is Kind.PUT else Fate()
 
-A seeded simulation draws from its own generator inside `decide`; a scenario counts operations. What is not per
-operation is a call on the store: `cut`, `heal`, `crash`, `expire`.
+A seeded simulation draws from its own generator inside `decide`; a scenario counts operations. Faults that are not per
+operation are methods of the store: `cut`, `heal`, `crash`, `expire`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Kind(StrEnum):
     CLOSE_SESSION = "close-session"
     KEEP_ALIVE = "keep-alive"
     BULK = "bulk"
-    EVENT = "event"  # a change on its way to this store's watches: delay and loss apply, order is kept
+    EVENT = "event"  # delivery of a change to this store's watches: may be delayed or lost, keeps its order
 
 
 class Loss(Enum):
@@ -35,9 +35,7 @@ class Loss(Enum):
     REFUSED = "refused"  # no connection: the caller knows that nothing happened (StoreUnavailable)
     REQUEST = "request"  # not applied, but the caller cannot know: OutcomeUnknown for a write
     ANSWER = "answer"  # applied, and the caller cannot know: OutcomeUnknown for a write
-    LATE = (
-        "late"  # the caller is told at once that it cannot know; applied after `request_s`, whatever it does meanwhile
-    )
+    LATE = "late"  # the caller gets OutcomeUnknown at once; applied after `request_s`, whatever happens meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """The way of one operation: so long until it is applied, so long until it is answered, and what is lost."""
+    """Delay until the operation is applied, delay until it is answered, and what is lost."""
 
     request_s: float = 0.0
     answer_s: float = 0.0
@@ -69,7 +67,7 @@ class NoFaults:
 
 
 class Script:
-    """Fates for the next operations of a kind, then none: `Script().then(Kind.PUT, Fate(loss=Loss.ANSWER))`."""
+    """Fates for the next operations of a kind, then no faults: `Script().then(Kind.PUT, Fate(loss=Loss.ANSWER))`."""
 
     def __init__(self) -> None:
         self._next: dict[Kind, list[Fate]] = {}

@@ -1,4 +1,4 @@
-"""Which names lie below a key, kept while keys come and go. Pure and in memory; knows no values."""
+"""The names below each key, updated as keys are added and removed. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 
 class KeyTree:
-    """Keys as a tree of names. A name counts while it, or anything below it, is a key."""
+    """Keys as a tree of names. A name exists while it, or anything below it, is a key."""
 
     def __init__(self) -> None:
-        self._below: dict[str, dict[str, int]] = {}  # tree → name → how many keys need it
+        self._below: dict[str, dict[str, int]] = {}  # tree → name → number of keys at or below it
 
     def add(self, key: str) -> None:
         for tree, name in _steps(key):

@@ -1,4 +1,4 @@
-"""What travels between a memory store and its data by itself: signs of life of sessions, and events in their order."""
+"""Keep-alives of memory sessions, and the ordered delivery of events."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from anabranch.metadata.interface import Change, SessionEvent
-from anabranch.metadata.session_base import SessionLife
+from anabranch.metadata.session_base import SessionBase
 from anabranch.runtime.clock import Clock, Timer
 
-BEATS_PER_TTL = 3
+KEEP_ALIVES_PER_TTL = 3
 
 
-class MemorySession(SessionLife):
-    """The client's view of a session. `valid_until` counts from the moment the last answered sign of life was sent."""
+class MemorySession(SessionBase):
+    """The client's view of a session. `valid_until` is one ttl after the latest answered keep-alive was sent."""
 
     def __init__(
         self,
         ttl_ms: int,
         clock: Clock,
         close: Callable[[MemorySession], Awaitable[None]],
-        beat: Callable[[MemorySession], None],
+        keep_alive: Callable[[MemorySession], None],
     ) -> None:
         super().__init__(ttl_ms)
         self._clock = clock
         self._close = close
-        self._beat = beat
+        self._keep_alive = keep_alive
         self._timer: Timer | None = None
         self._is_connected = True
         self._valid_until = clock.monotonic() + ttl_ms / 1000
@@ -38,41 +38,41 @@ class MemorySession(SessionLife):
     async def close(self) -> None:
         await self._close(self)
 
-    def granted(self, session_id: int) -> None:
+    def on_granted(self, session_id: int) -> None:
         self.session_id = session_id
 
-    def ended(self) -> None:
-        """The data ended it. Who is connected hears of it at once, others when they are again."""
+    def on_ended(self) -> None:
+        """The data ended it. A connected client is notified at once, others after reconnecting."""
         if self._is_connected and not self.is_lost:
-            self.beat()
+            self.keep_alive()
 
-    def beat_later(self) -> None:
-        self._timer = self._clock.call_later(self._ttl_ms / 1000 / BEATS_PER_TTL, self._ring)
+    def schedule_keep_alive(self) -> None:
+        self._timer = self._clock.call_later(self._ttl_ms / 1000 / KEEP_ALIVES_PER_TTL, self._on_timer)
 
-    def _ring(self) -> None:
-        self.beat()
+    def _on_timer(self) -> None:
+        self.keep_alive()
         if not self.is_lost:
-            self.beat_later()
+            self.schedule_keep_alive()
 
-    def beat(self) -> None:
-        self._beat(self)
+    def keep_alive(self) -> None:
+        self._keep_alive(self)
 
-    def beaten(self, sent_at: float) -> None:
+    def on_keep_alive_answered(self, sent_at: float) -> None:
         self._valid_until = max(self._valid_until, sent_at + self._ttl_ms / 1000)
-        self.connected(True)
+        self.set_connected(True)
 
-    def connected(self, is_connected: bool) -> None:
+    def set_connected(self, is_connected: bool) -> None:
         if is_connected != self._is_connected:
             self._is_connected = is_connected
-            self.tell(SessionEvent.RECONNECTED if is_connected else SessionEvent.DISCONNECTED)
+            self.notify(SessionEvent.RECONNECTED if is_connected else SessionEvent.DISCONNECTED)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
 
-class EventLine:
-    """Events reach the watches in the order they happened, each after its delay at the earliest."""
+class DelayedEvents:
+    """Delivers events to the watches in order, each after its delay at the earliest."""
 
     def __init__(self, clock: Clock, publish: Callable[[Sequence[Change]], None]) -> None:
         self._clock = clock
@@ -89,13 +89,13 @@ class EventLine:
             self._arm()
 
     def clear(self) -> None:
-        """What is under way gets lost. The timer may still ring, for nothing or for what came meanwhile."""
+        """Drop the pending events. The timer may still fire, for later events or for none."""
         self._waiting.clear()
 
     def _arm(self) -> None:
-        self._clock.call_later(max(0.0, self._waiting[0][0] - self._clock.monotonic()), self._ring)
+        self._clock.call_later(max(0.0, self._waiting[0][0] - self._clock.monotonic()), self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0][0] <= now:
             self._publish(self._waiting.popleft()[1])

@@ -1,8 +1,8 @@
-"""Metadata in a dictionary: a real backend without durability, for tests, demos and simulations. Knows no files.
+"""Metadata in memory: a complete backend without durability, for tests, demos and simulations.
 
-A `MemoryStore` is a client of a `MemoryData`: its own unless it is handed a shared one. Requests, answers, signs of
-life and events between the two can be delayed, lost or cut off (`memory_faults`). All time is the clock's, so a run
-under a simulated clock repeats exactly.
+A `MemoryStore` is a client of a `MemoryData`, its own or a shared one. Requests, answers, keep-alives and events
+between the two can be delayed, lost or cut off (`faults.py`). All time comes from the clock, so a run under a simulated
+clock is deterministic.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from anabranch.metadata.interface import (
 )
 from anabranch.metadata.memory.data import MemoryData
 from anabranch.metadata.memory.faults import Faults, Kind, Loss, NoFaults, Operation
-from anabranch.metadata.memory.sessions import EventLine, MemorySession
+from anabranch.metadata.memory.sessions import DelayedEvents, MemorySession
 from anabranch.metadata.watch_fanout import TreeWatch, Watches
 from anabranch.model.errors import Error
 from anabranch.runtime.clock import Clock
@@ -44,7 +44,7 @@ _WRITES = frozenset({Kind.PUT, Kind.DELETE, Kind.BULK, Kind.OPEN_SESSION, Kind.C
 
 
 class MemoryStore:
-    """Everything is lost with the data object; the contract is otherwise the same."""
+    """The data lives as long as its MemoryData; otherwise the contract of the port holds."""
 
     def __init__(
         self, clock: Clock, data: MemoryData | None = None, faults: Faults | None = None, name: str = "memory"
@@ -55,7 +55,7 @@ class MemoryStore:
         self._name = name
         self._sessions: dict[MemorySession, None] = {}  # in the order they were opened
         self._watches = Watches()
-        self._events = EventLine(clock, self._watches.publish)
+        self._events = DelayedEvents(clock, self._watches.publish)
         self._stop_listening: Callable[[], None] | None = None
         self._is_cut = False
 
@@ -67,17 +67,17 @@ class MemoryStore:
     async def open(self) -> None:
         """Safe to repeat: the same store can serve one broker after another."""
         if self._stop_listening is None:
-            self._stop_listening = self._data.listen(self._changed)
+            self._stop_listening = self._data.listen(self._on_changes)
 
     async def close(self) -> None:
-        """Cut off, it cannot end its sessions: they end by their ttl."""
+        """End the sessions; if cut off, they end after their ttl."""
         if not self._is_cut:
             for session in tuple(self._sessions):
                 self._data.end_session(session.session_id)
         self.crash()
 
     def crash(self) -> None:
-        """What SIGKILL does: nothing is said to the data any more, sessions end by their ttl."""
+        """Stop as by SIGKILL: the data receives nothing more, and sessions end after their ttl."""
         if self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None
@@ -86,21 +86,21 @@ class MemoryStore:
         self._watches.close()
 
     def cut(self) -> None:
-        """From now on nothing passes between this store and its data, in either direction."""
+        """From now on nothing passes between this store and its data in either direction."""
         self._is_cut = True
         self._events.clear()
         for session in self._sessions:
-            session.connected(False)
+            session.set_connected(False)
 
     def heal(self) -> None:
-        """Connected again: every watch is told to forget, every session learns whether it lived on."""
+        """Connect again: every watch gets INVALIDATED, every session learns whether it still exists."""
         self._is_cut = False
         self._events.add([Change(ChangeKind.INVALIDATED, "/")], 0.0)
         for session in tuple(self._sessions):
-            session.beat()
+            session.keep_alive()
 
     def expire(self, session: Session) -> None:
-        """End one session at the data, as if its signs of life had not come in time."""
+        """End one session at the data, as if its keep-alives had been too late."""
         assert isinstance(session, MemorySession)
         self._data.end_session(session.session_id)
 
@@ -180,10 +180,12 @@ class MemoryStore:
 
     async def open_session(self, ttl_ms: int) -> Session:
         granted = max(ttl_ms, CAPABILITIES.ttl_ms_min)
-        session = MemorySession(granted, self._clock, self._close_session, self._beat)
-        await self._ask(Kind.OPEN_SESSION, "", lambda: session.granted(self._data.open_session(granted, session.ended)))
+        session = MemorySession(granted, self._clock, self._close_session, self._keep_alive)
+        await self._ask(
+            Kind.OPEN_SESSION, "", lambda: session.on_granted(self._data.open_session(granted, session.on_ended))
+        )
         self._sessions[session] = None
-        session.beat_later()
+        session.schedule_keep_alive()
         return session
 
     def watch(self, prefix: str) -> TreeWatch:
@@ -191,7 +193,7 @@ class MemoryStore:
         return self._watches.add(prefix)
 
     async def _ask(self, kind: Kind, key: str, apply: Callable[[], T]) -> T:
-        """One request and its answer, by the fate that the faults decide for it."""
+        """One request and its answer, with the fate that `faults` decides."""
         self._check_open()
         fate = self._faults.decide(Operation(self._name, kind, key))
         if self._is_cut or fate.loss is Loss.REFUSED:
@@ -207,7 +209,7 @@ class MemoryStore:
         refused: Exception | None = None
         try:
             answer = apply()
-        except Exception as error:  # a refusal is an answer too: it travels back, or gets lost
+        except Exception as error:  # an error is an answer too, and may be lost
             refused = error
         if fate.answer_s:
             await self._clock.sleep(fate.answer_s)
@@ -218,18 +220,18 @@ class MemoryStore:
         return answer
 
     def _apply_late(self, apply: Callable[[], object]) -> None:
-        """Nobody waits for the answer any more, so a refusal is nobody's either."""
+        """No caller waits for the answer, so an error is dropped."""
         try:
             apply()
         except Error:
             return
 
-    def _beat(self, session: MemorySession) -> None:
-        """A sign of life leaves; `session.beaten` when its answer is back."""
+    def _keep_alive(self, session: MemorySession) -> None:
+        """Send a keep-alive; `on_keep_alive_answered` is called with its answer."""
         fate = self._faults.decide(Operation(self._name, Kind.KEEP_ALIVE, ""))
         sent_at = self._clock.monotonic()
         if self._is_cut or fate.loss in (Loss.REFUSED, Loss.REQUEST):
-            session.connected(False)
+            session.set_connected(False)
             return
 
         def arrive() -> None:
@@ -241,9 +243,9 @@ class MemoryStore:
             if session not in self._sessions:
                 return
             if self._is_cut or fate.loss is Loss.ANSWER:
-                session.connected(False)
+                session.set_connected(False)
             elif alive:
-                session.beaten(sent_at)
+                session.on_keep_alive_answered(sent_at)
             else:
                 self._forget(session)
 
@@ -255,22 +257,22 @@ class MemoryStore:
         else:
             call()
 
-    def _changed(self, changes: Sequence[Change]) -> None:
+    def _on_changes(self, changes: Sequence[Change]) -> None:
         if self._is_cut:
-            return  # healing invalidates everything
+            return  # `heal` invalidates everything
         fate = self._faults.decide(Operation(self._name, Kind.EVENT, changes[0].key))
         lost = fate.loss is not Loss.NOTHING
         self._events.add([Change(ChangeKind.INVALIDATED, "/")] if lost else changes, fate.request_s)
 
     async def _close_session(self, session: MemorySession) -> None:
         if session in self._sessions:
-            self._forget(session)  # whatever becomes of the request: nobody here uses it any more
+            self._forget(session)  # it is not used again, whatever becomes of the request
             await self._ask(Kind.CLOSE_SESSION, "", lambda: self._data.end_session(session.session_id))
 
     def _forget(self, session: MemorySession) -> None:
         self._sessions.pop(session, None)
         session.stop()
-        session.tell(SessionEvent.LOST)
+        session.notify(SessionEvent.LOST)
 
     def _own(self, session: Session | None) -> int | None:
         if session is None:

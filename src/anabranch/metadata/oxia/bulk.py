@@ -1,4 +1,4 @@
-"""Many records at once: grouped by shard, in batches of the size that writers send. Reads nothing."""
+"""Bulk writes: grouped by shard, in batches of the size that shard writers send."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from anabranch.metadata.oxia.shard_leaders import Cluster
 from anabranch.metadata.oxia.shard_writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, ShardWriter
 from anabranch.metadata.oxia.shards import ShardMap
 
-GROUPS_MAX = 32  # on their way at once
-RETRY_DELAYS = 3  # times the deadline of a single write: many megabytes make a server pause to tidy up
+GROUPS_MAX = 32  # pending at once
+BULK_DEADLINES = 3  # times the deadline of a single write, because a server may pause after many megabytes
 
 
 @dataclass(slots=True)
-class Load:
-    """Writes for one shard that go out together."""
+class ShardWrites:
+    """Writes of one shard that are sent together."""
 
     shard: int
     puts: list[wire.Put] = field(default_factory=list)
     deletes: list[wire.Delete] = field(default_factory=list)
 
 
-def loads(shards: ShardMap, writes: Iterable[wire.Put | wire.Delete]) -> Iterator[Load]:
-    """Group by shard; a group is given out when it is full, and before a key would be in it twice."""
-    open_loads: dict[int, tuple[Load, set[str], list[int]]] = {}
+def group_by_shard(shards: ShardMap, writes: Iterable[wire.Put | wire.Delete]) -> Iterator[ShardWrites]:
+    """Group by shard. A group is complete when it is full, or before a key would occur twice in it."""
+    open_groups: dict[int, tuple[ShardWrites, set[str], list[int]]] = {}
     for write in writes:
         shard = shards.of_key(write.key).id
         size = len(write.key) + 16 + (len(write.value) if isinstance(write, wire.Put) else 0)
-        load, keys, used = open_loads.setdefault(shard, (Load(shard), set(), [0]))
+        group, keys, used = open_groups.setdefault(shard, (ShardWrites(shard), set(), [0]))
         if keys and (write.key in keys or len(keys) >= BATCH_WRITES_MAX or used[0] + size > BATCH_BYTES_MAX):
-            yield load
-            open_loads[shard] = load, keys, used = Load(shard), set(), [0]
+            yield group
+            open_groups[shard] = group, keys, used = ShardWrites(shard), set(), [0]
         keys.add(write.key)
         used[0] += size
         if isinstance(write, wire.Put):
-            load.puts.append(write)
+            group.puts.append(write)
         else:
-            load.deletes.append(write)
-    for load, _, _ in open_loads.values():
-        yield load
+            group.deletes.append(write)
+    for group, _, _ in open_groups.values():
+        yield group
 
 
 class BulkWriter:
@@ -70,24 +70,24 @@ class BulkWriter:
         return wire.Put(key=self._prefix + key, value=value)
 
     async def _send(self, writes: Iterable[wire.Put | wire.Delete]) -> list[wire.WriteResponse]:
-        """All of them; when one group fails the others are still waited for, so that nothing is on its way unseen."""
-        places = asyncio.Semaphore(GROUPS_MAX)
+        """Send all groups. If one fails, the others are awaited too, so that no write is left pending."""
+        permits = asyncio.Semaphore(GROUPS_MAX)
         tasks: list[asyncio.Future[wire.WriteResponse]] = []
 
-        async def send(load: Load) -> wire.WriteResponse:
+        async def send(group: ShardWrites) -> wire.WriteResponse:
             try:
-                writer = self._writers.get(load.shard)
+                writer = self._writers.get(group.shard)
                 if writer is None:
-                    raise StoreUnavailable(f"Oxia shard {load.shard} is gone")
-                until = self._cluster.clock.monotonic() + RETRY_DELAYS * self._cluster.deadline_s
-                return await writer.write(load.puts, load.deletes, until)
+                    raise StoreUnavailable(f"Oxia shard {group.shard} no longer exists")
+                until = self._cluster.clock.monotonic() + BULK_DEADLINES * self._cluster.deadline_s
+                return await writer.write(group.puts, group.deletes, until)
             finally:
-                places.release()
+                permits.release()
 
         try:
-            for load in loads(self._cluster.shards, writes):
-                await places.acquire()
-                tasks.append(asyncio.ensure_future(send(load)))
+            for group in group_by_shard(self._cluster.shards, writes):
+                await permits.acquire()
+                tasks.append(asyncio.ensure_future(send(group)))
             results = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             for task in tasks:

@@ -1,6 +1,6 @@
-"""What an Oxia server says when it refuses, and what that means on the port. Pure.
+"""Refusals of an Oxia server, and their meaning on the port. Pure.
 
-Oxia's own status codes lie beyond those that gRPC defines and arrive as UNKNOWN, so the text has to tell them apart.
+Oxia's own status codes are beyond those that gRPC defines and arrive as UNKNOWN, so they are recognised by their text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NamespaceMissing(NotFound):
 
 
 class AnswerUnreadable(StoreUnavailable):
-    """Bytes that are no answer of an Oxia server, or an answer that does not fit the question."""
+    """Bytes that are not an answer of an Oxia server, or an answer that does not match the request."""
 
     code = "metadata-answer-unreadable"
     retryable = False
@@ -41,25 +41,25 @@ def refusal(failed: CallFailed) -> Refusal | None:
     return next((known for known in Refusal if known.value in failed.details), None)
 
 
-def is_surely_undone(failed: CallFailed) -> bool:
-    """Can no request of this call have been carried out? Asked only when none was answered."""
+def was_not_executed(failed: CallFailed) -> bool:
+    """True if no request of this call can have been executed. Only for calls without any answer."""
     if failed.code is grpc.StatusCode.UNIMPLEMENTED or failed.fate is Fate.NOT_SENT:
         return True
-    return refusal(failed) is Refusal.NOT_LEADER  # decided before the first request is looked at
+    return refusal(failed) is Refusal.NOT_LEADER  # the server checks it before the first request
 
 
-def as_error(failed: CallFailed, doing: str) -> Error:
+def port_error(failed: CallFailed, doing: str) -> Error:
     match refusal(failed):
         case Refusal.NAMESPACE_UNKNOWN:
             return NamespaceMissing("the Oxia cluster has no such namespace")
         case Refusal.NO_NOTIFICATIONS:
-            return StoreUnavailable("notifications are switched off in this Oxia namespace; the store needs them")
+            return StoreUnavailable("notifications are disabled in this Oxia namespace; the metadata store needs them")
         case _:
             return StoreUnavailable(f"{doing}: {failed}")
 
 
-def is_worth_repeating(failed: CallFailed) -> bool:
-    """Reads only: may the next attempt end otherwise?"""
+def is_retryable(failed: CallFailed) -> bool:
+    """For reads: may another attempt succeed?"""
     if refusal(failed) in (Refusal.NAMESPACE_UNKNOWN, Refusal.NO_NOTIFICATIONS, Refusal.SESSION_UNKNOWN):
         return False
     return failed.fate is not Fate.ANSWERED or failed.code is grpc.StatusCode.UNIMPLEMENTED

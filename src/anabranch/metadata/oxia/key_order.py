@@ -1,11 +1,11 @@
-"""Oxia's order of keys. Pure: strings in, strings out.
+"""Oxia's order of keys. Pure.
 
-Keys compare part by part between slashes, and at each level a key that ends there comes before all that go on:
+Keys compare part by part between slashes, and at each level a key that ends there comes before all longer ones:
 
     /t/a   /t/b   /t/a/x   /t/a/y   /t/a/x/1   /t/b/z
 
-So what lies below a key is one range, its direct children are the beginning of that range, and parents come before
-children within a shard. NUL is in no key of the port, which makes room for bounds.
+So everything below a key is one range, its direct children are the beginning of that range, and parents come before
+children within a shard. Keys of the port contain no NUL, which is used for bounds.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def below(key: str) -> tuple[str, str]:
 
 
 def behind(key: str) -> str:
-    """The smallest bound that leaves `key` out."""
+    """The smallest bound that excludes `key`."""
     return key + "\0"
 
 
 def behind_name(parent: str, name: str) -> str:
-    """The smallest bound behind everything below `parent/name`."""
+    """The smallest bound after everything below `parent/name`."""
     return f"{parent}/{name}\0/"
 
 
@@ -39,14 +39,14 @@ def order(key: str) -> str:
 
 
 def child_name(parent: str, key: str) -> str:
-    """The name directly below `parent` on the way to `key`, which lies below it."""
+    """The first name of `key` below `parent`."""
     start = len(parent) + 1
     end = key.find("/", start)
     return key[start:] if end < 0 else key[start:end]
 
 
 class PageMerge(Generic[T]):
-    """Brings the pages of several sorted sources into one order, holding about one page of each."""
+    """Merges the pages of several sorted sources, with about one page of each in memory."""
 
     def __init__(self, sources: Iterable[int]) -> None:
         self._orders: dict[int, list[str]] = {source: [] for source in sources}
@@ -54,7 +54,7 @@ class PageMerge(Generic[T]):
         self._running = set(self._orders)
 
     def wants(self) -> list[int]:
-        """The sources whose next page decides what comes next."""
+        """The sources whose next page is needed to continue."""
         return [source for source in self._orders if source in self._running and not self._orders[source]]
 
     def add(self, source: int, page: Iterable[tuple[str, T]]) -> None:
@@ -67,7 +67,7 @@ class PageMerge(Generic[T]):
         self._running.discard(source)
 
     def take(self) -> list[T]:
-        """All that no later page can come before, in order. Nothing while a source is wanted."""
+        """All items that no later page can precede, in order. Empty while a page is needed."""
         if self.wants():
             return []
         bound = min((self._orders[source][-1] for source in self._running), default=None)

@@ -1,10 +1,10 @@
-"""What changed on one shard, in order, resumed by offset after a break. Knows no watcher and no values.
+"""Changes of one shard, in order, resumed by offset after an interruption.
 
-The server numbers its write batches; each one's changes come under its offset. A number that does not follow on the
-last one means that something was missed (trimmed away while we were gone, or another history): then everything known is
-forgotten. A batch tells each key once, which is why our writers never put a key into a batch twice.
+The server numbers its write batches; the changes of each come under its offset. An offset that does not follow on the
+last one means that changes were missed (trimmed, or another history), so everything is invalidated. A batch reports
+each key once, which is why the shard writers never put a key into a batch twice.
 
-Writers wait here for their own change to pass: whoever wrote has told his own watchers before he goes on.
+Writers wait here until their own change was published, so that a writer's own watches are notified before it continues.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from heapq import heappop, heappush
 from anabranch.metadata.grpc_calls import CallFailed
 from anabranch.metadata.interface import Change, ChangeKind, StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.errors import AnswerUnreadable, as_error, is_worth_repeating
+from anabranch.metadata.oxia.errors import AnswerUnreadable, is_retryable, port_error
 from anabranch.metadata.oxia.server_channel import NOTIFICATIONS, ServerChannel
-from anabranch.metadata.oxia.shard_leaders import Cluster, Pauses
+from anabranch.metadata.oxia.shard_leaders import Backoff, Cluster
 from anabranch.runtime.tasks import TaskOwner
 
-PASS_S_MAX = 0.25  # a writer waits no longer for its own change: it is a courtesy
+OWN_CHANGE_S_MAX = 0.25  # a writer waits no longer for its own change, because it is not required
 _KINDS = {
     wire.KEY_CREATED: ChangeKind.CREATED,
     wire.KEY_MODIFIED: ChangeKind.MODIFIED,
@@ -36,15 +36,15 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Digest:
-    """What one batch says. `is_gap`: forget everything, `changes` tells only what is known to be new."""
+class BatchChanges:
+    """The changes of one batch. With `is_gap` earlier ones were missed."""
 
     changes: list[Change]
     is_gap: bool
 
 
-def digest(batch: wire.NotificationBatch, last_offset: int) -> Digest:
-    """Keys are the server's; ranges that others deleted cannot be told key by key."""
+def read_batch(batch: wire.NotificationBatch, last_offset: int) -> BatchChanges:
+    """Keys are the server's. A deleted range (by other clients) is reported as a gap."""
     changes = []
     is_gap = batch.offset != last_offset + 1
     for entry in batch.entries:
@@ -53,11 +53,11 @@ def digest(batch: wire.NotificationBatch, last_offset: int) -> Digest:
             is_gap = True
         else:
             changes.append(Change(kind, entry.key))
-    return Digest(changes, is_gap)
+    return BatchChanges(changes, is_gap)
 
 
-class Passing:
-    """Which of our own writes' changes have passed. Versions of a shard only grow; deletes are told by key."""
+class OwnChanges:
+    """Which changes of this store's own writes were published. Puts are tracked by version, deletes by key."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -67,7 +67,7 @@ class Passing:
         self.is_live = False
 
     def expect_delete(self, key: str) -> asyncio.Future[None]:
-        """Call before the delete is sent; drop it again with `forget_delete`."""
+        """Call before the delete is sent, and `forget_delete` after it."""
         future = asyncio.get_running_loop().create_future()
         self._deletes.setdefault(key, deque()).append(future)
         return future
@@ -80,7 +80,7 @@ class Passing:
                 del self._deletes[key]
 
     def expect_version(self, version: int) -> asyncio.Future[None] | None:
-        """None when it passed already."""
+        """None if it was published already."""
         if not self.is_live or version <= self._version:
             return None
         future = asyncio.get_running_loop().create_future()
@@ -88,7 +88,7 @@ class Passing:
         heappush(self._by_version, (version, self._ticket, future))
         return future
 
-    def passed(self, batch: wire.NotificationBatch) -> None:
+    def on_published(self, batch: wire.NotificationBatch) -> None:
         for entry in batch.entries:
             if entry.value.kind == wire.KEY_DELETED:
                 if (waiting := self._deletes.get(entry.key)) is not None:
@@ -101,7 +101,7 @@ class Passing:
             _wake(heappop(self._by_version)[2])
 
     def stop(self) -> None:
-        """The stream is gone: nobody shall wait for it. The other history may number anew."""
+        """The stream ended: wake all waiters. The next stream may have other versions."""
         self.is_live = False
         self._version = -1
         for _, _, future in self._by_version:
@@ -119,13 +119,13 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 class ShardFeed:
-    """Follows one shard and hands on its changes; `tell(changes, is_gap)` is called in the loop."""
+    """Follows one shard; `on_changes(changes, is_gap)` is called in the loop."""
 
-    def __init__(self, shard_id: int, cluster: Cluster, tell: Callable[[Sequence[Change], bool], None]) -> None:
+    def __init__(self, shard_id: int, cluster: Cluster, on_changes: Callable[[Sequence[Change], bool], None]) -> None:
         self.shard_id = shard_id
-        self.passing = Passing()
+        self.own_changes = OwnChanges()
         self._cluster = cluster
-        self._tell = tell
+        self._on_changes = on_changes
         self._offset: int | None = None
         self._peer: ServerChannel | None = None
         self._following: asyncio.Future[None] | None = None
@@ -133,50 +133,58 @@ class ShardFeed:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self, until: float) -> None:
-        """Returns once nothing that happens from now on can be missed."""
+        """Return once no later change can be missed."""
         self._tasks.spawn(self._run(), "run")
         left_s = until - self._cluster.clock.monotonic()
         await self._cluster.within(left_s, asyncio.shield(self._ready), "no notifications")
 
     async def close(self) -> None:
         await self._tasks.close()
-        self.passing.stop()
+        self.own_changes.stop()
         self._ready.cancel()
 
-    async def wait_passed(self, future: asyncio.Future[None] | None, until: float) -> None:
-        if future is None or not self.passing.is_live:
+    async def wait_own_change(self, future: asyncio.Future[None] | None, until: float) -> None:
+        if future is None or not self.own_changes.is_live:
             return
         try:
-            async with asyncio.timeout(min(PASS_S_MAX, until - self._cluster.clock.monotonic())):
+            async with asyncio.timeout(min(OWN_CHANGE_S_MAX, until - self._cluster.clock.monotonic())):
                 await future
         except TimeoutError:
-            log.debug("a change of our own did not pass in time", extra={"shard": self.shard_id})
+            log.debug("own change not published in time", extra={"shard": self.shard_id})
 
     async def _run(self) -> None:
-        pauses = Pauses(self._cluster.clock)
+        backoff = Backoff(self._cluster.clock)
         while True:
             try:
                 peer = self._cluster.leader(self.shard_id)
-                self._peer, self._following = peer, asyncio.ensure_future(self._follow(peer, pauses))
+                self._peer, self._following = peer, asyncio.ensure_future(self._follow(peer, backoff))
                 await self._until_moved(self._following)
             except CallFailed as failed:
-                if not self._ready.done() and not is_worth_repeating(failed):
-                    self._ready.set_exception(as_error(failed, "following changes"))
+                if not self._ready.done() and not is_retryable(failed):
+                    self._ready.set_exception(port_error(failed, "following changes"))
                     return
-                log.info("notifications interrupted", extra={"shard": self.shard_id, "reason": str(failed)})
+                log.info(
+                    "Oxia notifications interrupted; reconnecting",
+                    extra={"shard": self.shard_id, "reason": str(failed)},
+                )
             except AnswerUnreadable as error:
                 if not self._ready.done():
                     self._ready.set_exception(error)
                     return
-                log.warning("notifications are not readable", extra={"shard": self.shard_id, "reason": str(error)})
+                log.warning(
+                    "Oxia notifications not readable; reconnecting",
+                    extra={"shard": self.shard_id, "reason": str(error)},
+                )
             except (StoreUnavailable, TimeoutError) as error:
-                log.info("notifications wait for a leader", extra={"shard": self.shard_id, "reason": str(error)})
+                log.info(
+                    "Oxia notifications wait for a shard leader", extra={"shard": self.shard_id, "reason": str(error)}
+                )
             finally:
-                self.passing.stop()
-            await pauses.wait()
+                self.own_changes.stop()
+            await backoff.wait()
 
     def leader_changed(self) -> None:
-        """Leave a server that no longer leads: a hung one would not say so."""
+        """Leave a server that no longer leads, because a hanging one would not end the stream."""
         shard = self._cluster.shards.find(self.shard_id)
         if self._following is not None and self._peer is not None:
             if shard is not None and shard.leader and shard.leader != self._peer.address:
@@ -192,31 +200,31 @@ class ShardFeed:
             await asyncio.gather(following, return_exceptions=True)
             self._following = None
 
-    async def _follow(self, peer: ServerChannel, pauses: Pauses) -> None:
+    async def _follow(self, peer: ServerChannel, backoff: Backoff) -> None:
         if self._offset is not None and (now := await self._committed(peer)) < self._offset:
-            self._offset = now  # less than we have seen: another history
-            self._tell((), True)
+            self._offset = now  # lower than before: another history
+            self._on_changes((), True)
         request = wire.NotificationsRequest(shard=self.shard_id, start_offset_exclusive=self._offset)
-        self.passing.is_live = self._offset is not None
-        async with aclosing(peer.flow(NOTIFICATIONS, request, wire.NotificationBatch)) as batches:
+        self.own_changes.is_live = self._offset is not None
+        async with aclosing(peer.stream(NOTIFICATIONS, request, wire.NotificationBatch)) as batches:
             async for batch in batches:
-                pauses.reset()
-                if self._offset is None:  # the first answer only tells where we are
+                backoff.reset()
+                if self._offset is None:  # the first answer has only the present offset
                     self._offset = batch.offset
-                    self.passing.is_live = True
+                    self.own_changes.is_live = True
                     if not self._ready.done():
                         self._ready.set_result(None)
                     continue
-                found = digest(batch, self._offset)
+                found = read_batch(batch, self._offset)
                 self._offset = batch.offset
-                self._tell(found.changes, found.is_gap)
-                self.passing.passed(batch)
+                self._on_changes(found.changes, found.is_gap)
+                self.own_changes.on_published(batch)
 
     async def _committed(self, peer: ServerChannel) -> int:
-        """Where the shard is now: what a stream without a beginning tells first."""
+        """The present offset of the shard: the first answer of a stream without a start offset."""
         async with asyncio.timeout(self._cluster.deadline_s):
             request = wire.NotificationsRequest(shard=self.shard_id)
-            async with aclosing(peer.flow(NOTIFICATIONS, request, wire.NotificationBatch)) as batches:
+            async with aclosing(peer.stream(NOTIFICATIONS, request, wire.NotificationBatch)) as batches:
                 async for batch in batches:
                     return batch.offset
-        raise StoreUnavailable(f"shard {self.shard_id} does not tell where it is")
+        raise StoreUnavailable(f"shard {self.shard_id} does not report its offset")

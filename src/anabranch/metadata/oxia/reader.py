@@ -1,4 +1,4 @@
-"""Reads of all kinds: one record, the names below a key, ordered walks over all shards. Knows no logical versions."""
+"""Reads: one record, the names below a key, ordered walks over all shards."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from contextlib import AsyncExitStack, aclosing
 from anabranch.metadata.grpc_calls import CallFailed
 from anabranch.metadata.interface import StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.errors import AnswerUnreadable, as_error, is_worth_repeating
+from anabranch.metadata.oxia.errors import AnswerUnreadable, is_retryable, port_error
 from anabranch.metadata.oxia.key_order import PageMerge, behind, behind_name, below, child_name
 from anabranch.metadata.oxia.server_channel import LIST, READ, SCAN
-from anabranch.metadata.oxia.shard_leaders import Cluster, Pauses
+from anabranch.metadata.oxia.shard_leaders import Backoff, Cluster
 
 STEPS_MAX = 64
-"""How many names are skipped over one by one before the next page of keys is read."""
+"""How many names are stepped over one by one before the next page of keys is read."""
 
 
 class Reader:
-    """Keys here are those of the server."""
+    """Keys are the server's, with the prefix."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -30,13 +30,13 @@ class Reader:
         return None if found.status == wire.KEY_NOT_FOUND else found
 
     async def names(self, parent: str, until: float) -> set[str]:
-        """The names directly below, also those that only deeper keys imply."""
+        """The names directly below, including those that only deeper keys imply."""
         shards = self._cluster.shards.ids
         found = await asyncio.gather(*(self._names_on(shard, parent, until) for shard in shards))
         return set().union(*found)
 
     async def walk(self, parent: str) -> AsyncGenerator[list[wire.Record], None]:
-        """All below `parent`, in the order of keys, page by page. Each page has a deadline, not the whole."""
+        """All below `parent`, in key order, page by page. The deadline applies to each page."""
         start, end = below(parent)
         shards = self._cluster.shards.ids
         merge: PageMerge[wire.Record] = PageMerge(shards)
@@ -45,7 +45,7 @@ class Reader:
                 shard: await stack.enter_async_context(aclosing(self._pages(shard, start, end))) for shard in shards
             }
             while wanted := merge.wants():
-                # one after the other: the streams behind them fill up meanwhile
+                # sequentially: the other streams are buffered meanwhile
                 for shard in wanted:
                     page = await anext(pages[shard], None)
                     if page is None:
@@ -60,8 +60,8 @@ class Reader:
 
         async def attempt() -> wire.Record:
             answers: list[wire.Record] = []
-            async with aclosing(self._cluster.leader(shard_id).flow(READ, request, wire.ReadResponse)) as flow:
-                async for response in flow:
+            async with aclosing(self._cluster.leader(shard_id).stream(READ, request, wire.ReadResponse)) as stream:
+                async for response in stream:
                     answers.extend(response.gets)
             if len(answers) != 1:
                 raise AnswerUnreadable(f"{len(answers)} answers to one get")
@@ -70,7 +70,7 @@ class Reader:
         return await self._cluster.repeat(until, attempt, "reading")
 
     async def _names_on(self, shard_id: int, parent: str, until: float) -> set[str]:
-        """Mostly one listing. Where it does not end with its first page, big subtrees are stepped over by name."""
+        """Usually one listing. If it has more than one page, large subtrees are stepped over by name."""
         names: set[str] = set()
         start: str | None = below(parent)[0]
         while start is not None:
@@ -84,7 +84,7 @@ class Reader:
         return names
 
     async def _step(self, shard_id: int, parent: str, last: str, names: set[str], until: float) -> str | None:
-        """Collect the next names, one question each; returns where the listing goes on, None at the end."""
+        """Collect the next names with one read each. Returns where the listing continues, None at the end."""
         first = below(parent)[0]
         for _ in range(STEPS_MAX):
             bound = behind_name(parent, child_name(parent, last))
@@ -96,13 +96,13 @@ class Reader:
         return behind_name(parent, child_name(parent, last))
 
     async def _list_page(self, shard_id: int, start: str, end: str, until: float) -> tuple[list[str], bool]:
-        """The first page of keys, and whether it is all of them."""
+        """The first page of keys, and whether it is the only one."""
         request = wire.RangeRequest(shard=shard_id, start=start, end=end)
 
         async def attempt() -> tuple[list[str], bool]:
             keys: list[str] = []
-            async with aclosing(self._cluster.leader(shard_id).flow(LIST, request, wire.ListResponse)) as flow:
-                async for response in flow:
+            async with aclosing(self._cluster.leader(shard_id).stream(LIST, request, wire.ListResponse)) as stream:
+                async for response in stream:
                     if keys:
                         return keys, False
                     keys.extend(response.keys)
@@ -111,29 +111,29 @@ class Reader:
         return await self._cluster.repeat(until, attempt, "listing")
 
     async def _pages(self, shard_id: int, start: str, end: str) -> AsyncGenerator[list[wire.Record], None]:
-        """The records of a range on one shard; after a break it goes on behind the last one."""
-        pauses = Pauses(self._cluster.clock)
+        """The records of a range on one shard; after an interruption it continues after the last one."""
+        backoff = Backoff(self._cluster.clock)
         until = self._cluster.deadline()
         while True:
             try:
                 request = wire.RangeRequest(shard=shard_id, start=start, end=end)
-                async with aclosing(self._cluster.leader(shard_id).flow(SCAN, request, wire.ScanResponse)) as flow:
+                async with aclosing(self._cluster.leader(shard_id).stream(SCAN, request, wire.ScanResponse)) as stream:
                     while True:
                         left_s = until - self._cluster.clock.monotonic()
-                        response = await self._cluster.within(left_s, anext(flow, None), "no page came")
+                        response = await self._cluster.within(left_s, anext(stream, None), "no page received")
                         if response is None:
                             return
                         if response.records:
                             yield list(response.records)
                             start = behind(response.records[-1].key)
                         until = self._cluster.deadline()
-                        pauses.reset()
+                        backoff.reset()
             except CallFailed as failed:
-                if not is_worth_repeating(failed) or self._cluster.clock.monotonic() >= until:
-                    raise as_error(failed, "scanning") from failed
+                if not is_retryable(failed) or self._cluster.clock.monotonic() >= until:
+                    raise port_error(failed, "scanning") from failed
             except AnswerUnreadable:
                 raise
             except StoreUnavailable:
                 if self._cluster.clock.monotonic() >= until:
                     raise
-            await pauses.wait()
+            await backoff.wait()

@@ -1,4 +1,4 @@
-"""Between Oxia's records and the port's values: logical versions, envelopes, keys below a prefix. Pure."""
+"""Oxia's records to values of the port and back: logical versions, envelopes, the store's address. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from anabranch.metadata.oxia import oxia_pb2 as wire
 
 EPOCH = f"{RESERVED}/epoch"
 PORT = 6648
-BARRIER = f"{RESERVED}/barrier"  # never written: deleting it changes nothing, but has to reach a quorum
+BARRIER = f"{RESERVED}/barrier"  # never written: its deletion changes nothing, but needs a quorum
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What `oxia://h:p,h:p/namespace/prefix` names. The prefix begins with a slash or is empty."""
+    """The parts of `oxia://h:p,h:p/namespace/prefix`. The prefix begins with a slash or is empty."""
 
     seeds: tuple[str, ...]
     namespace: str
@@ -32,12 +32,14 @@ class Address:
 
     @classmethod
     def parse(cls, rest: str) -> Address:
-        """`rest` is the URL behind the scheme and its colon."""
+        """`rest` is the URL after the scheme and its colon."""
         hosts, _, path = rest.removeprefix("//").partition("/")
         namespace, _, prefix = path.rstrip("/").partition("/")
         seeds = tuple(_with_port(host) for host in hosts.split(","))
         if not rest.startswith("//") or not all(_is_address(seed) for seed in seeds):
-            raise UnknownStore(f"an Oxia URL is oxia://HOST[:PORT][,HOST[:PORT]]/NAMESPACE[/PREFIX], not oxia:{rest}")
+            raise UnknownStore(
+                f"an Oxia metadata URL is written oxia://HOST[:PORT][,HOST[:PORT]]/NAMESPACE[/PREFIX], not oxia:{rest}"
+            )
         return cls(seeds, namespace or "default", check_tree("/" + prefix))
 
 
@@ -65,31 +67,31 @@ def versioned(record: wire.Record, numbering: Numbering) -> Versioned:
 
 
 def wrap(value: bytes, created_ms: int) -> bytes:
-    """As it is stored. A record that was moved in goes on carrying its creation time; the server knows the others."""
+    """The stored bytes. A record that was moved in keeps its creation time in the envelope."""
     return wrap_timed(value, created_ms, 0) if created_ms else wrap_raw(value)
 
 
 def carried_ms(record: wire.Record) -> int:
-    """The creation time that a write over this record has to carry on; 0 if the server knows it."""
+    """The creation time that a write over this record must keep in the envelope; 0 if the server has it."""
     envelope = unwrap(record.value)
     return 0 if envelope is None else envelope.created_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one write is said to the server."""
+    """How one write is sent to the server."""
 
-    native: int | None  # what it shall compare with: None nothing, -1 the key must be absent
-    created_ms: int = 0  # to carry on
-    may_repeat: bool = False  # a mismatch only means that somebody came between our read and our write
+    native: int | None  # version to compare with; None: no compare, -1: the key must be absent
+    created_ms: int = 0  # to keep in the envelope
+    may_repeat: bool = False  # a mismatch only means that another write came between the read and this write
 
 
 def plan_blind(expected: Expected, numbering: Numbering) -> Plan | None:
-    """None: the record has to be read first, because a version of ours does not tell the server's, or for its time."""
+    """Without reading the record; None if it must be read for its native version or creation time."""
     if expected is ABSENT:
         return Plan(-1)
     if numbering.offset:
-        return None  # something was moved in here
+        return None  # records were moved in
     if expected is ANY:
         return Plan(None)
     assert isinstance(expected, int)

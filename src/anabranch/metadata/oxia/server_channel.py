@@ -1,6 +1,6 @@
-"""One Oxia server: its channel, and under which name it offers the service. Knows no shards and no retries.
+"""One Oxia server: its channel, and the name under which it offers the service.
 
-The service moved from `io.streamnative.oxia.proto` to `io.oxia.proto.v1`; new servers answer under both names, old ones
+The service moved from `io.streamnative.oxia.proto` to `io.oxia.proto.v1`. New servers answer under both names, old ones
 only under the old. The new one is tried first, once per server.
 """
 
@@ -35,18 +35,18 @@ WriteCall = grpc.aio.StreamStreamCall[Any, Any]
 
 
 def parse(kind: type[M], data: bytes) -> M:
-    """Done here and not by gRPC, which would turn what it cannot read into None."""
+    """Not done by gRPC, which would return None for unreadable bytes."""
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise AnswerUnreadable(f"{len(data)} bytes are no {kind.__name__} of an Oxia server") from error
+        raise AnswerUnreadable(f"{len(data)} bytes are not a {kind.__name__} of an Oxia server") from error
 
 
 class ServerChannel:
-    """Raises CallFailed. Deadlines are the caller's: it wraps calls in `asyncio.timeout`."""
+    """Raises CallFailed. Callers set deadlines with `asyncio.timeout`."""
 
     def __init__(self, address: str, connect_to: str) -> None:
-        """`address` is how the servers name it."""
+        """`address` is the one in the assignments, `connect_to` the one to connect to."""
         self.address = address
         self._channel = make_channel(connect_to)
         self._service: str | None = None
@@ -58,17 +58,17 @@ class ServerChannel:
         try:
             return parse(kind, await answer(call))
         except CallFailed as failed:
-            self._doubt(failed)
+            self._on_failure(failed)
             raise
 
-    async def flow(self, method: str, request: Message, kind: type[M]) -> AsyncGenerator[M, None]:
-        """The messages of a stream as they are taken; leaving the loop cancels the call (use `aclosing`)."""
+    async def stream(self, method: str, request: Message, kind: type[M]) -> AsyncGenerator[M, None]:
+        """The messages of a stream. Leaving the loop cancels the call (use `aclosing`)."""
         call = self._stream(await self._path(method), request)
         try:
             while isinstance(data := await answer(call.read()), bytes):  # else the end
                 yield parse(kind, data)
         except CallFailed as failed:
-            self._doubt(failed)
+            self._on_failure(failed)
             raise
         finally:
             call.cancel()
@@ -78,9 +78,9 @@ class ServerChannel:
         return self._channel.stream_stream(path)(metadata=grpc.aio.Metadata(*metadata))
 
     async def failure_of(self, call: WriteCall) -> CallFailed:
-        """Why a stream that is over ended: what a failed write raises does not say it."""
+        """Why a stream ended; the error of a failed write does not contain it."""
         failed = CallFailed(await call.code(), await call.details() or "the server ended the stream")
-        self._doubt(failed)
+        self._on_failure(failed)
         return failed
 
     async def close(self) -> None:
@@ -94,7 +94,7 @@ class ServerChannel:
         return f"/{self._service}/{method}"
 
     async def _find_service(self) -> str:
-        """Any answer but "no such service" will do, a refusal too. Every server tells assignments."""
+        """Any answer but UNIMPLEMENTED proves the service, even a refusal. Every server has assignments."""
         for service in SERVICES:
             call = self._stream(f"/{service}/{ASSIGNMENTS}", wire.AssignmentsRequest())
             try:
@@ -102,18 +102,18 @@ class ServerChannel:
             except CallFailed as failed:
                 if failed.code is grpc.StatusCode.UNIMPLEMENTED:
                     continue
-                if failed.code is not grpc.StatusCode.UNKNOWN:  # Oxia's own words come as UNKNOWN
+                if failed.code is not grpc.StatusCode.UNKNOWN:  # Oxia's own status codes arrive as UNKNOWN
                     raise
             finally:
                 call.cancel()
             return service
-        raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, f"{self.address} is no Oxia server")
+        raise CallFailed(grpc.StatusCode.UNIMPLEMENTED, f"{self.address} is not an Oxia server")
 
     def _stream(self, path: str, request: Message) -> grpc.aio.UnaryStreamCall[bytes, bytes]:
         multi: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(path)
         return multi(request.SerializeToString())
 
-    def _doubt(self, failed: CallFailed) -> None:
-        """Another release may run there now."""
+    def _on_failure(self, failed: CallFailed) -> None:
+        """After UNIMPLEMENTED, find the service again: the server may run another release now."""
         if failed.code is grpc.StatusCode.UNIMPLEMENTED:
             self._service = None

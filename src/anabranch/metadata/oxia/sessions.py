@@ -1,8 +1,8 @@
-"""One session of the port = one Oxia session on every shard that it has keys on. Knows nothing of values.
+"""One session of the port: one Oxia session on every shard on which it has keys.
 
-Oxia has sessions per shard. The first is made when the session is opened (so that somebody watches over it from the
-start), the others when the first key of theirs is written. Each is kept alive by its own task; the whole is lost when
-any part is: its keys on the other shards are then given up too.
+Oxia has sessions per shard. The first is made when the session is opened, the others when their first key is written.
+Each is kept alive by its own task. The whole session is lost when any part is; its keys on the other shards are then
+deleted too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from anabranch.metadata.oxia import oxia_pb2 as wire
 from anabranch.metadata.oxia.errors import Refusal, refusal
 from anabranch.metadata.oxia.server_channel import CLOSE_SESSION, CREATE_SESSION, KEEP_ALIVE
 from anabranch.metadata.oxia.shard_leaders import Cluster
-from anabranch.metadata.session_base import SessionLife
+from anabranch.metadata.session_base import SessionBase
 from anabranch.runtime.tasks import TaskOwner
 
 TTL_MS_MIN, TTL_MS_MAX = 2_000, 300_000  # the server refuses others
 IDENTITY = "anabranch"
-SIGNS_PER_TTL = 5
-SIGN_S_MAX = 2.0
+KEEP_ALIVES_PER_TTL = 5
+KEEP_ALIVE_S_MAX = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -31,37 +31,37 @@ def granted_ms(ttl_ms: int) -> int:
     return min(max(ttl_ms, TTL_MS_MIN), TTL_MS_MAX)
 
 
-class ShardLives:
-    """What is known of the parts of one session. Pure: times come in, events go out."""
+class ShardSessions:
+    """State of the parts of one session. Pure: times in, events out."""
 
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
-        self._confirmed: dict[int, float] = {}  # shard: when its last answered sign of life was sent
+        self._confirmed: dict[int, float] = {}  # shard: send time of its latest answered keep-alive
         self._silent: set[int] = set()
 
-    def answered(self, shard: int, sent_at: float) -> SessionEvent | None:
+    def on_answer(self, shard: int, sent_at: float) -> SessionEvent | None:
         self._confirmed[shard] = max(sent_at, self._confirmed.get(shard, sent_at))
         if shard in self._silent:
             self._silent.discard(shard)
             return None if self._silent else SessionEvent.RECONNECTED
         return None
 
-    def failed(self, shard: int) -> SessionEvent | None:
+    def on_failure(self, shard: int) -> SessionEvent | None:
         first = not self._silent
         self._silent.add(shard)
         return SessionEvent.DISCONNECTED if first else None
 
     def valid_until(self, now: float) -> float:
-        """Conservative: the part that was heard of longest ago decides. Without parts nothing can be lost."""
+        """The part with the oldest answer decides. Without parts nothing can be lost."""
         return min(self._confirmed.values(), default=now) + self._ttl_s
 
 
-class OxiaSession(SessionLife):
+class OxiaSession(SessionBase):
     def __init__(self, cluster: Cluster, ttl_ms: int, background: TaskOwner) -> None:
         super().__init__(granted_ms(ttl_ms))
         self._cluster = cluster
         self._background = background
-        self._lives = ShardLives(self.ttl_ms / 1000)
+        self._shard_sessions = ShardSessions(self.ttl_ms / 1000)
         self._ids: dict[int, int] = {}
         self._creating: dict[int, asyncio.Lock] = {}
         self._tasks = TaskOwner("oxia-session")
@@ -69,46 +69,46 @@ class OxiaSession(SessionLife):
 
     @property
     def valid_until(self) -> float:
-        return self._ended_at if self.is_lost else self._lives.valid_until(self._cluster.clock.monotonic())
+        return self._ended_at if self.is_lost else self._shard_sessions.valid_until(self._cluster.clock.monotonic())
 
     @property
     def parts(self) -> dict[int, int]:
-        """Shard: Oxia's session there."""
+        """Oxia's session id by shard."""
         return dict(self._ids)
 
     async def part(self, shard_id: int, until: float) -> int:
-        """The Oxia session on that shard, made if it is not there yet."""
+        """The Oxia session on that shard, created if needed."""
         async with self._creating.setdefault(shard_id, asyncio.Lock()):
             if self.is_lost:
                 raise SessionLost("the session has ended")
             if shard_id not in self._ids:
                 request = wire.CreateSessionRequest(shard=shard_id, timeout_ms=self.ttl_ms, client_identity=IDENTITY)
                 sent_at = self._cluster.clock.monotonic()
-                # an answer that is lost leaves a session without keys behind, which expires
+                # a lost answer leaves a session without keys, which expires
                 made = await self._cluster.ask(shard_id, CREATE_SESSION, request, wire.CreateSessionResponse, until)
                 if self.is_lost:
                     raise SessionLost("the session has ended")
                 self._ids[shard_id] = made.session_id
-                self._heard(self._lives.answered(shard_id, sent_at))
+                self._notify_if(self._shard_sessions.on_answer(shard_id, sent_at))
                 self._tasks.spawn(self._keep(shard_id, made.session_id), f"keep-{shard_id}")
             return self._ids[shard_id]
 
     def shards_changed(self, ids: list[int]) -> None:
-        """A shard that is gone took its sessions with it."""
+        """The sessions of a removed shard have ended."""
         if any(shard not in ids for shard in self._ids):
             self.end()
 
     def end(self) -> None:
-        """The store ended a part of it, so all of it has ended."""
+        """The server ended a part, so the whole session has ended."""
         if not self._mark_lost():
             return
         for shard, session_id in self._ids.items():
-            # a courtesy: the other keys should not outlive these by a whole timeout
-            self._background.spawn(self._take_leave(shard, session_id), "goodbye")
-        self._tasks.cancel()  # last: it may be one of them that called
+            # so that the other keys do not exist for a whole timeout longer
+            self._background.spawn(self._try_close_part(shard, session_id), "close-part")
+        self._tasks.cancel()  # last, because the caller may be one of them
 
     async def close(self) -> None:
-        """Its keys are gone when this returns; raises StoreUnavailable when that could not be confirmed."""
+        """Its keys are deleted when this returns; raises StoreUnavailable if that was not confirmed."""
         if not self._mark_lost():
             return
         await self._tasks.close()
@@ -119,31 +119,31 @@ class OxiaSession(SessionLife):
                 raise result
 
     def _mark_lost(self) -> bool:
-        """False if it was already."""
+        """False if it was lost already."""
         if self.is_lost:
             return False
         self._ended_at = min(self.valid_until, self._cluster.clock.monotonic())
-        self.tell(SessionEvent.LOST)
+        self.notify(SessionEvent.LOST)
         return True
 
     async def _keep(self, shard: int, session_id: int) -> None:
-        every_s = min(self.ttl_ms / 1000 / SIGNS_PER_TTL, SIGN_S_MAX)
+        interval_s = min(self.ttl_ms / 1000 / KEEP_ALIVES_PER_TTL, KEEP_ALIVE_S_MAX)
         request = wire.SessionRequest(shard=shard, session_id=session_id)
         clock = self._cluster.clock
         while True:
-            await clock.sleep(every_s)
+            await clock.sleep(interval_s)
             sent_at = clock.monotonic()
             try:
-                async with asyncio.timeout(2 * every_s):
+                async with asyncio.timeout(2 * interval_s):
                     await self._cluster.leader(shard).ask(KEEP_ALIVE, request, wire.Nothing)
             except CallFailed as failed:
                 if refusal(failed) is Refusal.SESSION_UNKNOWN:
                     return self.end()
-                self._heard(self._lives.failed(shard))
+                self._notify_if(self._shard_sessions.on_failure(shard))
             except (StoreUnavailable, TimeoutError):
-                self._heard(self._lives.failed(shard))
+                self._notify_if(self._shard_sessions.on_failure(shard))
             else:
-                self._heard(self._lives.answered(shard, sent_at))
+                self._notify_if(self._shard_sessions.on_answer(shard, sent_at))
 
     async def _close_part(self, shard: int, session_id: int, until: float) -> None:
         request = wire.SessionRequest(shard=shard, session_id=session_id)
@@ -157,12 +157,14 @@ class OxiaSession(SessionLife):
 
         await self._cluster.repeat(until, attempt, "closing a session")
 
-    async def _take_leave(self, shard: int, session_id: int) -> None:
+    async def _try_close_part(self, shard: int, session_id: int) -> None:
         try:
             await self._close_part(shard, session_id, self._cluster.deadline())
         except StoreUnavailable as error:
-            log.info("a part of a lost session is left to expire", extra={"shard": shard, "reason": str(error)})
+            log.info(
+                "Oxia session not closed on one shard; it will expire", extra={"shard": shard, "reason": str(error)}
+            )
 
-    def _heard(self, event: SessionEvent | None) -> None:
+    def _notify_if(self, event: SessionEvent | None) -> None:
         if event is not None:
-            self.tell(event)
+            self.notify(event)

@@ -1,7 +1,7 @@
-"""Who leads which shard, kept current, and how often a call is repeated. Knows no keys' values.
+"""The leader of each shard, kept current, and the repetition of calls.
 
-One task follows the assignments that any server streams to its clients: from the seeds of the URL at first, from any
-known leader later. Everybody else asks for the leader of a shard each time it is needed.
+One task follows the assignments that every server streams to its clients: from the seeds of the URL at first, later
+from any known leader. Other parts look up the leader of a shard each time they need it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from google.protobuf.message import Message
 from anabranch.metadata.grpc_calls import CallFailed
 from anabranch.metadata.interface import StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.errors import AnswerUnreadable, as_error, is_worth_repeating
+from anabranch.metadata.oxia.errors import AnswerUnreadable, is_retryable, port_error
 from anabranch.metadata.oxia.server_channel import ASSIGNMENTS, ServerChannel
 from anabranch.metadata.oxia.shards import Shard, ShardMap, read_assignments
 from anabranch.runtime.clock import Clock
 from anabranch.runtime.tasks import TaskOwner
 
 ATTEMPT_S_MIN = 0.5
-FIRST_WORD_S = 3.0  # for a server's first word on its assignments; then another one is asked
+FIRST_ANSWER_S = 3.0  # for a server's first assignments; then another server is tried
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 
-class Pauses:
-    """Growing waits between attempts: 20 ms, 40 ms … half a second."""
+class Backoff:
+    """Growing pauses between attempts: 20 ms, 40 ms … half a second."""
 
     FIRST_S, LAST_S = 0.02, 0.5
 
@@ -57,10 +57,10 @@ class Cluster:
         namespace: str,
         clock: Clock,
         deadline_s: float,
-        reach: Callable[[str], str] = lambda address: address,
+        connect_address: Callable[[str], str] = lambda address: address,
     ) -> None:
-        """`reach` turns an address that servers tell into the one to connect to."""
-        self._reach = reach
+        """`connect_address` maps an address in the assignments to the one to connect to."""
+        self._connect_address = connect_address
         self.namespace = namespace
         self.clock = clock
         self.deadline_s = deadline_s
@@ -71,11 +71,11 @@ class Cluster:
         self._listeners: list[Callable[[ShardMap], None]] = []
 
     async def open(self) -> None:
-        """Raises what keeps us out: StoreUnavailable, NamespaceMissing, AnswerUnreadable."""
-        self._tasks = TaskOwner("oxia-cluster")  # those of an earlier life have ended
+        """Raises StoreUnavailable, NamespaceMissing or AnswerUnreadable."""
+        self._tasks = TaskOwner("oxia-cluster")  # a closed one cannot be used again
         first = asyncio.get_running_loop().create_future()
         self._tasks.spawn(self._follow(first), "assignments")
-        await self.within(self.deadline_s, asyncio.shield(first), "no Oxia server told its shards")
+        await self.within(self.deadline_s, asyncio.shield(first), "no Oxia server sent its shard assignments")
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -95,12 +95,12 @@ class Cluster:
     def leader(self, shard_id: int) -> ServerChannel:
         shard: Shard | None = self.shards.find(shard_id)
         if shard is None or not shard.leader:
-            raise StoreUnavailable(f"Oxia shard {shard_id} has no leader now")
+            raise StoreUnavailable(f"Oxia shard {shard_id} has no leader at present")
         return self._peer(shard.leader)
 
     async def repeat(self, until: float, attempt: Callable[[], Awaitable[T]], doing: str) -> T:
-        """Attempt until it works or the time is over; only for what may be done twice."""
-        pauses = Pauses(self.clock)
+        """Attempt until it succeeds or the deadline passes; only for idempotent calls."""
+        backoff = Backoff(self.clock)
         last: Exception | None = None
         try:
             async with asyncio.timeout(max(until - self.clock.monotonic(), 0)):
@@ -108,24 +108,24 @@ class Cluster:
                     try:
                         return await self._attempt(attempt, until)
                     except CallFailed as failed:
-                        if not is_worth_repeating(failed):
-                            raise as_error(failed, doing) from failed
+                        if not is_retryable(failed):
+                            raise port_error(failed, doing) from failed
                         last = failed
                     except AnswerUnreadable:
                         raise
                     except StoreUnavailable as error:
                         last = error
-                    await pauses.wait()
+                    await backoff.wait()
         except TimeoutError as error:
             raise StoreUnavailable(f"{doing}: {last or 'no answer in time'}") from (last or error)
 
     async def _attempt(self, attempt: Callable[[], Awaitable[T]], until: float) -> T:
-        """Half of the time that is left: a server that hangs may have lost its shard to one that does not."""
+        """One attempt with half of the remaining time: a hanging server may have lost its shard to another."""
         seconds = max((until - self.clock.monotonic()) / 2, ATTEMPT_S_MIN)
         return await self.within(seconds, attempt(), "no answer")
 
     async def ask(self, shard_id: int, method: str, request: Message, kind: type[M], until: float) -> M:
-        """A unary call to the shard's leader; only for what may be done twice."""
+        """A unary call to the shard's leader; only for idempotent calls."""
         return await self.repeat(until, lambda: self.leader(shard_id).ask(method, request, kind), method)
 
     async def within(self, seconds: float, work: Awaitable[T], doing: str) -> T:
@@ -140,39 +140,39 @@ class Cluster:
 
     def _peer(self, address: str) -> ServerChannel:
         if address not in self._peers:
-            self._peers[address] = ServerChannel(address, self._reach(address))
+            self._peers[address] = ServerChannel(address, self._connect_address(address))
         return self._peers[address]
 
     async def _follow(self, first: asyncio.Future[None]) -> None:
-        pauses = Pauses(self.clock)
-        for turn in count():
+        backoff = Backoff(self.clock)
+        for attempt in count():
             addresses = self._addresses()
             try:
-                async with aclosing(self._told_by(self._peer(addresses[turn % len(addresses)]))) as maps:
+                async with aclosing(self._assignments_of(self._peer(addresses[attempt % len(addresses)]))) as maps:
                     async for shards in maps:
-                        self._changed(shards)
-                        pauses.reset()
+                        self._on_assignments(shards)
+                        backoff.reset()
                         if not first.done():
                             first.set_result(None)
             except CallFailed as failed:
-                if not is_worth_repeating(failed) and not first.done():
-                    first.set_exception(as_error(failed, "connecting"))
+                if not is_retryable(failed) and not first.done():
+                    first.set_exception(port_error(failed, "connecting"))
                     return
-                log.info("shard assignments interrupted", extra={"reason": str(failed)})
+                log.info("Oxia shard assignments interrupted; reconnecting", extra={"reason": str(failed)})
             except AnswerUnreadable as error:
                 if not first.done():
                     first.set_exception(error)
                     return
-                log.warning("shard assignments are not usable", extra={"reason": str(error)})
+                log.warning("Oxia shard assignments not usable; reconnecting", extra={"reason": str(error)})
             except StoreUnavailable as error:
-                log.info("shard assignments are asked for elsewhere", extra={"reason": str(error)})
-            await pauses.wait()
+                log.info("Oxia shard assignments not received; trying another server", extra={"reason": str(error)})
+            await backoff.wait()
 
-    async def _told_by(self, peer: ServerChannel) -> AsyncGenerator[ShardMap, None]:
+    async def _assignments_of(self, peer: ServerChannel) -> AsyncGenerator[ShardMap, None]:
         request = wire.AssignmentsRequest(namespace=self.namespace)
-        async with aclosing(peer.flow(ASSIGNMENTS, request, wire.Assignments)) as answers:
-            patience_s = min(FIRST_WORD_S, self.deadline_s / 3)  # another seed shall have its turn
-            answer = await self.within(patience_s, anext(answers, None), f"{peer.address} says nothing")
+        async with aclosing(peer.stream(ASSIGNMENTS, request, wire.Assignments)) as answers:
+            wait_s = min(FIRST_ANSWER_S, self.deadline_s / 3)  # leave time for other seeds
+            answer = await self.within(wait_s, anext(answers, None), f"{peer.address} sent no assignments")
             while answer is not None:
                 yield read_assignments(answer, self.namespace)
                 answer = await anext(answers, None)
@@ -181,7 +181,7 @@ class Cluster:
         known = [shard.leader for shard in self._shards.shards if shard.leader] if self._shards else []
         return list(dict.fromkeys([*self._seeds, *known]))
 
-    def _changed(self, shards: ShardMap) -> None:
+    def _on_assignments(self, shards: ShardMap) -> None:
         self._shards = shards
         current = set(self._addresses())
         for address in [address for address in self._peers if address not in current]:

@@ -1,12 +1,12 @@
-"""All writes to one shard: one stream of batches, answered in order. Must not know what a write is for.
+"""All writes to one shard: one stream of batches, answered in order.
 
-    submit ──► queue ──► batch (≤ 1000 writes, ≤ 128 kB, each key once) ──► stream ──► answers, first in first out
+    write ──► queue ──► batch (≤ 1000 writes, ≤ 128 kB, each key once) ──► stream ──► answers, first in first out
 
-Several batches are under way at once; while they are, the next one gathers. A batch names a key once because the server
-does all puts of a batch before its deletes, and tells watchers only the last change of a key.
+Several batches are pending at once; meanwhile the next one is collected. A batch has each key once, because the server
+applies all puts of a batch before its deletes and notifies watches only of the last change of a key.
 
-When a stream ends, what was on it has an unknown outcome and is never sent again, unless the server cannot have looked
-at it. We never half-close: the server would drop the answers that are still due.
+When a stream ends, its pending writes have an unknown outcome and are not repeated, unless the server cannot have
+executed them. The stream is never half-closed, because the server would drop the pending answers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import grpc
 from anabranch.metadata.grpc_calls import CallFailed, answer
 from anabranch.metadata.interface import OutcomeUnknown, StoreUnavailable
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.errors import AnswerUnreadable, is_surely_undone
+from anabranch.metadata.oxia.errors import AnswerUnreadable, was_not_executed
 from anabranch.metadata.oxia.server_channel import ServerChannel, WriteCall, parse
-from anabranch.metadata.oxia.shard_leaders import Cluster, Pauses
+from anabranch.metadata.oxia.shard_leaders import Backoff, Cluster
 from anabranch.runtime.tasks import TaskOwner
 
 BATCH_WRITES_MAX = 1000
 BATCH_BYTES_MAX = 128 * 1024
-UNDER_WAY_MAX = 16
-QUEUED_MAX = 10_000  # further writers wait for a place
+PENDING_BATCHES_MAX = 16
+QUEUED_MAX = 10_000  # further writers wait
 DRAIN_S = 2.0
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Writes that go out together and are answered together; no key twice."""
+    """Writes that are sent and answered together; no key occurs twice."""
 
     puts: Sequence[wire.Put]
     deletes: Sequence[wire.Delete]
@@ -59,7 +59,7 @@ class Group:
 
 
 def take_batch(queue: deque[Group]) -> list[Group]:
-    """Take groups from the front that fit into one request. Nothing is overtaken; who gave up is left out."""
+    """Take groups from the front that fit into one request, in order, without cancelled ones."""
     taken: list[Group] = []
     keys: set[str] = set()
     writes = size = 0
@@ -78,8 +78,8 @@ def take_batch(queue: deque[Group]) -> list[Group]:
     return taken
 
 
-def share_out(batch: list[Group], response: wire.WriteResponse) -> list[wire.WriteResponse]:
-    """Each group's part of the answer to a batch."""
+def split_answer(batch: list[Group], response: wire.WriteResponse) -> list[wire.WriteResponse]:
+    """The answer of a batch, split by group."""
     puts, deletes = sum(len(group.puts) for group in batch), sum(len(group.deletes) for group in batch)
     if (len(response.puts), len(response.deletes)) != (puts, deletes):
         raise AnswerUnreadable(f"{len(response.puts)}+{len(response.deletes)} answers to {puts}+{deletes} writes")
@@ -99,11 +99,11 @@ class ShardWriter:
         self.shard_id = shard_id
         self._cluster = cluster
         self._queue: deque[Group] = deque()
-        self._under_way: deque[list[Group]] = deque()
-        self._news = asyncio.Event()  # the queue, what is under way or the leader changed
+        self._pending: deque[list[Group]] = deque()
+        self._wakeup = asyncio.Event()  # the queue, the pending batches or the leader changed
         self._stalled = False
-        self._heard_at = 0.0  # when the stream last gave a sign of life, or was asked for one after a silence
-        self._places = asyncio.Semaphore(QUEUED_MAX)
+        self._answered_at = 0.0  # time of the last answer, or of the first write after a pause
+        self._capacity = asyncio.Semaphore(QUEUED_MAX)
         self._tasks = TaskOwner(f"oxia-writer-{shard_id}")
         self._reason: Exception | None = None
 
@@ -111,14 +111,14 @@ class ShardWriter:
         self._tasks.spawn(self._run(), "run")
 
     async def close(self) -> None:
-        """Let what is queued finish for a while; the rest ends as unknown or unsent."""
+        """Give queued writes a short time to finish; the rest fails as unknown or not sent."""
         try:
             async with asyncio.timeout(DRAIN_S):
-                while self._queue or self._under_way:
-                    self._news.clear()
-                    await self._news.wait()
+                while self._queue or self._pending:
+                    self._wakeup.clear()
+                    await self._wakeup.wait()
         except TimeoutError:
-            log.warning("writes were given up at close", extra={"shard": self.shard_id})
+            log.warning("Oxia writes not finished at close", extra={"shard": self.shard_id})
         await self._tasks.close()
         for group in self._queue:
             if not group.future.done():
@@ -126,56 +126,56 @@ class ShardWriter:
         self._queue.clear()
 
     def leader_changed(self) -> None:
-        self._news.set()
+        self._wakeup.set()
 
     async def write(self, puts: Sequence[wire.Put], deletes: Sequence[wire.Delete], until: float) -> wire.WriteResponse:
-        """Raises StoreUnavailable when surely nothing was written, OutcomeUnknown when it may have been."""
+        """Raises StoreUnavailable if nothing was written, OutcomeUnknown if it may have been."""
         group = Group(puts, deletes, asyncio.get_running_loop().create_future())
         try:
-            async with asyncio.timeout(max(until - self._cluster.clock.monotonic(), 0)), self._places:
+            async with asyncio.timeout(max(until - self._cluster.clock.monotonic(), 0)), self._capacity:
                 self._queue.append(group)
-                self._news.set()
+                self._wakeup.set()
                 return await group.future
         except TimeoutError as error:
             if group.is_sent:
-                self._suspect()
+                self._check_stalled()
                 raise OutcomeUnknown(f"shard {self.shard_id} did not confirm the write in time") from error
             raise StoreUnavailable(
-                f"shard {self.shard_id} could not be written to in time: {self._reason or 'it is busy'}"
+                f"shard {self.shard_id} could not be written in time: {self._reason or 'it is busy'}"
             ) from (self._reason or error)
 
-    def _suspect(self) -> None:
-        """A write was not confirmed in time. If nothing was for a while, this stream will not come back to life."""
+    def _check_stalled(self) -> None:
+        """A write was not confirmed in time. If no answer arrived for a while, the stream counts as dead."""
         clock = self._cluster.clock
-        if clock.monotonic() - self._heard_at >= self._cluster.deadline_s / 2:
+        if clock.monotonic() - self._answered_at >= self._cluster.deadline_s / 2:
             self._stalled = True
-            self._news.set()
+            self._wakeup.set()
 
     async def _run(self) -> None:
-        pauses = Pauses(self._cluster.clock)
+        backoff = Backoff(self._cluster.clock)
         while True:
             while not self._is_wanted():
-                self._news.clear()
-                await self._news.wait()
+                self._wakeup.clear()
+                await self._wakeup.wait()
             try:
                 peer = self._cluster.leader(self.shard_id)
-                await self._serve(peer, pauses)
+                await self._serve(peer, backoff)
             except CallFailed as failed:
                 self._reason = failed
             except (StoreUnavailable, AnswerUnreadable) as error:
                 self._reason = error
             else:
                 continue
-            await pauses.wait()
+            await backoff.wait()
 
     def _is_wanted(self) -> bool:
         while self._queue and self._queue[0].future.done():
             self._queue.popleft()
-            self._news.set()
+            self._wakeup.set()
         return bool(self._queue)
 
-    async def _serve(self, peer: ServerChannel, pauses: Pauses) -> None:
-        """One stream from its opening to its end. Returns when the leader moved, raises when it broke."""
+    async def _serve(self, peer: ServerChannel, backoff: Backoff) -> None:
+        """One stream from its opening to its end. Returns if the leader moved, raises if it failed."""
         metadata = (("namespace", self._cluster.namespace), ("shard-id", str(self.shard_id)))
         call = await self._cluster.within(
             self._cluster.deadline_s, peer.open_writes(metadata), f"{peer.address} did not answer"
@@ -184,7 +184,7 @@ class ShardWriter:
         answered = [0]
         halves = (
             asyncio.ensure_future(self._send(call, peer)),
-            asyncio.ensure_future(self._receive(call, answered, pauses)),
+            asyncio.ensure_future(self._receive(call, answered, backoff)),
         )
         try:
             await asyncio.wait(halves, return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +194,7 @@ class ShardWriter:
                 half.cancel()
             call.cancel()
             await asyncio.gather(*halves, return_exceptions=True)
-            self._give_up()
+            self._fail_pending()
 
     async def _end(
         self,
@@ -203,7 +203,7 @@ class ShardWriter:
         peer: ServerChannel,
         answered: int,
     ) -> None:
-        """Raise why it ended; what the server cannot have looked at goes back to the queue."""
+        """Raise why it ended; writes that the server cannot have executed go back to the queue."""
         for half in halves:
             error = half.exception() if half.done() else None
             if error is not None and not isinstance(error, CallFailed):
@@ -213,19 +213,19 @@ class ShardWriter:
             return
         failed = await self._cluster.within(DRAIN_S, peer.failure_of(call), "the stream did not end")
         self._reason = failed
-        if answered == 0 and is_surely_undone(failed):
-            for batch in reversed(self._under_way):
+        if answered == 0 and was_not_executed(failed):
+            for batch in reversed(self._pending):
                 for group in reversed(batch):
                     group.is_sent = False
                     self._queue.appendleft(group)
-            self._under_way.clear()
+            self._pending.clear()
         raise failed
 
     async def _send(self, call: WriteCall, peer: ServerChannel) -> None:
         while True:
-            while not (self._queue and len(self._under_way) < UNDER_WAY_MAX) and not self._must_leave(peer):
-                self._news.clear()
-                await self._news.wait()
+            while not (self._queue and len(self._pending) < PENDING_BATCHES_MAX) and not self._must_leave(peer):
+                self._wakeup.clear()
+                await self._wakeup.wait()
             if self._must_leave(peer):
                 return await self._drain()
             batch = take_batch(self._queue)
@@ -236,9 +236,9 @@ class ShardWriter:
                 request.puts.extend(group.puts)
                 request.deletes.extend(group.deletes)
                 group.is_sent = True
-            if not self._under_way:
-                self._heard_at = self._cluster.clock.monotonic()
-            self._under_way.append(batch)
+            if not self._pending:
+                self._answered_at = self._cluster.clock.monotonic()
+            self._pending.append(batch)
             await answer(call.write(request.SerializeToString()))
 
     def _must_leave(self, peer: ServerChannel) -> bool:
@@ -246,36 +246,36 @@ class ShardWriter:
         return self._stalled or (shard is not None and bool(shard.leader) and shard.leader != peer.address)
 
     async def _drain(self) -> None:
-        """The leader moved or does not answer: what is under way has a last moment."""
+        """The leader moved or does not answer: wait briefly for pending answers."""
         try:
             async with asyncio.timeout(0 if self._stalled else DRAIN_S):
-                while self._under_way:
-                    self._news.clear()
-                    await self._news.wait()
+                while self._pending:
+                    self._wakeup.clear()
+                    await self._wakeup.wait()
         except TimeoutError:
-            self._reason = StoreUnavailable("the leader left or did not answer")
+            self._reason = StoreUnavailable("the shard leader moved or did not answer")
 
-    async def _receive(self, call: WriteCall, answered: list[int], pauses: Pauses) -> None:
+    async def _receive(self, call: WriteCall, answered: list[int], backoff: Backoff) -> None:
         while isinstance(data := await answer(call.read()), bytes):
             response = parse(wire.WriteResponse, data)
-            if not self._under_way:
-                raise AnswerUnreadable("an answer to a write that was not made")
-            parts = share_out(self._under_way[0], response)
-            for group, part in zip(self._under_way.popleft(), parts, strict=True):
+            if not self._pending:
+                raise AnswerUnreadable("an answer without a pending write")
+            parts = split_answer(self._pending[0], response)
+            for group, part in zip(self._pending.popleft(), parts, strict=True):
                 if not group.future.done():
                     group.future.set_result(part)
             answered[0] += 1
-            self._heard_at = self._cluster.clock.monotonic()
-            pauses.reset()
-            self._news.set()
+            self._answered_at = self._cluster.clock.monotonic()
+            backoff.reset()
+            self._wakeup.set()
         raise CallFailed(grpc.StatusCode.UNAVAILABLE, "the server ended the stream")
 
-    def _give_up(self) -> None:
-        """Nobody knows what became of the writes that are under way."""
-        for batch in self._under_way:
+    def _fail_pending(self) -> None:
+        """Fail the pending writes with OutcomeUnknown."""
+        for batch in self._pending:
             for group in batch:
                 if not group.future.done():
                     lost = OutcomeUnknown(f"the connection to shard {self.shard_id} was lost: {self._reason}")
                     group.future.set_exception(lost)
-        self._under_way.clear()
-        self._news.set()
+        self._pending.clear()
+        self._wakeup.set()

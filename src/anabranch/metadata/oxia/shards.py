@@ -1,6 +1,6 @@
-"""Which shard a key belongs to, and who leads it. Pure; must not know channels.
+"""The shard of a key, and its leader. Pure.
 
-The hash is the server's: the low 32 bits of XXH3-64 over the UTF-8 key. Shards tile the 32-bit ring.
+The hash is the server's: the low 32 bits of XXH3-64 over the UTF-8 key. Shards cover the 32-bit range without gaps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Shard:
 
 
 class ShardMap:
-    """One moment's assignment of a namespace. Never edited: an update is another map."""
+    """The shard assignment of a namespace at one time. Immutable: an update is another map."""
 
     def __init__(self, shards: tuple[Shard, ...]) -> None:
         self.shards = tuple(sorted(shards, key=lambda shard: shard.low))
@@ -41,7 +41,7 @@ class ShardMap:
                 raise AnswerUnreadable(f"shard {shard.id} begins at hash {shard.low}, not at {expected}")
             expected = shard.high + 1
         if expected != RING or len(self._by_id) != len(self.shards):
-            raise AnswerUnreadable(f"{len(self.shards)} shards do not cover all hashes once")
+            raise AnswerUnreadable(f"{len(self.shards)} shards do not cover all hashes exactly once")
 
     @property
     def ids(self) -> list[int]:
@@ -55,12 +55,12 @@ class ShardMap:
 
 
 def read_assignments(answer: wire.Assignments, namespace: str) -> ShardMap:
-    """The namespace's map; raises AnswerUnreadable when this client could not route by it."""
+    """The map of the namespace; raises AnswerUnreadable if this client cannot route by it."""
     if namespace not in answer.namespaces:
-        raise AnswerUnreadable(f"the assignments do not name the namespace {namespace!r}")
+        raise AnswerUnreadable(f"the assignments lack the namespace {namespace!r}")
     found = answer.namespaces[namespace]
     if found.router not in (wire.ROUTER_XXHASH3, wire.ROUTER_UNKNOWN):
-        raise AnswerUnreadable(f"keys are routed by a function this release does not know ({found.router})")
+        raise AnswerUnreadable(f"keys are routed by a function that this release does not support ({found.router})")
     return ShardMap(
         tuple(Shard(one.shard, one.leader, one.hash_range.low, one.hash_range.high) for one in found.assignments)
     )

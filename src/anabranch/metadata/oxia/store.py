@@ -1,8 +1,8 @@
-"""The metadata store in Oxia: the port, put together from the parts of this package.
+"""The Oxia store: the port on the other modules of this package.
 
 Versions are Oxia's `version_id` plus the store's offset (`envelope.py`); times are the server's. A read is answered by
-the shard's leader; `sync` makes each leader prove that it still is one. Writes that were lost on the way are never
-repeated: the caller reads again and decides.
+the shard's leader; `sync` makes each leader prove that it still leads. A write whose answer was lost is not repeated:
+the caller reads again and decides.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 
 def open_oxia(rest: str, clock: Clock, *, deadline_ms: int = DEADLINE_MS) -> OxiaStore:
-    """The store behind `oxia:` + rest, not opened yet."""
+    """The store of the URL `oxia:` + rest, not opened yet."""
     return OxiaStore(Address.parse(rest), clock, deadline_ms=deadline_ms)
 
 
@@ -71,11 +71,11 @@ class OxiaStore:
         clock: Clock,
         *,
         deadline_ms: int = DEADLINE_MS,
-        reach: Callable[[str], str] = lambda address: address,
+        connect_address: Callable[[str], str] = lambda address: address,
     ) -> None:
-        """`reach`: where to connect for an address that the servers tell, when a tunnel or proxy is between."""
+        """`connect_address` maps an address of the cluster to the one to connect to, for tunnels and proxies."""
         self._prefix = address.prefix
-        self._cluster = Cluster(address.seeds, address.namespace, clock, deadline_ms / 1000, reach)
+        self._cluster = Cluster(address.seeds, address.namespace, clock, deadline_ms / 1000, connect_address)
         self._reader = Reader(self._cluster)
         self._writers: dict[int, ShardWriter] = {}
         self._feeds: dict[int, ShardFeed] = {}
@@ -87,7 +87,7 @@ class OxiaStore:
         self._is_open = False
         self._cluster.on_change(self._shards_changed)
 
-    # ---- life
+    # Open and close
 
     async def open(self) -> None:
         assert not self._is_open, "already open"
@@ -108,7 +108,7 @@ class OxiaStore:
         self._is_open = False
         for result in await asyncio.gather(*(one.close() for one in tuple(self._sessions)), return_exceptions=True):
             if isinstance(result, StoreUnavailable):
-                log.warning("a session is left to expire", extra={"reason": str(result)})
+                log.warning("Oxia session not closed; it will expire", extra={"reason": str(result)})
             elif isinstance(result, BaseException):
                 raise result
         await self._shut()
@@ -134,14 +134,14 @@ class OxiaStore:
 
     @property
     def shards(self) -> Cluster:
-        """Where keys live, for people and tests."""
+        """The shard leaders, for tests."""
         return self._cluster
 
     @property
     def capabilities(self) -> Capabilities:
         return CAPABILITIES
 
-    # ---- single keys
+    # Single keys
 
     async def get(self, key: str) -> Versioned | None:
         self._check_open()
@@ -172,7 +172,7 @@ class OxiaStore:
             case wire.OK:
                 feed = self._feeds.get(shard_id)
                 if feed is not None:
-                    await feed.wait_passed(feed.passing.expect_version(answer.version.version_id), until)
+                    await feed.wait_own_change(feed.own_changes.expect_version(answer.version.version_id), until)
                 return self._numbering.logical(answer.version.version_id)
             case wire.UNEXPECTED_VERSION_ID:
                 found = await self._get(key, until)
@@ -194,14 +194,14 @@ class OxiaStore:
         shard_id = self._shard_of(key)
         stored = self._prefix + key
         feed = self._feeds.get(shard_id)
-        passing = feed.passing.expect_delete(stored) if feed is not None else None
+        passing = feed.own_changes.expect_delete(stored) if feed is not None else None
         try:
             request = wire.Delete(key=stored, expected_version_id=native)
             answer = (await self._writer(shard_id).write([], [request], until)).deletes[0]
             match answer.status:
                 case wire.OK:
                     if feed is not None:
-                        await feed.wait_passed(passing, until)
+                        await feed.wait_own_change(passing, until)
                 case wire.KEY_NOT_FOUND:
                     raise KeyMissing(key)
                 case wire.UNEXPECTED_VERSION_ID:
@@ -213,17 +213,17 @@ class OxiaStore:
                     raise StoreIncompatible(f"{key}: the server answered a delete with status {other}")
         finally:
             if feed is not None and passing is not None:
-                feed.passing.forget_delete(stored, passing)
+                feed.own_changes.forget_delete(stored, passing)
 
     async def sync(self) -> None:
-        """A write that changes nothing has to reach a quorum of every shard, and comes behind all that is confirmed."""
+        """Write without effect to every shard: it needs a quorum and is ordered after all confirmed writes."""
         self._check_open()
         until = self._cluster.deadline()
         nothing = wire.Delete(key=self._prefix + BARRIER, expected_version_id=-1)
         await asyncio.gather(*(writer.write([], [nothing], until) for writer in self._writers.values()))
         self._numbering = await self._read_numbering()
 
-    # ---- trees
+    # Trees
 
     async def children(self, key: str) -> list[str]:
         self._check_open()
@@ -251,7 +251,7 @@ class OxiaStore:
                 if items:
                     yield items
 
-    # ---- sessions and watches
+    # Sessions and watches
 
     async def open_session(self, ttl_ms: int) -> Session:
         self._check_open()
@@ -265,17 +265,17 @@ class OxiaStore:
         self._check_open()
         return self._watches.add(prefix)
 
-    # ---- in bulk
+    # Bulk operations
 
     async def bulk_write(self, items: Sequence[Item], *, preserve: bool) -> None:
         self._check_open()
-        if preserve:  # it may have been another store that made room
+        if preserve:  # `raise_versions` may have been called by another client
             self._numbering = await self._read_numbering()
         for key, given in items:
             check_key(key)
             check_value(key, given.value)
             if preserve and given.version >= self._numbering.offset:
-                raise BadRequest(f"{key}: version {given.version} was not made room for by raise_versions")
+                raise BadRequest(f"{key}: version {given.version} is not below the floor given to raise_versions")
         if preserve or self._numbering.offset == 0:
             await self._bulk.write(items, preserve=preserve)
         else:
@@ -294,10 +294,10 @@ class OxiaStore:
         if floor >= self._numbering.offset:
             await self._write_numbering(Numbering(floor + 1))
 
-    # ---- inside
+    # Internals
 
     async def _put_each(self, items: Mapping[str, Versioned]) -> None:
-        """Where records were moved in, only reading a record tells when it was created."""
+        """One by one: after a move, a record must be read for its creation time."""
         waiting = list(items.items())
         for start in range(0, len(waiting), PUTS_AT_ONCE):
             puts = [self.put(key, given.value, expected=ANY) for key, given in waiting[start : start + PUTS_AT_ONCE]]
@@ -317,7 +317,7 @@ class OxiaStore:
         return plan
 
     async def _native_of(self, key: str, expected: Expected, until: float) -> int | None:
-        """What a delete has the server compare with."""
+        """The version that the server compares for a delete."""
         if expected is ANY:
             return None
         if (plan := plan_blind(expected, self._numbering)) is not None:
@@ -334,10 +334,12 @@ class OxiaStore:
         try:
             return Numbering.from_bytes(record.value)
         except ValueError as error:
-            raise StoreIncompatible(f"{EPOCH} holds {record.value[:40]!r}, which this release cannot read") from error
+            raise StoreIncompatible(
+                f"{EPOCH} has the value {record.value[:40]!r}, which this release cannot read"
+            ) from error
 
     async def _write_numbering(self, numbering: Numbering) -> None:
-        """Unconditional: only the one who fills an empty store comes here, and numbers only grow."""
+        """Unconditional: called only for an empty store, and offsets only grow."""
         key = self._prefix + EPOCH
         shard_id = self._cluster.shards.of_key(key).id
         put = wire.Put(key=key, value=numbering.to_bytes())
@@ -345,11 +347,11 @@ class OxiaStore:
         self._numbering = numbering
 
     async def _reload_numbering(self) -> None:
-        """Somebody else moved records in."""
+        """Another client moved records in."""
         try:
             self._numbering = await self._read_numbering()
         except StoreUnavailable as error:
-            log.warning("the epoch was not read again", extra={"reason": str(error)})
+            log.warning("metadata epoch not read again; versions may be outdated", extra={"reason": str(error)})
 
     def _shard_of(self, key: str) -> int:
         return self._cluster.shards.of_key(self._prefix + key).id
@@ -357,7 +359,7 @@ class OxiaStore:
     def _writer(self, shard_id: int) -> ShardWriter:
         writer = self._writers.get(shard_id)
         if writer is None:
-            raise StoreUnavailable(f"Oxia shard {shard_id} is gone")
+            raise StoreUnavailable(f"Oxia shard {shard_id} no longer exists")
         return writer
 
     def _own(self, session: Session | None) -> OxiaSession | None:
@@ -371,8 +373,8 @@ class OxiaStore:
         if not self._is_open:
             raise StoreUnavailable("the metadata store is not open")
 
-    def _told(self, changes: Sequence[Change], is_gap: bool) -> None:
-        """Changes come with the server's keys, of all stores in this namespace."""
+    def _on_changes(self, changes: Sequence[Change], is_gap: bool) -> None:
+        """Publish changes. They have the server's keys, of all stores in this namespace."""
         if is_gap:
             self._watches.publish([Change(ChangeKind.INVALIDATED, "/")])
         cut = len(self._prefix)
@@ -384,14 +386,14 @@ class OxiaStore:
         self._watches.publish(ours)
 
     def _shards_changed(self, shards: ShardMap) -> None:
-        """The first map starts a writer and a feed per shard; later ones add, remove or move shards."""
+        """The first map starts a writer and a feed per shard; later maps add, remove or move shards."""
         ids = shards.ids
         is_first = not self._feeds
         for shard_id in ids:
             if shard_id not in self._writers:
                 self._writers[shard_id] = writer = ShardWriter(shard_id, self._cluster)
                 writer.open()
-                self._feeds[shard_id] = feed = ShardFeed(shard_id, self._cluster, self._told)
+                self._feeds[shard_id] = feed = ShardFeed(shard_id, self._cluster, self._on_changes)
                 if not is_first:
                     self._tasks.spawn(feed.open(self._cluster.deadline()), "feed")
         for shard_id in [known for known in self._writers if known not in ids]:

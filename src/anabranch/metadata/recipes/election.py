@@ -1,8 +1,8 @@
-"""Leader election with fencing terms. The machines are `claim.ClaimMachine` and `term.TermMachine`; this is the shell.
+"""Leader election with fencing terms: the asyncio shell of `ClaimMachine` and `TermMachine`.
 
-A leader has a term, unique and growing over all time: across lost sessions, restarts of the store and a move to another
-store. Its leadership ends, at the latest, at its session's `valid_until`, and nobody else is elected before. It calls
-`leadership.check()` before every act, and sends the term along, so that who receives it can refuse lower ones.
+A leader has a term that is unique and grows for ever: over lost sessions, restarts of the store and a move to another
+store. Its leadership ends at its session's `valid_until` at the latest, and no other candidate is elected before. A
+leader calls `leadership.check()` before every action and sends the term along, so that receivers can reject lower ones.
 """
 
 from __future__ import annotations
@@ -16,31 +16,30 @@ from typing import Self, assert_never
 from anabranch.metadata.interface import MetadataStore, StoreUnavailable, Versioned, VersionMismatch
 from anabranch.metadata.recipes.event_stream import EventStream
 from anabranch.metadata.recipes.key_claim import (
-    Amend,
-    TellFree,
-    TellHeld,
-    TellLost,
-    TellOther,
-    TellWritten,
-    Want,
+    Acquire,
+    ChangeValue,
+    KeyHeld,
+    KeyLost,
+    KeyReleased,
+    KeyWritten,
     decode_claim,
 )
-from anabranch.metadata.recipes.key_claim_runner import KeyClaimRunner, Told
+from anabranch.metadata.recipes.key_claim_runner import ClaimEvent, KeyClaimRunner
 from anabranch.metadata.recipes.leader_term import (
     Effect,
     Event,
+    NotifyDeposed,
+    NotifyElected,
+    PauseTerm,
     RaiseTerm,
     ReadTerm,
-    RestTerm,
-    TellDeposed,
-    TellElected,
-    TermDoubtful,
     TermFailed,
     TermMachine,
+    TermPauseEnded,
     TermRaised,
+    TermRead,
     TermRecord,
-    TermRested,
-    TermSeen,
+    TermUncertain,
     WriteLeader,
     decode_leader,
     encode_leader,
@@ -59,7 +58,7 @@ class NotLeader(Error):
 
 
 class Leadership:
-    """One term of office; over for good once it has ended."""
+    """The leadership of one term. Once ended it stays ended."""
 
     def __init__(self, path: str, term: int, lease: Lease) -> None:
         self.path, self.term, self.lease = path, term, lease
@@ -68,7 +67,7 @@ class Leadership:
 
     @property
     def ended(self) -> str | None:
-        """Why it ended; None while nobody has said so."""
+        """Why it ended; None while its end is not known."""
         return self._ended
 
     @property
@@ -76,12 +75,12 @@ class Leadership:
         return self._ended is None and self.lease.is_valid
 
     def check(self) -> None:
-        """Raise NotLeader unless nobody else can lead at this moment."""
+        """Raise NotLeader if another candidate may lead at this moment."""
         if not self.is_valid:
-            raise NotLeader(f"{self.path}: term {self.term} is over ({self._ended or self.lease.ended})")
+            raise NotLeader(f"{self.path}: term {self.term} has ended ({self._ended or self.lease.ended})")
 
     async def wait_ended(self) -> str:
-        """Why it ended, once it has."""
+        """Wait for the end and return its reason."""
         await self._over.wait()
         return self._ended or ""
 
@@ -106,7 +105,7 @@ ElectionEvent = Elected | Deposed
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, as others see it."""
+    """The present leader as stored."""
 
     term: int
     value: bytes
@@ -122,23 +121,23 @@ class Election:
         self._candidate = candidate
         self._machine = TermMachine(candidate)
         self._leadership: Leadership | None = None
-        self._news: EventStream[ElectionEvent] = EventStream()
-        self._turned = asyncio.Event()
-        self._rest: Timer | None = None
+        self._events: EventStream[ElectionEvent] = EventStream()
+        self._elected = asyncio.Event()
+        self._pause: Timer | None = None
         self._tasks = TaskOwner("election")
-        self._holder = KeyClaimRunner(keeper, leader_key(path), is_contended=True, told=self._hear)
+        self._claim = KeyClaimRunner(keeper, leader_key(path), is_contended=True, on_event=self._on_claim_event)
 
     @property
     def leadership(self) -> Leadership | None:
-        """Ours, while we lead. Ask it to `check()` before acting."""
+        """The leadership while this candidate leads. Call its `check()` before acting."""
         return self._leadership
 
     def events(self) -> AsyncIterator[ElectionEvent]:
-        """What happens to this candidate from now on; ends when it is closed."""
-        return self._news.read()
+        """Events of this candidate from now on; ends when it is closed."""
+        return self._events.read()
 
     async def __aenter__(self) -> Self:
-        self._holder.start()
+        self._claim.start()
         self.campaign()
         return self
 
@@ -148,36 +147,36 @@ class Election:
         await self.close()
 
     def campaign(self) -> None:
-        """Try to lead, until told otherwise."""
-        self._holder.post(Want(encode_leader(0, self._candidate)))
+        """Try to lead until `resign` is called."""
+        self._claim.post(Acquire(encode_leader(0, self._candidate)))
 
     async def wait_elected(self, seconds: float) -> Leadership:
-        """Our leadership; TimeoutError when we are not elected in that time (we go on trying)."""
+        """The leadership; TimeoutError if not elected in that time (the candidate keeps trying)."""
         async with asyncio.timeout(seconds):
             while self._leadership is None or not self._leadership.is_valid:
-                self._turned.clear()
-                await self._turned.wait()
+                self._elected.clear()
+                await self._elected.wait()
             return self._leadership
 
     async def resign(self, seconds: float) -> bool:
-        """Stop leading at once and let others; True when the store has confirmed that the way is free."""
-        return await self._holder.release(seconds)
+        """Stop leading at once; True if the store has confirmed that the leader key is released."""
+        return await self._claim.release(seconds)
 
     async def close(self) -> None:
-        await self._holder.close()
-        if self._rest is not None:
-            self._rest.cancel()
+        await self._claim.close()
+        if self._pause is not None:
+            self._pause.cancel()
         await self._tasks.close()
-        self._news.close()
+        self._events.close()
 
-    def _hear(self, told: Told) -> None:
-        match told:
-            case TellHeld() | TellWritten() | TellLost():
-                self._post(told)
-            case TellFree() | TellOther():
+    def _on_claim_event(self, event: ClaimEvent) -> None:
+        match event:
+            case KeyHeld() | KeyWritten() | KeyLost():
+                self._post(event)
+            case KeyReleased():
                 pass
             case _:
-                assert_never(told)
+                assert_never(event)
 
     def _post(self, event: Event) -> None:
         for effect in self._machine.handle(event):
@@ -187,34 +186,34 @@ class Election:
         match effect:
             case ReadTerm() | RaiseTerm():
                 self._tasks.spawn(self._ask(effect), type(effect).__name__)
-            case RestTerm(claim, failures):
-                seconds = self._keeper.patience.retry_after(failures, self._keeper.chance.random())
-                self._rest = self._keeper.clock.call_later(seconds, lambda: self._post(TermRested(claim)))
+            case PauseTerm(claim, failures):
+                seconds = self._keeper.retry_delays.retry_after(failures, self._keeper.chance.random())
+                self._pause = self._keeper.clock.call_later(seconds, lambda: self._post(TermPauseEnded(claim)))
             case WriteLeader(claim, value):
-                self._holder.post(Amend(claim, value))
-            case TellElected(_, term):
-                lease = self._holder.held_lease
+                self._claim.post(ChangeValue(claim, value))
+            case NotifyElected(_, term):
+                lease = self._claim.held_lease
                 assert lease is not None
                 self._leadership = Leadership(self._path, term, lease)
-                self._news.tell(Elected(self._leadership))
-                self._turned.set()
-            case TellDeposed(_, reason):
+                self._events.publish(Elected(self._leadership))
+                self._elected.set()
+            case NotifyDeposed(_, reason):
                 leadership, self._leadership = self._leadership, None
                 assert leadership is not None
                 leadership.end(reason)
-                self._news.tell(Deposed(leadership, reason))
+                self._events.publish(Deposed(leadership, reason))
             case _:
                 assert_never(effect)
 
     async def _ask(self, effect: ReadTerm | RaiseTerm) -> None:
         try:
-            async with asyncio.timeout(self._keeper.patience.answer_s):
+            async with asyncio.timeout(self._keeper.retry_delays.answer_s):
                 answer = await self._answer(effect)
         except VersionMismatch:
-            answer = TermDoubtful(effect.claim)
+            answer = TermUncertain(effect.claim)
         except (StoreUnavailable, TimeoutError):
             is_read = isinstance(effect, ReadTerm)
-            answer = TermFailed(effect.claim) if is_read else TermDoubtful(effect.claim)
+            answer = TermFailed(effect.claim) if is_read else TermUncertain(effect.claim)
         except Error:
             answer = TermFailed(effect.claim)
         self._post(answer)
@@ -224,7 +223,7 @@ class Election:
             case ReadTerm(claim, sync):
                 if sync:
                     await self._store.sync()
-                return TermSeen(claim, await read_term(self._store, self._path))
+                return TermRead(claim, await read_term(self._store, self._path))
             case RaiseTerm(claim, term, expected):
                 await self._store.put(term_key(self._path), TermRecord.encode(term, claim), expected=expected)
                 return TermRaised(claim, term)
@@ -246,7 +245,7 @@ async def read_term(store: MetadataStore, path: str) -> TermRecord | None:
 
 
 async def read_leader(store: MetadataStore, path: str) -> Leader | None:
-    """Who leads; None when nobody does, also while somebody is just being elected."""
+    """The leader; None if there is none, also while a candidate is being elected."""
     return _leader(await store.get(leader_key(path)))
 
 

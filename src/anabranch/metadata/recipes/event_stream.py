@@ -1,6 +1,6 @@
-"""Events for whoever listens, as async iterators. Knows nothing of stores.
+"""Event streams: async iterators over the events of a recipe, for any number of readers.
 
-A listener that does not keep up loses the oldest events, never the newest: recipes tell states, the last one counts.
+A reader that falls behind loses the oldest events, never the newest: recipes report states, and the last one counts.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import AsyncIterator
 from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
-NEWS_MAX = 256
+EVENTS_MAX = 256
 
 
-class NewsReader(AsyncIterator[T]):
-    """One listener's bounded queue; `close` (or the end of the source) ends the iteration."""
+class EventReader(AsyncIterator[T]):
+    """The bounded queue of one reader. Closing it, or its stream, ends the iteration."""
 
-    def __init__(self, readers: dict[NewsReader[T], None]) -> None:
+    def __init__(self, readers: dict[EventReader[T], None]) -> None:
         self._readers = readers
-        self._items: deque[T] = deque(maxlen=NEWS_MAX)
+        self._items: deque[T] = deque(maxlen=EVENTS_MAX)
         self._ready = asyncio.Event()
         self._is_closed = False
 
@@ -45,17 +45,19 @@ class NewsReader(AsyncIterator[T]):
 
 
 class EventStream(Generic[T]):
-    """The source. Readers hear what is told after they were made."""
+    """The source. A reader receives the events published after it was made."""
 
     def __init__(self) -> None:
-        self._readers: dict[NewsReader[T], None] = {}  # told in the order they came, so that simulations repeat
+        self._readers: dict[
+            EventReader[T], None
+        ] = {}  # in the order of creation, so that simulations are deterministic
 
-    def read(self) -> NewsReader[T]:
-        reader: NewsReader[T] = NewsReader(self._readers)
+    def read(self) -> EventReader[T]:
+        reader: EventReader[T] = EventReader(self._readers)
         self._readers[reader] = None
         return reader
 
-    def tell(self, item: T) -> None:
+    def publish(self, item: T) -> None:
         for reader in tuple(self._readers):
             reader.offer(item)
 

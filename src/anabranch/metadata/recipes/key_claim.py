@@ -1,12 +1,12 @@
-"""Holding one ephemeral key: the machine under locks, elections and registrations. No await, clock or chance here.
+"""Claim of one ephemeral key: the state machine under elections and registrations. No await, clock or randomness.
 
-It compares what is wanted with what is known and asks for one thing at a time, so an answer always meets the state it
-was asked in. What it writes begins with a *claim*, `ticket.session.turn`, that is never written twice for another
-holding: after a write whose answer was lost, reading the key again decides whether it happened. A key with an earlier
-claim of the same ticket is a leftover of ours (of a lost session, or of a write that came late) and may be replaced.
+It compares the wanted with the known state and requests one step at a time, so an answer always meets the state in
+which it was requested. A written value begins with a *claim*, `ticket.session.turn`, which is never used for another
+holding of the key: after a write without an answer, reading the key decides whether it happened. A key with an earlier
+claim of the same ticket is a remnant (of a lost session, or of a late write) and may be replaced.
 
-Every write is a compare-and-set, so a request that lingers in the network can at worst bring back a claim of ours that
-we have given up. The machine keeps looking in that case, and deletes it.
+Every write is a compare-and-set, so a request delayed in the network can at worst restore a claim that was given up.
+The machine keeps reading in that case, and deletes it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from anabranch.metadata.interface import ABSENT, Expected, Version
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """What is stored under the key: whose it is and the value."""
+class StoredClaim:
+    """The stored value of the key, with the claim of its holder."""
 
     claim: str
     value: bytes
@@ -31,10 +31,10 @@ def encode_claim(claim: str, value: bytes) -> bytes:
     return claim.encode() + b"\n" + value
 
 
-def decode_claim(stored: bytes, version: Version) -> Holding:
-    """Anything without a claim (put by hand) is somebody else's: it has an empty claim."""
+def decode_claim(stored: bytes, version: Version) -> StoredClaim:
+    """A value without a claim (put by hand) has an empty claim, so it belongs to another holder."""
     head, newline, value = stored.partition(b"\n")
-    return Holding(head.decode(errors="replace"), value, version) if newline else Holding("", stored, version)
+    return StoredClaim(head.decode(errors="replace"), value, version) if newline else StoredClaim("", stored, version)
 
 
 def ticket_of(claim: str) -> str:
@@ -44,7 +44,7 @@ def ticket_of(claim: str) -> str:
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class SessionBegan:
-    """A session is up; its number never comes twice with the same ticket."""
+    """A session was opened; its number is unique for the ticket."""
 
     number: int
 
@@ -55,35 +55,35 @@ class SessionOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """Hold the key with this value; while it is held: change the value."""
+class Acquire:
+    """Hold the key with this value; if it is held already, change the value."""
 
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Amend:
-    """Another value for the holding of now; the next one begins with the wanted value again."""
+class ChangeValue:
+    """Another value for the present holding; the next one begins with the acquired value again."""
 
     claim: str
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Unwant:
-    """Give the key up, or stop trying."""
+class Release:
+    """Release the key, or stop trying to hold it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A hint that the key changed."""
+    """The key may have changed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """Answer to Look."""
+class KeyRead:
+    """Answer to ReadKey."""
 
-    found: Holding | None
+    found: StoredClaim | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +95,26 @@ class Wrote:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """Answer to Delete; also when there was nothing any more."""
+    """Answer to Delete, also if the key was missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """Answer to Put or Delete: somebody was first, nothing was written."""
+    """Answer to Put or Delete: another write was first, nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """Answer to Put or Delete: it may have happened, now or later."""
+class Uncertain:
+    """Answer to Put or Delete: it may have been applied, or may still be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Answer to anything: it was refused or not sent, or a read was not answered."""
+    """Answer to any request: it was refused or not sent, or a read was not answered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
+class PauseEnded:
     """The pause with this number is over."""
 
     number: int
@@ -123,31 +123,31 @@ class Paused:
 Event = (
     SessionBegan
     | SessionOver
-    | Want
-    | Amend
-    | Unwant
+    | Acquire
+    | ChangeValue
+    | Release
     | Changed
-    | Seen
+    | KeyRead
     | Wrote
     | Deleted
     | Raced
-    | Unknown
+    | Uncertain
     | Failed
-    | Paused
+    | PauseEnded
 )
 
 
 # effects --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Read the key; with `sync` nothing that was confirmed before may be missed."""
+class ReadKey:
+    """Read the key; with `sync` the read sees every write confirmed before."""
 
     sync: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write the key with the session of now."""
+    """Write the key with the present session."""
 
     claim: str
     value: bytes
@@ -160,7 +160,7 @@ class Delete:
 
 
 class PauseKind(StrEnum):
-    SCATTER = "scatter"  # many may want the same: do not all try at once
+    SCATTER = "scatter"  # many may want the key: spread their attempts
     RETRY = "retry"  # the store failed
 
 
@@ -172,50 +172,43 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class TellHeld:
-    """The key is ours from now on. Sent once per holding, before any TellWritten of it."""
+class KeyHeld:
+    """The key is held from now on. Sent once per holding, before any KeyWritten of it."""
 
     claim: str
 
 
 @dataclass(frozen=True, slots=True)
-class TellWritten:
-    """The key is ours and has the wanted value."""
+class KeyWritten:
+    """The key is held and has the wanted value."""
 
     claim: str
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class TellLost:
+class KeyLost:
     claim: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class TellFree:
-    """Not wanted, and as far as we can see not ours any more."""
+class KeyReleased:
+    """Not wanted, and not held as far as known."""
 
 
-@dataclass(frozen=True, slots=True)
-class TellOther:
-    """Wanted, but somebody else has it."""
-
-    holding: Holding
+Effect = ReadKey | Put | Delete | Pause | KeyHeld | KeyWritten | KeyLost | KeyReleased
 
 
-Effect = Look | Put | Delete | Pause | TellHeld | TellWritten | TellLost | TellFree | TellOther
+class _Unknown:
+    """The stored value is not known."""
 
 
-class _Unseen:
-    """We do not know what is stored."""
-
-
-_UNSEEN = _Unseen()
+_UNKNOWN = _Unknown()
 
 
 class ClaimMachine:
-    """`is_contended`: others may want the key as well, so an empty key is tried after a scattering pause."""
+    """`is_contended`: others may want the key as well, so a missing key is claimed after a random pause."""
 
     def __init__(self, ticket: str, *, is_contended: bool) -> None:
         self._ticket = ticket
@@ -224,10 +217,10 @@ class ClaimMachine:
         self._turn = 1
         self._wanted: bytes | None = None
         self._amended: bytes | None = None
-        self._known: Holding | _Unseen | None = _UNSEEN
-        self._asked: Look | Put | Delete | None = None
-        self._is_dirty = False  # a change was hinted at while we were asking
-        self._is_doubtful = False  # a write of this session may still come
+        self._known: StoredClaim | _Unknown | None = _UNKNOWN
+        self._asked: ReadKey | Put | Delete | None = None
+        self._is_dirty = False  # the key may have changed during a request
+        self._is_write_uncertain = False  # a write of this session may still be applied
         self._must_sync = False
         self._pause: Pause | None = None
         self._pauses = 0
@@ -235,76 +228,75 @@ class ClaimMachine:
         self._may_try = False
         self._held: str | None = None
         self._written: bytes | None = None
-        self._is_free_told = True
-        self._other_told: str | None = None
+        self._is_release_reported = True
 
     @property
     def held(self) -> str | None:
-        """The claim we hold the key with."""
+        """The claim under which the key is held."""
         return self._held
 
     @property
     def is_free(self) -> bool:
-        """Not wanted, and nothing of ours is left as far as we can see."""
-        return self._wanted is None and self._is_free_told
+        """Not wanted, and no claim of this ticket is stored as far as known."""
+        return self._wanted is None and self._is_release_reported
 
     def handle(self, event: Event) -> list[Effect]:
         effects: list[Effect] = []
         match event:
             case SessionBegan(number):
-                self._session, self._known = number, _UNSEEN
+                self._session, self._known = number, _UNKNOWN
                 self._stop_pause()
             case SessionOver(reason):
-                self._session, self._known, self._is_doubtful = None, _UNSEEN, False
+                self._session, self._known, self._is_write_uncertain = None, _UNKNOWN, False
                 effects += self._lose(reason)
                 self._stop_pause()
-            case Want(value):
-                self._wanted, self._is_free_told = value, False
-            case Amend(claim, value):
+            case Acquire(value):
+                self._wanted, self._is_release_reported = value, False
+            case ChangeValue(claim, value):
                 if claim == self._held:
                     self._amended = value
-            case Unwant():
+            case Release():
                 if self._wanted is not None:
                     self._wanted = None
                     effects += self._lose("released")
                     self._stop_pause()
             case Changed():
                 self._is_dirty = True
-            case Paused(number):
+            case PauseEnded(number):
                 if self._pause is None or self._pause.number != number:
                     return []
                 self._may_try = self._pause.kind is PauseKind.SCATTER
                 self._pause = None
-            case Seen() | Wrote() | Deleted() | Raced() | Unknown() | Failed():
+            case KeyRead() | Wrote() | Deleted() | Raced() | Uncertain() | Failed():
                 effects += self._answered(event)
             case _:
                 assert_never(event)
         return effects + self._next()
 
-    def _answered(self, event: Seen | Wrote | Deleted | Raced | Unknown | Failed) -> list[Effect]:
+    def _answered(self, event: KeyRead | Wrote | Deleted | Raced | Uncertain | Failed) -> list[Effect]:
         asked, self._asked = self._asked, None
-        assert asked is not None, "an answer nobody asked for"
-        self._known = _UNSEEN
-        if isinstance(event, Failed | Unknown):
+        assert asked is not None, "an answer without a request"
+        self._known = _UNKNOWN
+        if isinstance(event, Failed | Uncertain):
             self._must_sync = True
-            self._is_doubtful = self._is_doubtful or isinstance(asked, Put)
-            if isinstance(asked, Look):
+            self._is_write_uncertain = self._is_write_uncertain or isinstance(asked, Put)
+            if isinstance(asked, ReadKey):
                 self._reads_failed += 1
             else:
                 self._writes_failed += 1
-            if isinstance(event, Unknown) and self._writes_failed == 1:
-                return []  # see at once what became of it
+            if isinstance(event, Uncertain) and self._writes_failed == 1:
+                return []  # read at once whether it was applied
             self._pause = self._new_pause(PauseKind.RETRY)
             return [self._pause]
-        if isinstance(asked, Look):
+        if isinstance(asked, ReadKey):
             self._reads_failed = 0
         else:
             self._writes_failed = 0
         match event, asked:
-            case Seen(found), Look():
+            case KeyRead(found), ReadKey():
                 self._known, self._must_sync = found, False
             case Wrote(version), Put(claim, value, _):
-                self._known = Holding(claim, value, version)
+                self._known = StoredClaim(claim, value, version)
             case Deleted(), Delete():
                 self._known = None
             case Raced(), Put() | Delete():
@@ -314,38 +306,37 @@ class ClaimMachine:
         return []
 
     def _next(self) -> list[Effect]:
-        """What follows from what is known; nothing while an answer or a pause is awaited."""
+        """The next step from the known state; none while an answer or a pause is awaited."""
         effects: list[Effect] = []
         if self._asked is not None or (self._pause is not None and self._pause.kind is PauseKind.RETRY):
             return effects
         if self._session is None:
             if self._wanted is None:
-                effects += self._tell_free()
+                effects += self._report_release()
             return effects
         known, mine = self._known, self._claim()
-        if isinstance(known, Holding) and known.claim == mine and self._wanted is not None:
-            effects += self._note_mine(known)
+        if isinstance(known, StoredClaim) and known.claim == mine and self._wanted is not None:
+            effects += self._on_held(known)
         if self._is_dirty:
             self._is_dirty = False
-            known = self._known = _UNSEEN
+            known = self._known = _UNKNOWN
             self._stop_pause()
-            if self._is_doubtful:
-                self._is_free_told = False
-        if isinstance(known, _Unseen):
-            if self._wanted is None and self._is_free_told:
+            if self._is_write_uncertain:
+                self._is_release_reported = False
+        if isinstance(known, _Unknown):
+            if self._wanted is None and self._is_release_reported:
                 return effects
-            return [*effects, self._ask(Look(sync=self._held is not None or self._must_sync))]
+            return [*effects, self._ask(ReadKey(sync=self._held is not None or self._must_sync))]
         value = self._value()
         if value is None:
             if known is not None and ticket_of(known.claim) == self._ticket:
                 return [*effects, self._ask(Delete(known.version))]
-            return effects + self._tell_free()
+            return effects + self._report_release()
         if self._held is not None and (known is None or known.claim != self._held):
             effects += self._lose("deleted" if known is None else "taken")
             assert self._wanted is not None
             mine, value = self._claim(), self._wanted
         if known is None:
-            self._other_told = None
             if self._is_contended and not self._may_try:
                 if self._pause is None:
                     self._pause = self._new_pause(PauseKind.SCATTER)
@@ -358,22 +349,18 @@ class ClaimMachine:
             if known.value != value:
                 return [*effects, self._ask(Put(mine, value, known.version))]
             return effects
-        if ticket_of(known.claim) == self._ticket:  # our own leftover
+        if ticket_of(known.claim) == self._ticket:  # a remnant of this ticket
             return [*effects, self._ask(Put(mine, value, known.version))]
-        if self._other_told != known.claim:
-            self._other_told = known.claim
-            effects.append(TellOther(known))
-        return effects
+        return effects  # held by another
 
-    def _note_mine(self, known: Holding) -> list[Effect]:
+    def _on_held(self, known: StoredClaim) -> list[Effect]:
         effects: list[Effect] = []
-        self._other_told = None
         if self._held is None:
             self._held, self._written = known.claim, None
-            effects.append(TellHeld(known.claim))
+            effects.append(KeyHeld(known.claim))
         if known.value == self._value() and known.value != self._written:
             self._written = known.value
-            effects.append(TellWritten(known.claim, known.value))
+            effects.append(KeyWritten(known.claim, known.value))
         return effects
 
     def _value(self) -> bytes | None:
@@ -388,15 +375,15 @@ class ClaimMachine:
         self._amended = self._written = None
         self._may_try = False
         lost, self._held = self._held, None
-        return [TellLost(lost, reason)] if lost is not None else []
+        return [KeyLost(lost, reason)] if lost is not None else []
 
-    def _tell_free(self) -> list[Effect]:
-        if self._is_free_told:
+    def _report_release(self) -> list[Effect]:
+        if self._is_release_reported:
             return []
-        self._is_free_told = True
-        return [TellFree()]
+        self._is_release_reported = True
+        return [KeyReleased()]
 
-    def _ask(self, effect: Look | Put | Delete) -> Look | Put | Delete:
+    def _ask(self, effect: ReadKey | Put | Delete) -> ReadKey | Put | Delete:
         self._asked = effect
         if isinstance(effect, Put):
             self._stop_pause()

@@ -1,7 +1,6 @@
-"""Where a claim meets the world: performs what a `ClaimMachine` asks for and brings back the answers.
+"""Asyncio shell of `ClaimMachine`: performs its effects on the store and returns the answers as events.
 
-Foreign outcomes become events here: a refused compare-and-set is Raced, a write without an answer is Unknown, a read
-without one Failed. Knows the port and a session keeper; decides nothing.
+A refused compare-and-set becomes Raced, a write without an answer Uncertain, a read without an answer Failed.
 """
 
 from __future__ import annotations
@@ -21,22 +20,21 @@ from anabranch.metadata.recipes.key_claim import (
     Effect,
     Event,
     Failed,
-    Look,
+    KeyHeld,
+    KeyLost,
+    KeyRead,
+    KeyReleased,
+    KeyWritten,
     Pause,
-    Paused,
+    PauseEnded,
     PauseKind,
     Put,
     Raced,
-    Seen,
+    ReadKey,
+    Release,
     SessionBegan,
     SessionOver,
-    TellFree,
-    TellHeld,
-    TellLost,
-    TellOther,
-    TellWritten,
-    Unknown,
-    Unwant,
+    Uncertain,
     Wrote,
     decode_claim,
     encode_claim,
@@ -54,17 +52,19 @@ from anabranch.runtime.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
-Told = TellHeld | TellWritten | TellLost | TellFree | TellOther
+ClaimEvent = KeyHeld | KeyWritten | KeyLost | KeyReleased
 
 
 class KeyClaimRunner:
-    """One key that this process holds or tries to hold. `told` hears everything, in order, in the loop."""
+    """One key that this process holds or tries to hold. `on_event` is called in the loop, in order."""
 
-    def __init__(self, keeper: SessionKeeper, key: str, *, is_contended: bool, told: Callable[[Told], None]) -> None:
+    def __init__(
+        self, keeper: SessionKeeper, key: str, *, is_contended: bool, on_event: Callable[[ClaimEvent], None]
+    ) -> None:
         self._keeper = keeper
         self._store = keeper.store
         self.key = key
-        self._told = told
+        self._on_event = on_event
         self._machine = ClaimMachine(keeper.ticket(), is_contended=is_contended)
         self._lease: Lease | None = None
         self._held_lease: Lease | None = None
@@ -74,17 +74,17 @@ class KeyClaimRunner:
         self._is_started = self._is_closed = False
         self._pause: Timer | None = None
         self._free = asyncio.Event()
-        self._tasks = TaskOwner("holder")
+        self._tasks = TaskOwner("key-claim")
         self._watch: Watch | None = None
         self._unlisten: Callable[[], None] | None = None
 
     @property
     def held_lease(self) -> Lease | None:
-        """The session the key is held with; None while it is not held."""
+        """The session with which the key is held; None if it is not held."""
         return self._held_lease
 
     def start(self) -> None:
-        """Begin to listen: to the key first, so that no change after the first look is missed."""
+        """Start. The watch comes before the first read, so that no later change is missed."""
         if self._is_started:
             return
         self._is_started = True
@@ -95,7 +95,7 @@ class KeyClaimRunner:
             self._on_session(SessionUp(self._keeper.lease))
 
     def post(self, event: Event) -> None:
-        """One after the other, also when an event is posted while another is handled."""
+        """Handle events one after another, also those posted while another one is handled."""
         self._events.append(event)
         if self._is_handling:
             return
@@ -108,9 +108,9 @@ class KeyClaimRunner:
             self._is_handling = False
 
     async def release(self, seconds: float) -> bool:
-        """Give the key up; False when the store did not confirm in time (it is not held any more either way)."""
+        """Release the key; False if the store did not confirm it in time. The key counts as released in both cases."""
         self._free.clear()
-        self.post(Unwant())
+        self.post(Release())
         if self._machine.is_free:
             return True
         try:
@@ -121,13 +121,13 @@ class KeyClaimRunner:
         return True
 
     async def close(self) -> None:
-        """Release, then stop. What the store did not confirm ends with the session."""
+        """Release, then stop. A key whose release was not confirmed ends with its session."""
         if self._is_closed:
             return
         self._is_closed = True
         try:
-            if self._is_started and not await self.release(self._keeper.patience.answer_s):
-                log.warning("key left to its session", extra={"key": self.key})
+            if self._is_started and not await self.release(self._keeper.retry_delays.answer_s):
+                log.warning("metadata key not released; it ends with its session", extra={"key": self.key})
         finally:
             if self._unlisten is not None:
                 self._unlisten()
@@ -149,65 +149,67 @@ class KeyClaimRunner:
                     self._lease = None
                     self.post(SessionOver(reason))
             case _:
-                pass  # out of reach for a moment: the lease says how long that may last
+                pass  # the store is unreachable: the lease decides how long the session counts
 
     async def _follow(self, watch: Watch) -> None:
         async for change in watch:
-            if change.key == self.key or len(change.key) < len(self.key):  # a shorter one: everything is in doubt
+            if change.key == self.key or len(change.key) < len(self.key):  # a parent: an invalidation
                 self.post(Changed())
 
     def _perform(self, effect: Effect) -> None:
         match effect:
-            case Look() | Put() | Delete():
+            case ReadKey() | Put() | Delete():
                 self._tasks.spawn(self._ask(effect, self._lease), type(effect).__name__.lower())
             case Pause(number, kind, failures):
                 if self._pause is not None:
                     self._pause.cancel()
-                patience, chance = self._keeper.patience, self._keeper.chance.random()
+                retry_delays, chance = self._keeper.retry_delays, self._keeper.chance.random()
                 seconds = (
-                    patience.scatter(chance) if kind is PauseKind.SCATTER else patience.retry_after(failures, chance)
+                    retry_delays.scatter(chance)
+                    if kind is PauseKind.SCATTER
+                    else retry_delays.retry_after(failures, chance)
                 )
-                self._pause = self._keeper.clock.call_later(seconds, lambda: self.post(Paused(number)))
-            case TellHeld():
+                self._pause = self._keeper.clock.call_later(seconds, lambda: self.post(PauseEnded(number)))
+            case KeyHeld():
                 self._held_lease = self._lease
-                self._told(effect)
-            case TellLost():
+                self._on_event(effect)
+            case KeyLost():
                 self._held_lease = None
-                self._told(effect)
-            case TellFree():
+                self._on_event(effect)
+            case KeyReleased():
                 self._free.set()
-                self._told(effect)
-            case TellWritten() | TellOther():
-                self._told(effect)
+                self._on_event(effect)
+            case KeyWritten():
+                self._on_event(effect)
             case _:
                 assert_never(effect)
 
-    async def _ask(self, effect: Look | Put | Delete, lease: Lease | None) -> None:
-        is_write = not isinstance(effect, Look)
+    async def _ask(self, effect: ReadKey | Put | Delete, lease: Lease | None) -> None:
+        is_write = not isinstance(effect, ReadKey)
         try:
-            async with asyncio.timeout(self._keeper.patience.answer_s):
+            async with asyncio.timeout(self._keeper.retry_delays.answer_s):
                 answer = await self._answer(effect, lease)
         except VersionMismatch:
             answer = Raced()
         except KeyMissing:
             answer = Deleted()
         except (OutcomeUnknown, TimeoutError):
-            answer = Unknown() if is_write else Failed()
+            answer = Uncertain() if is_write else Failed()
         except StoreUnavailable as error:
-            log.debug("store away", extra={"key": self.key, "reason": str(error)})
+            log.debug("metadata store unavailable", extra={"key": self.key, "reason": str(error)})
             answer = Failed()
         except Error as error:
             log.warning("metadata request refused", extra={"key": self.key, "reason": str(error)})
             answer = Failed()
         self.post(answer)
 
-    async def _answer(self, effect: Look | Put | Delete, lease: Lease | None) -> Event:
+    async def _answer(self, effect: ReadKey | Put | Delete, lease: Lease | None) -> Event:
         match effect:
-            case Look(sync):
+            case ReadKey(sync):
                 if sync:
                     await self._store.sync()
                 found = await self._store.get(self.key)
-                return Seen(None if found is None else decode_claim(found.value, found.version))
+                return KeyRead(None if found is None else decode_claim(found.value, found.version))
             case Put(claim, value, expected):
                 if lease is None or not lease.is_valid:
                     return Failed()

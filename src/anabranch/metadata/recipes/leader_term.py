@@ -1,13 +1,13 @@
-"""Terms: how a candidate that holds the leader's key becomes the leader. The machine; no await, clock or chance.
+"""Leader terms: how a candidate that holds the leader key becomes the leader. The state machine.
 
 | step | why |
 |---|---|
-| 1. the key `…/leader` is claimed (`claim.py`), with term 0 | one candidate at a time |
-| 2. the durable `…/term` is raised by compare-and-set | numbers of our own, so a move to another store keeps them |
-| 3. the term is written into `…/leader`, compare-and-set on the claim, same session | only who still holds it leads |
+| 1. the key `…/leader` is claimed (`key_claim.py`), with term 0 | one candidate at a time |
+| 2. the durable `…/term` is raised by compare-and-set | not a store revision, so that a move keeps it |
+| 3. the term is written into `…/leader`, compare-and-set on the claim, same session | only a holder leads |
 
-Step 3 can only succeed while the claim of step 1 stands, and the next claim comes after it: so terms of leaders grow.
-A term raised by somebody who lost the claim between 2 and 3 is never led with; terms may have gaps.
+Step 3 succeeds only while the claim of step 1 stands, and the next claim comes after it, so terms of leaders grow. If a
+candidate loses its claim between steps 2 and 3, no leader ever has that term; terms may have gaps.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from anabranch.metadata.interface import ABSENT, Expected, Version
-from anabranch.metadata.recipes.key_claim import TellHeld, TellLost, TellWritten
+from anabranch.metadata.recipes.key_claim import KeyHeld, KeyLost, KeyWritten
 
 
 @dataclass(frozen=True, slots=True)
 class TermRecord:
-    """The last term that was given, and the claim it was given to."""
+    """The last assigned term and the claim it was assigned to."""
 
     term: int
     claim: str
@@ -42,14 +42,14 @@ def encode_leader(term: int, value: bytes) -> bytes:
 
 
 def decode_leader(value: bytes) -> tuple[int, bytes]:
-    """The term (0: elected, not leading yet) and what the candidate says of itself."""
+    """The term (0: claimed, not leading yet) and the candidate's own value."""
     term, _, rest = value.partition(b"\n")
     return (int(term) if term.isdigit() else 0), rest
 
 
 # events (beside those of the claim) -----------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class TermSeen:
+class TermRead:
     claim: str
     found: TermRecord | None
 
@@ -61,8 +61,8 @@ class TermRaised:
 
 
 @dataclass(frozen=True, slots=True)
-class TermDoubtful:
-    """Raced, or the answer was lost: read again."""
+class TermUncertain:
+    """Another write was first, or the answer was lost: read again."""
 
     claim: str
 
@@ -75,11 +75,11 @@ class TermFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class TermRested:
+class TermPauseEnded:
     claim: str
 
 
-Event = TellHeld | TellWritten | TellLost | TermSeen | TermRaised | TermDoubtful | TermFailed | TermRested
+Event = KeyHeld | KeyWritten | KeyLost | TermRead | TermRaised | TermUncertain | TermFailed | TermPauseEnded
 
 
 # effects --------------------------------------------------------------------------------------------------------------
@@ -97,36 +97,36 @@ class RaiseTerm:
 
 
 @dataclass(frozen=True, slots=True)
-class RestTerm:
+class PauseTerm:
     claim: str
     failures: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLeader:
-    """Put the term into the leader's key, under the same claim."""
+    """Write the term into the leader key, under the same claim."""
 
     claim: str
     value: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class TellElected:
+class NotifyElected:
     claim: str
     term: int
 
 
 @dataclass(frozen=True, slots=True)
-class TellDeposed:
+class NotifyDeposed:
     term: int
     reason: str
 
 
-Effect = ReadTerm | RaiseTerm | RestTerm | WriteLeader | TellElected | TellDeposed
+Effect = ReadTerm | RaiseTerm | PauseTerm | WriteLeader | NotifyElected | NotifyDeposed
 
 
 class TermMachine:
-    """`candidate` is what this candidate says of itself in the leader's key."""
+    """`candidate` is the value that this candidate stores in the leader key."""
 
     def __init__(self, candidate: bytes) -> None:
         self._candidate = candidate
@@ -136,13 +136,13 @@ class TermMachine:
         self._failures = 0
 
     def handle(self, event: Event) -> list[Effect]:
-        if isinstance(event, TellHeld):
+        if isinstance(event, KeyHeld):
             self._claim, self._term, self._is_leading, self._failures = event.claim, 0, False, 0
             return [ReadTerm(event.claim, sync=False)]
         if event.claim != self._claim:
-            return []  # about a claim that is over
+            return []  # of an earlier claim
         match event:
-            case TermSeen(claim, found):
+            case TermRead(claim, found):
                 self._failures = 0
                 if found is not None and found.claim == claim:
                     return self._raised(claim, found.term)
@@ -150,20 +150,20 @@ class TermMachine:
                 return [RaiseTerm(claim, term, expected)]
             case TermRaised(claim, term):
                 return self._raised(claim, term)
-            case TermDoubtful(claim) | TermRested(claim):
+            case TermUncertain(claim) | TermPauseEnded(claim):
                 return [ReadTerm(claim, sync=True)]
             case TermFailed(claim):
                 self._failures += 1
-                return [RestTerm(claim, self._failures)]
-            case TellWritten(claim, value):
+                return [PauseTerm(claim, self._failures)]
+            case KeyWritten(claim, value):
                 if self._is_leading or not self._term or value != encode_leader(self._term, self._candidate):
                     return []
                 self._is_leading = True
-                return [TellElected(claim, self._term)]
-            case TellLost(_, reason):
+                return [NotifyElected(claim, self._term)]
+            case KeyLost(_, reason):
                 term, was_leading = self._term, self._is_leading
                 self._claim, self._term, self._is_leading = None, 0, False
-                return [TellDeposed(term, reason)] if was_leading else []
+                return [NotifyDeposed(term, reason)] if was_leading else []
             case _:
                 assert_never(event)
 

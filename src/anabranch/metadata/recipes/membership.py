@@ -1,7 +1,7 @@
-"""Who is there: members register under a prefix with a value, and everybody sees the same list.
+"""Membership: processes register under a prefix with a value, and all see the same list.
 
-A registration lives with the keeper's session and is put again after every loss of it. An id that another process has
-registered is waited for (`is_registered` stays False): it is gone when that process's session is.
+A registration lives with the keeper's session and is put again after every loss of it. If another process has
+registered the id, the registration waits (`is_registered` stays False) until that process's session ends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from anabranch.metadata.interface import BadKey, MetadataStore, Versioned
-from anabranch.metadata.recipes.key_claim import TellHeld, TellLost, TellWritten, Want, decode_claim
-from anabranch.metadata.recipes.key_claim_runner import KeyClaimRunner, Told
+from anabranch.metadata.recipes.key_claim import Acquire, KeyHeld, KeyLost, KeyWritten, decode_claim
+from anabranch.metadata.recipes.key_claim_runner import ClaimEvent, KeyClaimRunner
 from anabranch.metadata.recipes.session_keeper import SessionKeeper
 from anabranch.metadata.recipes.subtree_mirror import Mirror
 from anabranch.runtime.chance import Chance
@@ -23,54 +23,54 @@ from anabranch.runtime.retry_delays import RETRY_DELAYS, RetryDelays
 
 
 class Registration:
-    """This process as a member. `async with` registers and leaves."""
+    """This process as a member. `async with` registers it and removes it."""
 
     def __init__(self, keeper: SessionKeeper, prefix: str, member: str, value: bytes) -> None:
         if not member or "/" in member:
-            raise BadKey(f"a member's id is one part of a path, not {member!r}")
+            raise BadKey(f"a member id is one part of a path, without slashes, not {member!r}")
         self._value = value
         self._written: bytes | None = None
-        self._turned = asyncio.Event()
-        self._holder = KeyClaimRunner(keeper, f"{prefix}/{member}", is_contended=False, told=self._hear)
+        self._changed = asyncio.Event()
+        self._claim = KeyClaimRunner(keeper, f"{prefix}/{member}", is_contended=False, on_event=self._on_claim_event)
 
     @property
     def is_registered(self) -> bool:
-        """Are we there, as far as we know? (Another may think otherwise once the session is overdue.)"""
-        lease = self._holder.held_lease
+        """Is this process registered, as far as it knows? False once the session is overdue."""
+        lease = self._claim.held_lease
         return self._written is not None and lease is not None and lease.is_valid
 
     async def __aenter__(self) -> Self:
-        self._holder.start()
-        self._holder.post(Want(self._value))
+        self._claim.start()
+        self._claim.post(Acquire(self._value))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._holder.close()
+        await self._claim.close()
 
     async def wait_registered(self, seconds: float) -> None:
-        """Until we are there with the value of now; TimeoutError when that takes longer (it is tried on)."""
+        """Wait until registered with the present value; TimeoutError after `seconds` (it keeps trying)."""
         async with asyncio.timeout(seconds):
             while self._written != self._value:
-                self._turned.clear()
-                await self._turned.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
     async def update(self, value: bytes, seconds: float) -> None:
-        """Another value (load, state); kept across lost sessions."""
+        """Store another value; it is kept over lost sessions."""
         self._value = value
-        self._holder.post(Want(value))
+        self._claim.post(Acquire(value))
         await self.wait_registered(seconds)
 
-    def _hear(self, told: Told) -> None:
-        match told:
-            case TellHeld() | TellLost():
+    def _on_claim_event(self, event: ClaimEvent) -> None:
+        match event:
+            case KeyHeld() | KeyLost():
                 self._written = None
-            case TellWritten(_, value):
+            case KeyWritten(_, value):
                 self._written = value
             case _:
                 pass
-        self._turned.set()
+        self._changed.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """The same member, with another value or registered anew after a lost session."""
+    """The same member with another value, or registered again after a lost session."""
 
     member: str
     value: bytes
@@ -96,13 +96,19 @@ MemberEvent = Joined | Altered | Left
 
 
 class Members:
-    """Everybody's view of who is registered."""
+    """The list of registered members."""
 
     def __init__(
-        self, store: MetadataStore, prefix: str, *, clock: Clock, chance: Chance, patience: RetryDelays = RETRY_DELAYS
+        self,
+        store: MetadataStore,
+        prefix: str,
+        *,
+        clock: Clock,
+        chance: Chance,
+        retry_delays: RetryDelays = RETRY_DELAYS,
     ) -> None:
         self._start = f"{prefix}/"
-        self._mirror = Mirror(store, prefix, clock=clock, chance=chance, patience=patience)
+        self._mirror = Mirror(store, prefix, clock=clock, chance=chance, retry_delays=retry_delays)
 
     async def __aenter__(self) -> Self:
         await self._mirror.__aenter__()
@@ -114,19 +120,19 @@ class Members:
         await self._mirror.close()
 
     async def wait_ready(self, seconds: float) -> None:
-        """Until the list has been read for the first time."""
+        """Wait until the list has been read for the first time."""
         await self._mirror.wait_ready(seconds)
 
     @property
     def is_current(self) -> bool:
-        """Is nothing known to be missing from the list?"""
+        """False while a change of the list is known and not read yet."""
         return self._mirror.is_current
 
     async def wait_current(self, seconds: float) -> None:
         await self._mirror.wait_current(seconds)
 
     def refresh(self) -> None:
-        """Read the list again, with whatever the store has now."""
+        """Read the list again."""
         self._mirror.refresh()
 
     @property
@@ -135,12 +141,12 @@ class Members:
         return {self._member(key): _value(found) for key, found in self._mirror.now.items() if self._is_member(key)}
 
     async def changes(self) -> AsyncIterator[MemberEvent]:
-        """Those of now as joined, then whatever happens. A reader that falls far behind looks at `now`."""
-        news = self._mirror.changes()
+        """The present members as Joined, then every change. A reader that falls far behind reads `now`."""
+        events = self._mirror.changes()
         try:
             for member, value in self.now.items():
                 yield Joined(member, value)
-            async for change in news:
+            async for change in events:
                 if not self._is_member(change.key):
                     continue
                 member = self._member(change.key)
@@ -151,7 +157,7 @@ class Members:
                 else:
                     yield Altered(member, _value(change.new))
         finally:
-            news.close()
+            events.close()
 
     def _is_member(self, key: str) -> bool:
         return key.startswith(self._start) and "/" not in key[len(self._start) :]

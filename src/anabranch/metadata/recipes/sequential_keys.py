@@ -1,8 +1,8 @@
-"""Keys with growing numbers: `put_sequential(store, "/queue/item-", …)` makes `/queue/item-0000000001` and so on.
+"""Sequential keys: `put_sequential(store, "/queue/item-", …)` creates `/queue/item-0000000001` and so on.
 
-The last number given under a prefix is a durable record below `/.meta/sequence`, so numbers are never given again: not
-after a deletion, not after a restart, and not after a move to another store, which has to bring those records along.
-Every backend does it alike; nothing of a store's own sequences is used.
+The last assigned number of a prefix is a durable record below `/.meta/sequence`, so numbers are never reused: not after
+a deletion, a restart or a move to another store, which copies these records. All backends work alike; the sequences of
+a store itself are not used.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ RACES_MAX = 1000
 
 
 class SequenceContended(StoreUnavailable):
-    """Very many others took numbers at the same time; nothing was written."""
+    """Too many writers took numbers at the same time; nothing was written."""
 
     code = "metadata-contended"
 
 
 def sequence_key(prefix: str) -> str:
-    """Where the last number of a prefix is kept: one part below the reserved key, whatever the prefix holds."""
+    """The key of a prefix's last number: one part below the reserved key, for any prefix."""
     return f"{RESERVED}/sequence/" + prefix.replace("%", "%25").replace("/", "%2F")
 
 
@@ -44,7 +44,7 @@ def sequential_key(prefix: str, number: int) -> str:
 
 
 async def take_number(store: MetadataStore, prefix: str) -> int:
-    """The next number of this prefix; nobody else gets it. A number whose write got lost is skipped."""
+    """The next number of the prefix, unique. A number whose write has an unknown outcome is skipped."""
     key = sequence_key(prefix)
     for _ in range(RACES_MAX):
         found = await store.get(key)
@@ -52,12 +52,12 @@ async def take_number(store: MetadataStore, prefix: str) -> int:
         try:
             await store.put(key, b"%d" % number, expected=ABSENT if found is None else found.version)
         except VersionMismatch:
-            await store.sync()  # whoever was first is seen by the next read
+            await store.sync()  # the next read sees the write that was first
         except OutcomeUnknown:
-            await store.sync()  # given to us or not: not used either way
+            await store.sync()  # the number may be taken: it is skipped
         else:
             return number
-    raise SequenceContended(f"{prefix}: no number after {RACES_MAX} tries")
+    raise SequenceContended(f"{prefix}: no number after {RACES_MAX} attempts")
 
 
 async def put_sequential(
@@ -65,8 +65,8 @@ async def put_sequential(
 ) -> tuple[str, Version]:
     """Write `value` under the next key of the prefix.
 
-    OutcomeUnknown: the key is not there, but it may have been, or may still come. Numbers grow in the order they
-    were taken; a key may appear a moment after one with a higher number.
+    OutcomeUnknown: the key is missing now, but may have existed or may still appear. Numbers grow in the order they
+    were taken; a key may appear shortly after one with a higher number.
     """
     check_key(sequential_key(prefix, 0))
     check_value(prefix, value)
@@ -75,10 +75,10 @@ async def put_sequential(
         try:
             return key, await store.put(key, value, expected=ABSENT, session=session)
         except VersionMismatch:
-            continue  # put there by hand: not ours to touch
+            continue  # written by hand: leave it
         except OutcomeUnknown as error:
             await store.sync()
             found = await store.get(key)
             if found is None:
-                raise OutcomeUnknown(f"{key}: no answer, and it is not there") from error
+                raise OutcomeUnknown(f"{key}: no answer, and the key is missing") from error
             return key, found.version

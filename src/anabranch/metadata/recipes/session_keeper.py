@@ -1,14 +1,15 @@
-"""One session for a process, for as long as the process lives: opened again whenever it was lost.
+"""Session keeper: one session per process for its whole lifetime, opened again after every loss.
 
-The machine decides (no await, no clock); `SessionKeeper` does. Locks, elections and registrations hang on a keeper and
-hear `SessionUp` (again after every loss: put your keys again) and `SessionDown` (your keys are gone or going).
+`KeeperMachine` decides (no await, no clock); `SessionKeeper` acts. Elections and registrations use a keeper and receive
+`SessionUp` (after every loss too: put your keys again) and `SessionDown` (your keys are gone or will be soon).
 
-A session counts as lost at the latest at its `valid_until`, also when nobody has said so: past that moment the store
-may have ended it. That is final, a later sign of life does not bring it back, so a holder that was told "lost" never
-has to believe the opposite.
+A session counts as lost at its `valid_until` at the latest, even without any notice, because the store may have ended
+it by then. This is final: a later answer does not revive it, so a user that was notified of the loss never has to take
+it back.
 
-When only we think so (the store was away, or we stood still) the keys may well be there. So such a session is closed a
-while after the next one is up: its users move their keys over, and nobody sees them vanish in between.
+If only the process thinks so (the store was unreachable, or the process was stopped), the keys may still exist. Such a
+session is therefore closed one ttl after the next one is up: its users move their keys over, and other processes never
+see the keys vanish.
 """
 
 from __future__ import annotations
@@ -32,29 +33,29 @@ log = logging.getLogger(__name__)
 
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """Start to keep a session."""
+class Started:
+    """Start keeping a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session was opened; it is valid for `left_s` more seconds as far as we know."""
+    """A session was opened; it is valid for at least `left_s` more seconds."""
 
     left_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFailed:
-    """No session: the store did not give one."""
+    """The store did not open a session."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rested:
+class PauseEnded:
     """The pause after a failure is over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class SessionEventReceived:
     """The session `number` had an event."""
 
     number: int
@@ -62,26 +63,26 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """The session `number` is valid for `left_s` more seconds (not more than 0: it is overdue)."""
+class ValidityChecked:
+    """The session `number` is valid for `left_s` more seconds; 0 or less means overdue."""
 
     number: int
     left_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Lingered:
-    """The session `number` has been overdue for long enough."""
+class GraceEnded:
+    """The grace period of the overdue session `number` is over."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """Keep no session any more."""
+class Stopped:
+    """Stop keeping a session."""
 
 
-Event = Begun | Opened | OpenFailed | Rested | Heard | Looked | Lingered | Ended
+Event = Started | Opened | OpenFailed | PauseEnded | SessionEventReceived | ValidityChecked | GraceEnded | Stopped
 
 
 # effects --------------------------------------------------------------------------------------------------------------
@@ -93,67 +94,67 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """Wait a moment after so many failures in a row; the answer is Rested."""
+class Pause:
+    """Pause after this many failures in a row; the answer is PauseEnded."""
 
     failures: int
 
 
 @dataclass(frozen=True, slots=True)
-class LookIn:
-    """See in so many seconds whether the session is still valid; the answer is Looked."""
+class CheckValidity:
+    """Check after `seconds` whether the session is still valid; the answer is ValidityChecked."""
 
     number: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Linger:
-    """Give the users of an overdue session its ttl to move their keys to the next; the answer is Lingered."""
+class StartGrace:
+    """Give users of an overdue session one ttl to move their keys to the next; the answer is GraceEnded."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Close the session, whether or not the store can still be reached."""
+    """Close the session, whether or not the store is reachable."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class TellUp:
+class NotifyUp:
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class TellDown:
+class NotifyDown:
     number: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class TellConnection:
+class NotifyConnection:
     number: int
     is_connected: bool
 
 
-Effect = Open | Rest | LookIn | Linger | Discard | TellUp | TellDown | TellConnection
+Effect = Open | Pause | CheckValidity | StartGrace | Discard | NotifyUp | NotifyDown | NotifyConnection
 
 
 class KeeperMachine:
-    """Numbers sessions from 1; at most one is up at a time, and a number that went down never comes up again."""
+    """Numbers sessions from 1. At most one is up at a time; a number that went down is never up again."""
 
     def __init__(self) -> None:
         self._number = 0
         self._is_up = False
         self._is_wanted = False
         self._failures = 0
-        self._overdue: int | None = None  # down, not closed yet
+        self._overdue: int | None = None  # its number: down, not closed yet
 
     def handle(self, event: Event) -> list[Effect]:
         match event:
-            case Begun():
+            case Started():
                 if self._is_wanted:
                     return []
                 self._is_wanted = True
@@ -161,32 +162,32 @@ class KeeperMachine:
             case Opened(left_s):
                 if not self._is_wanted:
                     return [Discard(self._number)]
-                if left_s <= 0:  # the answer took longer than the session lasts
+                if left_s <= 0:  # opening took longer than the ttl
                     self._failures += 1
-                    return [Discard(self._number), Rest(self._failures)]
+                    return [Discard(self._number), Pause(self._failures)]
                 self._is_up, self._failures = True, 0
-                linger: list[Effect] = [] if self._overdue is None else [Linger(self._overdue)]
-                return [TellUp(self._number), LookIn(self._number, left_s), *linger]
+                grace: list[Effect] = [] if self._overdue is None else [StartGrace(self._overdue)]
+                return [NotifyUp(self._number), CheckValidity(self._number, left_s), *grace]
             case OpenFailed():
                 self._failures += 1
-                return [Rest(self._failures)] if self._is_wanted else []
-            case Rested():
+                return [Pause(self._failures)] if self._is_wanted else []
+            case PauseEnded():
                 return self._open() if self._is_wanted and not self._is_up else []
-            case Heard(number, SessionEvent.LOST):
-                return self._down("lost") if self._is_current(number) else self._let_go(number)
-            case Heard(number, what):
+            case SessionEventReceived(number, SessionEvent.LOST):
+                return self._down("lost") if self._is_current(number) else self._discard_overdue(number)
+            case SessionEventReceived(number, kind):
                 if not self._is_current(number):
                     return []
-                return [TellConnection(number, what is SessionEvent.RECONNECTED)]
-            case Looked(number, left_s):
+                return [NotifyConnection(number, kind is SessionEvent.RECONNECTED)]
+            case ValidityChecked(number, left_s):
                 if not self._is_current(number):
                     return []
-                return [LookIn(number, left_s)] if left_s > 0 else self._down("overdue")
-            case Lingered(number):
-                return self._let_go(number)
-            case Ended():
+                return [CheckValidity(number, left_s)] if left_s > 0 else self._down("overdue")
+            case GraceEnded(number):
+                return self._discard_overdue(number)
+            case Stopped():
                 self._is_wanted = False
-                return [*self._let_go(self._overdue), *(self._down("closed") if self._is_up else [])]
+                return [*self._discard_overdue(self._overdue), *(self._down("closed") if self._is_up else [])]
             case _:
                 assert_never(event)
 
@@ -200,16 +201,16 @@ class KeeperMachine:
     def _down(self, reason: str) -> list[Effect]:
         self._is_up = False
         ended = self._number
-        effects: list[Effect] = [TellDown(ended, reason)]
+        effects: list[Effect] = [NotifyDown(ended, reason)]
         if reason == "overdue":
-            effects += self._let_go(self._overdue)
+            effects += self._discard_overdue(self._overdue)
             self._overdue = ended
         else:
             effects.append(Discard(ended))
         return [*effects, *(self._open() if self._is_wanted else [])]
 
-    def _let_go(self, number: int | None) -> list[Effect]:
-        """Close the overdue session, if this is it."""
+    def _discard_overdue(self, number: int | None) -> list[Effect]:
+        """Close the session `number` if it is the overdue one."""
         if number is None or number != self._overdue:
             return []
         self._overdue = None
@@ -218,25 +219,25 @@ class KeeperMachine:
 
 # the shell ------------------------------------------------------------------------------------------------------------
 class Lease:
-    """One session as its users see it. Once it has ended it stays ended."""
+    """One session as its users see it. Once ended it stays ended."""
 
-    def __init__(self, name: str, session: Session, clock: Clock, overdue: Callable[[], None]) -> None:
+    def __init__(self, name: str, session: Session, clock: Clock, on_overdue: Callable[[], None]) -> None:
         self.name = name
         self.session = session
         self._clock = clock
-        self._overdue = overdue
+        self._on_overdue = on_overdue
         self._ended: str | None = None
 
     @property
     def is_valid(self) -> bool:
-        """Can the store not have ended it? Look before every act that must not be done twice."""
+        """True if the store cannot have ended it. Check before every action that must not be done twice."""
         if self._ended is None and (self.session.is_lost or self._clock.monotonic() >= self.session.valid_until):
-            self._overdue()
+            self._on_overdue()
         return self._ended is None
 
     @property
     def ended(self) -> str | None:
-        """Why it ended; None while it lives."""
+        """Why it ended; None while it is valid."""
         return self._ended
 
     def check(self) -> None:
@@ -249,7 +250,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class SessionUp:
-    """A session is there, the first or a new one: whatever should live with it is to be put (again)."""
+    """A session is up, the first or a new one: put the ephemeral keys (again)."""
 
     lease: Lease
 
@@ -262,7 +263,7 @@ class SessionDown:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionChanged:
-    """The store is out of reach, or back with the same session. Caches stop believing what they have."""
+    """The store is unreachable, or reachable again with the same session."""
 
     lease: Lease
     is_connected: bool
@@ -272,17 +273,16 @@ KeeperEvent = SessionUp | SessionDown | ConnectionChanged
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptSession:
     lease: Lease
     unlisten: Callable[[], None]
-    alarm: Timer | None = field(default=None)
+    timer: Timer | None = field(default=None)
 
 
 class SessionKeeper:
-    """`name` is for people. What recipes write is marked with `instance`, which no other keeper ever has.
+    """`name` is for display. Recipes mark their writes with `instance`, which is unique over processes and restarts.
 
-    Not of another process, and not of an earlier start of this one: or a restarted process would take its past self's
-    writes for its own.
+    Otherwise a restarted process would take writes of its previous run for its own.
     """
 
     def __init__(
@@ -293,20 +293,20 @@ class SessionKeeper:
         ttl_ms: int,
         clock: Clock,
         chance: Chance,
-        patience: RetryDelays = RETRY_DELAYS,
+        retry_delays: RetryDelays = RETRY_DELAYS,
     ) -> None:
         if not name or any(letter.isspace() for letter in name):
-            raise ValueError(f"the name of a keeper is one word, not {name!r}")
-        self.store, self.clock, self.chance, self.patience = store, clock, chance, patience
+            raise ValueError(f"the name of a session keeper must not contain spaces: {name!r}")
+        self.store, self.clock, self.chance, self.retry_delays = store, clock, chance, retry_delays
         self._instance = f"{name}~{int(chance.random() * 2**48):012x}"
         self._ttl_ms = ttl_ms
         self._machine = KeeperMachine()
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _KeptSession] = {}
         self._lease: Lease | None = None
         self._up = asyncio.Event()
         self._listeners: list[Callable[[KeeperEvent], None]] = []
         self._tickets = 0
-        self._rest: Timer | None = None
+        self._pause: Timer | None = None
         self._tasks = TaskOwner("session-keeper")
 
     @property
@@ -315,21 +315,21 @@ class SessionKeeper:
 
     @property
     def lease(self) -> Lease | None:
-        """The session of now; None while there is none."""
+        """The present session; None while there is none."""
         return self._lease
 
     def ticket(self) -> str:
-        """A name for one user of this keeper that nobody else ever has."""
+        """A unique name for one user of this keeper."""
         self._tickets += 1
         return f"{self._instance}-{self._tickets}"
 
     def listen(self, callback: Callable[[KeeperEvent], None]) -> Callable[[], None]:
-        """Called in the loop, in order, at the moment it is known. Look at `lease` for what was before."""
+        """Call `callback` in the loop, in order, for every event from now on. `lease` has the present state."""
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
     async def wait_lease(self, seconds: float) -> Lease:
-        """The session; TimeoutError when there is none for that long."""
+        """The session; TimeoutError if there is none within `seconds`."""
         async with asyncio.timeout(seconds):
             while True:
                 if self._lease is not None and self._lease.is_valid:
@@ -337,7 +337,7 @@ class SessionKeeper:
                 await self._up.wait()
 
     async def __aenter__(self) -> Self:
-        self._post(Begun())
+        self._post(Started())
         return self
 
     async def __aexit__(
@@ -346,12 +346,12 @@ class SessionKeeper:
         await self.close()
 
     async def close(self) -> None:
-        """End the session: everything that hangs on it goes. Safe to repeat."""
-        self._post(Ended())
-        if self._rest is not None:
-            self._rest.cancel()
-        await self._tasks.drain(self.patience.answer_s)
-        await self._tasks.drain(self.patience.answer_s)  # a session that was just being opened is closed as well
+        """End the session, and with it its ephemeral keys. Safe to repeat."""
+        self._post(Stopped())
+        if self._pause is not None:
+            self._pause.cancel()
+        await self._tasks.drain(self.retry_delays.answer_s)
+        await self._tasks.drain(self.retry_delays.answer_s)  # closes a session that was being opened
         await self._tasks.close()
 
     def _post(self, event: Event) -> None:
@@ -362,68 +362,70 @@ class SessionKeeper:
         match effect:
             case Open(number):
                 self._tasks.spawn(self._open(number), f"open-{number}")
-            case Rest(failures):
-                seconds = self.patience.retry_after(failures, self.chance.random())
-                self._rest = self.clock.call_later(seconds, lambda: self._post(Rested()))
-            case LookIn(number, seconds):
-                self._kept[number].alarm = self.clock.call_later(seconds, lambda: self._look(number))
-            case Linger(number):
+            case Pause(failures):
+                seconds = self.retry_delays.retry_after(failures, self.chance.random())
+                self._pause = self.clock.call_later(seconds, lambda: self._post(PauseEnded()))
+            case CheckValidity(number, seconds):
+                self._kept[number].timer = self.clock.call_later(seconds, lambda: self._check_validity(number))
+            case StartGrace(number):
                 kept = self._kept[number]
                 seconds = kept.lease.session.ttl_ms / 1000
-                kept.alarm = self.clock.call_later(seconds, lambda: self._post(Lingered(number)))
+                kept.timer = self.clock.call_later(seconds, lambda: self._post(GraceEnded(number)))
             case Discard(number):
                 self._discard(number)
-            case TellUp(number):
+            case NotifyUp(number):
                 self._lease = self._kept[number].lease
                 self._up.set()
                 log.info("metadata session opened", extra={"session": self._lease.name})
-                self._tell(SessionUp(self._lease))
-            case TellDown(number, reason):
+                self._notify(SessionUp(self._lease))
+            case NotifyDown(number, reason):
                 lease = self._kept[number].lease
                 lease.end(reason)
                 self._lease = None
                 self._up.clear()
                 log.info("metadata session ended", extra={"session": lease.name, "reason": reason})
-                self._tell(SessionDown(lease, reason))
-            case TellConnection(number, is_connected):
-                self._tell(ConnectionChanged(self._kept[number].lease, is_connected))
+                self._notify(SessionDown(lease, reason))
+            case NotifyConnection(number, is_connected):
+                self._notify(ConnectionChanged(self._kept[number].lease, is_connected))
             case _:
                 assert_never(effect)
 
-    def _tell(self, event: KeeperEvent) -> None:
+    def _notify(self, event: KeeperEvent) -> None:
         for listener in tuple(self._listeners):
             listener(event)
 
-    def _look(self, number: int) -> None:
+    def _check_validity(self, number: int) -> None:
         kept = self._kept.get(number)
         if kept is not None:
             left_s = 0.0 if kept.lease.session.is_lost else kept.lease.session.valid_until - self.clock.monotonic()
-            self._post(Looked(number, left_s))
+            self._post(ValidityChecked(number, left_s))
 
     async def _open(self, number: int) -> None:
         try:
-            async with asyncio.timeout(self.patience.answer_s):
+            async with asyncio.timeout(self.retry_delays.answer_s):
                 session = await self.store.open_session(self._ttl_ms)
         except (Error, TimeoutError) as error:
-            log.warning("no metadata session", extra={"reason": str(error) or "no answer"})
+            log.warning("metadata session not opened; retrying", extra={"reason": str(error) or "no answer"})
             self._post(OpenFailed())
             return
-        lease = Lease(f"{self._instance}.{number}", session, self.clock, lambda: self._look(number))
-        self._kept[number] = _Kept(lease, session.listen(lambda event: self._post(Heard(number, event))))
+        lease = Lease(f"{self._instance}.{number}", session, self.clock, lambda: self._check_validity(number))
+        self._kept[number] = _KeptSession(
+            lease, session.listen(lambda event: self._post(SessionEventReceived(number, event)))
+        )
         left_s = 0.0 if session.is_lost else session.valid_until - self.clock.monotonic()
         self._post(Opened(left_s))
 
     def _discard(self, number: int) -> None:
         kept = self._kept.pop(number)
         kept.unlisten()
-        if kept.alarm is not None:
-            kept.alarm.cancel()
+        if kept.timer is not None:
+            kept.timer.cancel()
         kept.lease.end("discarded")
         self._tasks.spawn(self._close_session(kept.lease), f"close-{number}")
 
     async def _close_session(self, lease: Lease) -> None:
         try:
-            async with asyncio.timeout(self.patience.answer_s):
+            async with asyncio.timeout(self.retry_delays.answer_s):
                 await lease.session.close()
-        except (Error, TimeoutError) as error:  # the store ends it by itself when its time has passed
-            log.info("metadata session left to expire", extra={"session": lease.name, "reason": str(error)})
+        except (Error, TimeoutError) as error:  # the store ends it after its ttl
+            log.info("metadata session not closed; it will expire", extra={"session": lease.name, "reason": str(error)})

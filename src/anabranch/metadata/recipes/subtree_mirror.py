@@ -1,7 +1,7 @@
-"""A coherent picture of a small subtree: read once, then kept by watching; read again after any gap.
+"""Mirror of a small subtree: read once, then kept current by a watch; read again after any gap.
 
-The machine asks for one read at a time, so a key never goes back in time; a hint that comes while something is being
-read is followed by another read. Between a change and its hint the picture is a moment old, never wrong for good.
+The machine requests one read at a time, so the mirrored value of a key never goes back in time; a change during a read
+is followed by another read. Between a change and its event the mirror is briefly outdated, never permanently.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import Self, assert_never
 
 from anabranch.metadata.interface import ChangeKind, MetadataStore, Versioned, Watch
-from anabranch.metadata.recipes.event_stream import EventStream, NewsReader
+from anabranch.metadata.recipes.event_stream import EventReader, EventStream
 from anabranch.model.errors import Error
 from anabranch.runtime.chance import Chance
 from anabranch.runtime.clock import Clock, Timer
@@ -29,13 +29,13 @@ DIRTY_MAX = 64
 
 # events ---------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """Start to read; the watch is there."""
+class Started:
+    """Start reading; the watch is registered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hinted:
-    """This key changed."""
+class ChangeHinted:
+    """This key may have changed."""
 
     key: str
 
@@ -51,28 +51,28 @@ class Scanned:
 
 
 @dataclass(frozen=True, slots=True)
-class WasRead:
+class KeyRead:
     key: str
     found: Versioned | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """The answer to Scan or Read did not come."""
+    """Scan or Read was not answered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rested:
+class PauseEnded:
     """The pause is over."""
 
 
-Event = Begun | Hinted | Invalidated | Scanned | WasRead | ReadFailed | Rested
+Event = Started | ChangeHinted | Invalidated | Scanned | KeyRead | ReadFailed | PauseEnded
 
 
 # effects --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Read all."""
+    """Read the whole subtree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Pause:
     failures: int
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChanged:
-    """What a key was and is now; None: not there."""
+    """The old and new record of a key; None if missing."""
 
     key: str
     old: Versioned | None
@@ -95,11 +95,11 @@ class KeyChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class TellReady:
-    """The picture is complete for the first time."""
+class NotifyReady:
+    """The subtree has been read completely for the first time."""
 
 
-Effect = Scan | Read | Rest | KeyChanged | TellReady
+Effect = Scan | Read | Pause | KeyChanged | NotifyReady
 
 
 class MirrorMachine:
@@ -108,7 +108,7 @@ class MirrorMachine:
         self._must_scan = True
         self._dirty: dict[str, None] = {}
         self._asked: Scan | Read | None = None
-        self._is_resting = False
+        self._is_paused = False
         self._failures = 0
         self._is_ready = False
 
@@ -118,15 +118,15 @@ class MirrorMachine:
 
     @property
     def is_current(self) -> bool:
-        """Nothing is known to be missing."""
+        """False while a change is known and not read yet."""
         return self._is_ready and not self._must_scan and not self._dirty and self._asked is None
 
     def handle(self, event: Event) -> list[Effect]:
         effects: list[Effect] = []
         match event:
-            case Begun():
+            case Started():
                 pass
-            case Hinted(key):
+            case ChangeHinted(key):
                 self._dirty[key] = None
                 if len(self._dirty) > DIRTY_MAX:
                     self._must_scan = True
@@ -134,30 +134,30 @@ class MirrorMachine:
                 self._must_scan = True
             case Scanned(items):
                 self._asked, self._failures = None, 0
-                effects += self._take(items)
+                effects += self._on_scan(items)
                 if not self._is_ready:
                     self._is_ready = True
-                    effects.append(TellReady())
-            case WasRead(key, found):
+                    effects.append(NotifyReady())
+            case KeyRead(key, found):
                 self._asked, self._failures = None, 0
-                effects += self._note(key, found)
+                effects += self._on_record(key, found)
             case ReadFailed():
                 asked, self._asked = self._asked, None
                 self._failures += 1
-                self._is_resting = True
+                self._is_paused = True
                 if isinstance(asked, Read):
                     self._dirty[asked.key] = None
                 else:
                     self._must_scan = True
-                return [Rest(self._failures)]
-            case Rested():
-                self._is_resting = False
+                return [Pause(self._failures)]
+            case PauseEnded():
+                self._is_paused = False
             case _:
                 assert_never(event)
         return effects + self._next()
 
     def _next(self) -> list[Effect]:
-        if self._asked is not None or self._is_resting:
+        if self._asked is not None or self._is_paused:
             return []
         if self._must_scan:
             self._must_scan = False
@@ -169,15 +169,15 @@ class MirrorMachine:
             self._asked = Read(key)
         return [] if self._asked is None else [self._asked]
 
-    def _take(self, items: Mapping[str, Versioned]) -> list[Effect]:
+    def _on_scan(self, items: Mapping[str, Versioned]) -> list[Effect]:
         effects: list[Effect] = []
         for key in [key for key in self._items if key not in items]:
-            effects += self._note(key, None)
+            effects += self._on_record(key, None)
         for key, found in items.items():
-            effects += self._note(key, found)
+            effects += self._on_record(key, found)
         return effects
 
-    def _note(self, key: str, found: Versioned | None) -> list[Effect]:
+    def _on_record(self, key: str, found: Versioned | None) -> list[Effect]:
         old = self._items.get(key)
         if found == old:
             return []
@@ -189,20 +189,26 @@ class MirrorMachine:
 
 
 class Mirror:
-    """The shell. `async with` starts it; `now` is the picture, `changes` tells what becomes of it."""
+    """The asyncio shell. `async with` starts it; `now` is the content, `changes` its changes."""
 
     def __init__(
-        self, store: MetadataStore, prefix: str, *, clock: Clock, chance: Chance, patience: RetryDelays = RETRY_DELAYS
+        self,
+        store: MetadataStore,
+        prefix: str,
+        *,
+        clock: Clock,
+        chance: Chance,
+        retry_delays: RetryDelays = RETRY_DELAYS,
     ) -> None:
         self._store = store
         self.prefix = prefix
-        self._clock, self._chance, self._patience = clock, chance, patience
+        self._clock, self._chance, self._retry_delays = clock, chance, retry_delays
         self._machine = MirrorMachine()
-        self._news: EventStream[KeyChanged] = EventStream()
+        self._events: EventStream[KeyChanged] = EventStream()
         self._ready = asyncio.Event()
-        self._settled = asyncio.Event()
+        self._current = asyncio.Event()
         self._watch: Watch | None = None
-        self._rest: Timer | None = None
+        self._pause: Timer | None = None
         self._tasks = TaskOwner("mirror")
 
     @property
@@ -213,29 +219,29 @@ class Mirror:
     def is_current(self) -> bool:
         return self._machine.is_current
 
-    def changes(self) -> NewsReader[KeyChanged]:
-        """What changes from now on; a slow reader loses the oldest and looks at `now`."""
-        return self._news.read()
+    def changes(self) -> EventReader[KeyChanged]:
+        """Changes from now on; a slow reader loses the oldest and reads `now`."""
+        return self._events.read()
 
     async def wait_ready(self, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await self._ready.wait()
 
     async def wait_current(self, seconds: float) -> None:
-        """Until nothing is known to be missing; that alone is no change and is not told by `changes`."""
+        """Wait until `is_current`, which `changes` does not report."""
         async with asyncio.timeout(seconds):
             while not self.is_current:
-                self._settled.clear()
-                await self._settled.wait()
+                self._current.clear()
+                await self._current.wait()
 
     def refresh(self) -> None:
-        """Read everything again, with whatever the store has now."""
+        """Read the whole subtree again."""
         self._post(Invalidated())
 
     async def __aenter__(self) -> Self:
         self._watch = self._store.watch(self.prefix)
         self._tasks.spawn(self._follow(self._watch), "watch")
-        self._post(Begun())
+        self._post(Started())
         return self
 
     async def __aexit__(
@@ -246,42 +252,42 @@ class Mirror:
     async def close(self) -> None:
         if self._watch is not None:
             self._watch.close()
-        if self._rest is not None:
-            self._rest.cancel()
+        if self._pause is not None:
+            self._pause.cancel()
         await self._tasks.close()
-        self._news.close()
+        self._events.close()
 
     async def _follow(self, watch: Watch) -> None:
         async for change in watch:
-            self._post(Invalidated() if change.kind is ChangeKind.INVALIDATED else Hinted(change.key))
+            self._post(Invalidated() if change.kind is ChangeKind.INVALIDATED else ChangeHinted(change.key))
 
     def _post(self, event: Event) -> None:
         for effect in self._machine.handle(event):
             match effect:
                 case Scan() | Read():
                     self._tasks.spawn(self._ask(effect), type(effect).__name__.lower())
-                case Rest(failures):
-                    seconds = self._patience.retry_after(failures, self._chance.random())
-                    self._rest = self._clock.call_later(seconds, lambda: self._post(Rested()))
+                case Pause(failures):
+                    seconds = self._retry_delays.retry_after(failures, self._chance.random())
+                    self._pause = self._clock.call_later(seconds, lambda: self._post(PauseEnded()))
                 case KeyChanged():
-                    self._news.tell(effect)
-                case TellReady():
+                    self._events.publish(effect)
+                case NotifyReady():
                     self._ready.set()
                 case _:
                     assert_never(effect)
         if self.is_current:
-            self._settled.set()
+            self._current.set()
 
     async def _ask(self, effect: Scan | Read) -> None:
         answer: Event
         try:
-            async with asyncio.timeout(self._patience.answer_s):
+            async with asyncio.timeout(self._retry_delays.answer_s):
                 match effect:
                     case Scan():
                         answer = Scanned({key: found async for key, found in self._store.scan(self.prefix)})
                     case Read(key):
-                        answer = WasRead(key, await self._store.get(key))
+                        answer = KeyRead(key, await self._store.get(key))
         except (Error, TimeoutError) as error:
-            log.debug("mirror could not read", extra={"prefix": self.prefix, "reason": str(error)})
+            log.debug("metadata mirror not read; retrying", extra={"prefix": self.prefix, "reason": str(error)})
             answer = ReadFailed()
         self._post(answer)

@@ -1,8 +1,8 @@
-"""From the event table to the watches of this process, and from the doorbell to the sweep of dead sessions.
+"""Changes of all processes to the watches of this one, and notifications to the sweep of dead sessions.
 
-Everything here runs in the event loop; the reads are some ten microseconds on a connection of its own. Changes reach
-the watches in commit order, whoever made them: own groups and messages in the bell directly when nothing lies between,
-else from the table.
+Runs in the event loop; reads take some ten microseconds on a separate connection. Changes reach the watches in commit
+order. Groups of this process and notification messages are published directly if they follow on the last published
+change; otherwise the event table is read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from anabranch.metadata.sqlite.writer import Group, Operation, Writer
 from anabranch.metadata.watch_fanout import TreeWatch, Watches
 from anabranch.runtime.clock import Clock, Timer
 
-POLL_S = 1.0  # in case the kernel could not tell us
+POLL_S = 1.0  # in case a notification was lost
 POLL_WITHOUT_INOTIFY_S = 0.05
-_LATER_S = 0.05  # past the deadline of a session, and between two looks at the same one
+_MARGIN_S = 0.05  # margin after a session's deadline
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +30,14 @@ class ChangeFeed:
         self._submit = submit
         self._clock = clock
         self._watches = Watches()
-        self._seen = 0  # number of the last change that went to the watches; meaningless while there are none
+        self._seen = 0  # number of the last published change; meaningless without watches
         self._poll_s = POLL_S
         self._poll: Timer | None = None
         self._expiry: Timer | None = None
-        self._sweeping: Operation | None = None  # one at a time, however often there is reason
+        self._sweeping: Operation | None = None  # at most one at a time
 
     def start(self) -> None:
-        if not self._writer.bell.listen(self._rung, self._sweep):
+        if not self._writer.notifier.listen(self._on_notified, self._sweep):
             self._poll_s = POLL_WITHOUT_INOTIFY_S
         self._poll_later()
 
@@ -45,20 +45,20 @@ class ChangeFeed:
         for timer in (self._poll, self._expiry):
             if timer is not None:
                 timer.cancel()
-        self._writer.bell.stop()
+        self._writer.notifier.stop()
         self._watches.close()
 
     def watch(self, prefix: str) -> TreeWatch:
         if not self._watches:
-            self._writer.bell.hear(True)
+            self._writer.notifier.set_notified(True)
             try:
                 self._seen = self._writer.events.last()
             except sqlite3.Error as error:
-                raise StoreUnavailable(f"metadata was not read: {error}") from error
+                raise StoreUnavailable(f"cannot read metadata: {error}") from error
         return self._watches.add(prefix)
 
-    def committed(self, group: Group) -> None:
-        """A group of this process. The doorbell may have been faster: then the table has shown it already."""
+    def on_commit(self, group: Group) -> None:
+        """A group of this process. Its notification may have been first; then its changes are published already."""
         if self._sweeping is not None and any(write is self._sweeping for write in group.writes):
             self._sweeping = None
         if not self._watches or not group.changes:
@@ -69,12 +69,12 @@ class ChangeFeed:
         elif group.base > self._seen:
             self._catch_up()
 
-    def _rung(self) -> None:
-        """The message in the bell is enough when it is the very next one: ten times faster than the table."""
+    def _on_notified(self) -> None:
+        """Publish the message if it is the next change; this is ten times faster than reading the table."""
         if not self._watches:
-            self._writer.bell.hear(False)
+            self._writer.notifier.set_notified(False)
             return
-        message = self._writer.bell.message()
+        message = self._writer.notifier.message()
         if message:
             first, changes = read_message(message)
             if first == self._seen + 1:
@@ -82,7 +82,7 @@ class ChangeFeed:
                 self._watches.publish(changes)
                 return
             if first + len(changes) - 1 <= self._seen:
-                return  # our own, told already
+                return  # published already
         self._catch_up()
 
     def _catch_up(self) -> None:
@@ -90,8 +90,8 @@ class ChangeFeed:
             return
         try:
             self._seen, changes = self._writer.events.after(self._seen)
-        except sqlite3.Error as error:  # the next ring or poll reads from where this one stopped
-            log.warning("metadata events were not read", extra={"error": str(error)})
+        except sqlite3.Error as error:  # the next notification or poll continues here
+            log.warning("metadata events not read; retrying", extra={"error": str(error)})
         else:
             self._watches.publish(changes)
 
@@ -102,18 +102,18 @@ class ChangeFeed:
         self._expire_later()
 
     def _expire_later(self) -> None:
-        """Look again when the first session of somebody else will have been silent for too long."""
+        """Sweep again when the first session of another process will have missed its deadline."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
         try:
             deadline = self._writer.sessions.next_deadline()
-        except OSError as error:  # the next poll looks again
-            log.warning("metadata sessions were not read", extra={"error": str(error)})
+        except OSError as error:  # the next poll tries again
+            log.warning("metadata session files not read; retrying", extra={"error": str(error)})
             return
         if deadline is not None and deadline != float("inf"):
             wait_s = deadline - self._clock.monotonic()
-            self._expiry = self._clock.call_later(max(0.0, wait_s) + _LATER_S, self._sweep)
+            self._expiry = self._clock.call_later(max(0.0, wait_s) + _MARGIN_S, self._sweep)
 
     def _poll_later(self) -> None:
         def poll() -> None:

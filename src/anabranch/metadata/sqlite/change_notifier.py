@@ -1,7 +1,7 @@
-"""How processes on one directory wake each other: a file that is touched, and the kernel's inotify. Knows no database.
+"""Change notifications between the processes of one directory: a file that is written, and the kernel's inotify.
 
-The bell is rung after a commit, when its changes can be read; the database files themselves change before that. Without
-inotify (another kernel, no watches left) `open` says so, and the owner polls.
+A notification is written after a commit, when its changes can be read; the database files themselves change earlier.
+Without inotify (another kernel, or no watches left) `listen` returns False, and the owner polls.
 """
 
 from __future__ import annotations
@@ -22,63 +22,71 @@ log = logging.getLogger(__name__)
 _IN_MODIFY = 0x2
 _IN_CLOSE_WRITE = 0x8
 _IN_Q_OVERFLOW = 0x4000
-_HEAD = struct.Struct("iIII")
+_EVENT = struct.Struct("iIII")
 _READ_BYTES = 65536
 _MESSAGE = struct.Struct("<II")  # length, checksum
 MESSAGE_BYTES_MAX = 4096 - _MESSAGE.size
 
 
 class ChangeNotifier:
-    """`ring` tells the others; after `listen` the loop hears who closes a file, after `hear` also who rings."""
+    """`notify` wakes the other processes.
 
-    def __init__(self, bell: Path, folder: Path) -> None:
-        self._bell = bell
+    After `listen`, `on_leave` is called when a process closes a session file. After `set_notified(True)`, `on_change`
+    is called for notifications too.
+    """
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        self._path = path
         self._folder = folder
-        self._bell_fd = os.open(bell, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._inotify: _Inotify | None = None
-        self._heard: int | None = None
+        self._change_watch: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         guard(self)
 
-    def ring(self, message: bytes) -> None:
-        """Leave a message in the bell, if it is short: who hears the ring at once need not look any further."""
+    def notify(self, message: bytes) -> None:
+        """Write the message if it is short; a receiver that reads it in time needs no query."""
         short = message if len(message) <= MESSAGE_BYTES_MAX else b""
-        os.pwrite(self._bell_fd, _MESSAGE.pack(len(short), crc32(short)) + short, 0)
+        os.pwrite(self._fd, _MESSAGE.pack(len(short), crc32(short)) + short, 0)
 
     def message(self) -> bytes:
-        """The last one; empty when it was long, or is being replaced just now."""
-        data = os.pread(self._bell_fd, _MESSAGE.size + MESSAGE_BYTES_MAX, 0)
+        """The latest message; empty if it was too long or is being replaced."""
+        data = os.pread(self._fd, _MESSAGE.size + MESSAGE_BYTES_MAX, 0)
         if len(data) < _MESSAGE.size:
             return b""
         size, check = _MESSAGE.unpack_from(data)
         found = data[_MESSAGE.size : _MESSAGE.size + size]
         return found if crc32(found) == check else b""
 
-    def listen(self, on_ring: Callable[[], None], on_leave: Callable[[], None]) -> bool:
-        """Start listening in the running loop. False: this machine cannot; poll instead."""
+    def listen(self, on_change: Callable[[], None], on_leave: Callable[[], None]) -> bool:
+        """Start listening in the running loop. False if inotify is not available: poll instead."""
         try:
             self._inotify = _Inotify()
             self._inotify.add(self._folder, _IN_CLOSE_WRITE)
         except (OSError, AttributeError) as error:
-            log.warning("no inotify: metadata changes of other processes are polled", extra={"error": str(error)})
+            log.warning(
+                "inotify not available; polling for metadata changes of other processes", extra={"error": str(error)}
+            )
             return False
-        self._on_ring, self._on_leave = on_ring, on_leave
+        self._on_change, self._on_leave = on_change, on_leave
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._inotify.fd, self._readable)
         return True
 
-    def hear(self, is_wanted: bool) -> None:
-        """Whether rings wake us. Our own do too, so nobody should want it for nothing."""
-        if self._loop is None or self._inotify is None or is_wanted == (self._heard is not None):
+    def set_notified(self, is_wanted: bool) -> None:
+        """Whether notifications wake this process. Its own do too, so request it only while there are watches."""
+        if self._loop is None or self._inotify is None or is_wanted == (self._change_watch is not None):
             return
-        if self._heard is not None:
-            self._inotify.remove(self._heard)
-            self._heard = None
+        if self._change_watch is not None:
+            self._inotify.remove(self._change_watch)
+            self._change_watch = None
             return
         try:
-            self._heard = self._inotify.add(self._bell, _IN_MODIFY)
+            self._change_watch = self._inotify.add(self._path, _IN_MODIFY)
         except OSError as error:
-            log.warning("metadata changes of other processes are polled", extra={"error": str(error)})
+            log.warning(
+                "no inotify watch; polling for metadata changes of other processes", extra={"error": str(error)}
+            )
 
     def _readable(self) -> None:
         assert self._inotify is not None
@@ -88,16 +96,16 @@ class ChangeNotifier:
             return
         seen, at = 0, 0
         while at < len(data):
-            _, mask, _, name_bytes = _HEAD.unpack_from(data, at)
+            _, mask, _, name_bytes = _EVENT.unpack_from(data, at)
             seen |= mask
-            at += _HEAD.size + name_bytes
+            at += _EVENT.size + name_bytes
         if seen & (_IN_MODIFY | _IN_Q_OVERFLOW):
-            self._on_ring()
+            self._on_change()
         if seen & (_IN_CLOSE_WRITE | _IN_Q_OVERFLOW):
             self._on_leave()
 
     def stop(self) -> None:
-        """Hear nothing any more; `ring` still works."""
+        """Stop listening; `notify` still works."""
         if self._loop is not None and self._inotify is not None:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._inotify.fd)
@@ -106,17 +114,17 @@ class ChangeNotifier:
 
     def close(self) -> None:
         self.stop()
-        os.close(self._bell_fd)
+        os.close(self._fd)
 
     def after_fork(self) -> None:
-        os.close(self._bell_fd)
+        os.close(self._fd)
         if self._loop is not None and self._inotify is not None:
             os.close(self._inotify.fd)
             self._loop = None
 
 
 class _Inotify:
-    """A non-blocking descriptor that tells of changes to paths. The standard library does not have it."""
+    """inotify through libc, because the standard library has no binding."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

@@ -1,6 +1,6 @@
-"""The log of changes in the embedded store: how every process learns what the others did. Synchronous.
+"""The log of changes in the SQLite store, from which every process reads the changes of the others. Synchronous.
 
-Numbers have no holes: a reader at number n expects n + 1 next, and anything else means that it fell behind the trim.
+Numbers have no gaps: a reader at number n expects n + 1 next; anything else means that older rows were trimmed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from anabranch.metadata.interface import Change, ChangeKind
 
-EVENTS_KEPT = 10_000  # changes that a slow process can be behind
+EVENTS_KEPT = 10_000  # how many changes a slow process may be behind
 EncodedChange = tuple[ChangeKind, str, str]
-"""Kind, key, and both as JSON: a `Change` costs a microsecond, and most are never looked at here."""
+"""Kind, key, and both as JSON. Not a `Change`, which costs a microsecond and is rarely needed here."""
 
 _encode = json.JSONEncoder().encode
 _KINDS = {kind.value: kind for kind in ChangeKind}
@@ -24,7 +24,7 @@ def encode_change(kind: ChangeKind, key: str) -> EncodedChange:
 
 
 def read_message(message: bytes) -> tuple[int, list[Change]]:
-    """(number of the first, the changes) that `EventLog.append` wrote down."""
+    """(number of the first, the changes) of a message from `EventLog.append`."""
     first, _, encoded = message.partition(b" ")
     return int(first), _decoded(encoded)
 
@@ -42,7 +42,7 @@ class EventLog:
         return last or 0
 
     def append(self, first: int, changes: Sequence[EncodedChange]) -> bytes:
-        """Write them down; the answer is the same as a message for `read_message`."""
+        """Store the changes; returns them as a message for `read_message`."""
         encoded = f"[{','.join([change[2] for change in changes])}]"
         self._db.execute(
             "INSERT INTO event(last, first, changes) VALUES(?,?,?)", (first + len(changes) - 1, first, encoded)
@@ -50,13 +50,13 @@ class EventLog:
         return f"{first} {encoded}".encode()
 
     def raise_to(self, number: int) -> None:
-        """Every later change has a higher number."""
+        """Make every later change have a higher number."""
         self._db.execute(
             'INSERT INTO event(last, first, changes) VALUES(?,?,\'[["invalidated", "/"]]\')', (number, number)
         )
 
     def after(self, seen: int) -> tuple[int, list[Change]]:
-        """(last number, changes since `seen`); a single INVALIDATED when some of them cannot be had any more."""
+        """(last number, changes since `seen`); a single INVALIDATED if some of them were trimmed."""
         last = self.last()
         if last <= seen:
             return seen, []
@@ -72,5 +72,5 @@ class EventLog:
         return seen, changes
 
     def trim(self) -> None:
-        """The last row stays: it holds the number to go on with."""
+        """Delete old rows. The last row stays, because it has the last number."""
         self._db.execute("DELETE FROM event WHERE last<(SELECT max(last) FROM event)-?", (EVENTS_KEPT,))

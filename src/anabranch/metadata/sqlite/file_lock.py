@@ -1,4 +1,4 @@
-"""Advisory whole-file locks (`flock`) that the kernel drops with the process. Knows nothing of what they protect."""
+"""Advisory whole-file locks (`flock`), which the kernel releases when the process ends."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def try_lock(fd: int) -> bool:
 class WriterLock:
     """Taken around every commit, checkpoint, open and close by all processes on one store.
 
-    SQLite's own busy-waiting is unfair (seconds of waiting with a few writers), and SQLite before 3.51.3 can damage its
-    file when a checkpoint races a commit; with this lock neither can happen.
+    SQLite's own busy-waiting is unfair (seconds of waiting with a few writers), and SQLite before 3.51.3 can corrupt
+    its file when a checkpoint races a commit. This lock prevents both.
     """
 
     def __init__(self, path: Path, clock: Clock, wait_ms_max: int) -> None:
@@ -49,12 +49,12 @@ class WriterLock:
 
     def _wait(self) -> None:
         deadline = self._clock.monotonic() + self._wait_ms_max / 1000
-        tries = 0
+        attempts = 0
         while not try_lock(self._fd):
             if self._clock.monotonic() > deadline:
-                raise StoreUnavailable(f"another process holds {self._path} for more than {self._wait_ms_max} ms")
-            self._pause.wait(_RETRY_S[min(tries, len(_RETRY_S) - 1)])
-            tries += 1
+                raise StoreUnavailable(f"another process has held {self._path} for more than {self._wait_ms_max} ms")
+            self._pause.wait(_RETRY_S[min(attempts, len(_RETRY_S) - 1)])
+            attempts += 1
 
     def close(self) -> None:
         os.close(self._fd)

@@ -1,7 +1,7 @@
-"""What a forked child must not inherit: locks, watches and database connections stay the parent's alone.
+"""Releases in a forked child what belongs to the parent: locks, watches, database connections.
 
-`O_CLOEXEC` only helps when the child becomes another program. A plain fork shares open files, and with them the locks
-that say "this process lives"; so the child closes them at once. Knows nothing of what is closed.
+`O_CLOEXEC` applies only when the child executes another program. A plain fork shares open files, and with them the
+locks that mark the parent as alive; so the child closes them at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _guarded: WeakSet[Guarded] = WeakSet()
 
 
 def guard(owner: Guarded) -> None:
-    """Tell `owner` in every child forked from now on, while it lives."""
+    """Call `owner.after_fork()` in every child forked from now on, while `owner` exists."""
     _guarded.add(owner)
 
 
 def abandon(thing: object) -> None:
-    """Never finalise it: closing a SQLite connection in a forked child can damage the parent's file."""
+    """Never finalise it: closing a SQLite connection in a forked child can corrupt the parent's file."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 

@@ -1,11 +1,11 @@
-"""The tables of the embedded metadata store, their format number, and how older files become this format.
+"""Tables of the SQLite store, their format number, and the upgrade of older files.
 
     node(parent, name, …)        one row per key; "/a/b" is parent "/a", name "b" (with rowid: a third of the size)
     event(last, first, changes)  one row per commit: its changes numbered first…last, as JSON [[kind, key], …]
-    session(id, ttl_ms, pid)     who may own ephemeral keys
+    session(id, ttl_ms, pid)     owners of ephemeral keys
 
-A change's number is the key's new version, so versions never return. For people with the `sqlite3` shell there are the
-views `keys`, `changes` and `sessions`. Synchronous; call it under the writer lock.
+The number of a change is the key's new version, so versions are never reused. The views `keys`, `changes` and
+`sessions` are for people with the `sqlite3` shell. Synchronous; call it under the writer lock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anabranch.metadata.interface import StoreIncompatible
 
 FORMAT = 2
 DATABASE = "metadata.db"
-BUSY_MS = 10_000  # only somebody who writes without the writer lock can make us wait: a person with a shell
+BUSY_MS = 10_000  # only a writer without the writer lock causes waiting, such as a person with a shell
 _APPLICATION_ID = 0x616E6162  # "anab"
 
 _NODE = """
@@ -55,28 +55,28 @@ INSERT INTO event(last, first, changes) SELECT last, last, '[["invalidated", "/"
 DROP TABLE kept;
 DELETE FROM node WHERE session IS NOT NULL;
 """
-"""Format 1 had one event row per change, and sessions without ttl: whoever held one is not of this release."""
+"""Format 1 had one event row per change, and sessions without ttl, which are dropped."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open with the settings that all connections need. Opening may recover the WAL."""
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000)
     connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA wal_autocheckpoint=0")  # checkpoints only under the writer lock: see sqlite_writer
+    connection.execute("PRAGMA wal_autocheckpoint=0")  # checkpoints only under the writer lock: see writer.py
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA mmap_size=0")
     return connection
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables in a new file, renew an older one; refuse what is newer than this release, or not ours."""
+    """Create the tables in a new file or upgrade an older one; refuse a newer format and foreign files."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
     if (found or tables) and owner != _APPLICATION_ID:
-        raise StoreIncompatible("the file metadata.db is a database of some other program")
+        raise StoreIncompatible("the file metadata.db is a database of another program")
     if found > FORMAT:
-        raise StoreIncompatible(f"metadata format {found} is newer than {FORMAT}, the newest this release knows")
+        raise StoreIncompatible(f"metadata format {found} is newer than {FORMAT}, the newest of this release")
     steps = {0: _NODE + _REST, 1: _FROM_1}.get(found)
     if steps is not None:
         connection.executescript(

@@ -1,11 +1,11 @@
-"""One locked file per session: how processes of one machine see each other's sessions live and die.
+"""One locked file per session: how the processes of one machine detect which sessions are alive.
 
-    file locked, heartbeat young   alive
-    file not locked                its process is gone (the kernel dropped the lock, and told inotify watchers)
-    heartbeat older than its ttl   its process hangs or is stopped: others may end the session
+    file locked, heartbeat recent  alive
+    file not locked                its process has ended (the kernel released the lock and notified inotify watchers)
+    heartbeat older than its ttl   its process hangs or is stopped: other processes may end the session
 
-The heartbeat is the machine's monotonic time, written without fsync: after a reboot no file is locked anyway. Knows no
-database. All of it is called under the writer lock, but `beat` and `next_deadline`.
+The heartbeat is the machine's monotonic time, written without fsync: after a reboot no file is locked anyway.
+Everything but `heartbeat` and `next_deadline` is called under the writer lock.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from anabranch.metadata.sqlite.file_lock import try_lock
 from anabranch.metadata.sqlite.fork_guard import guard
 
-_BEAT = struct.Struct("<qq")  # monotonic nanoseconds, ttl in milliseconds
+_HEARTBEAT = struct.Struct("<qq")  # monotonic nanoseconds, ttl in milliseconds
 
 
 class SessionFiles:
-    """The sessions of one store object, and the files of everybody's."""
+    """The session files of this store object, and read access to those of others."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,23 +36,23 @@ class SessionFiles:
         return self._folder
 
     def create(self, session: int, ttl_ms: int, now: float) -> None:
-        """Under another name until it is locked: no moment in which it looks like an orphan."""
+        """Create it under another name until it is locked, so that it never looks like an orphan."""
         path = self._folder / str(session)
         fresh = path.with_name(f"new-{session}")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             locked = try_lock(fd)
-            assert locked, f"{fresh} is locked by somebody else"
-            os.pwrite(fd, _BEAT.pack(int(now * 1e9), ttl_ms), 0)
+            assert locked, f"{fresh} is locked by another process"
+            os.pwrite(fd, _HEARTBEAT.pack(int(now * 1e9), ttl_ms), 0)
             os.rename(fresh, path)
         except BaseException:
             os.close(fd)
             raise
         self._fds[session] = fd
 
-    def beat(self, session: int, ttl_ms: int, now: float) -> None:
-        """Only while nobody has been asked to `remove` it: the descriptor would be another file's."""
-        os.pwrite(self._fds[session], _BEAT.pack(int(now * 1e9), ttl_ms), 0)
+    def heartbeat(self, session: int, ttl_ms: int, now: float) -> None:
+        """Must not be called after `remove`: the descriptor could belong to another file."""
+        os.pwrite(self._fds[session], _HEARTBEAT.pack(int(now * 1e9), ttl_ms), 0)
 
     def remove(self, session: int) -> None:
         with suppress(FileNotFoundError):
@@ -61,8 +61,8 @@ class SessionFiles:
         if fd is not None:
             os.close(fd)
 
-    def dead(self, known: Iterable[int], now: float) -> list[int]:
-        """Sessions to end: nobody holds the file, its heartbeat is too old, or a known session has no file."""
+    def find_dead(self, known: Iterable[int], now: float) -> list[int]:
+        """Sessions to end: the file is not locked, its heartbeat is too old, or a known session has no file."""
         names = self._names()
         return [
             session
@@ -71,7 +71,7 @@ class SessionFiles:
         ]
 
     def next_deadline(self) -> float | None:
-        """When the first session of somebody else will have been silent for too long; None without any."""
+        """The earliest deadline among sessions of other processes; None if there are none."""
         deadlines = [self._deadline(session) for session in self._names() if session not in self._fds]
         return min(deadlines, default=None)
 
@@ -91,18 +91,18 @@ class SessionFiles:
         return self._deadline(session) <= now or self._is_orphan(session)
 
     def _deadline(self, session: int) -> float:
-        """Without a readable heartbeat only the lock counts."""
+        """Infinite without a readable heartbeat: then only the lock counts."""
         try:
             content = (self._folder / str(session)).read_bytes()
         except FileNotFoundError:
             return float("inf")
-        if len(content) != _BEAT.size:
+        if len(content) != _HEARTBEAT.size:
             return float("inf")
-        beat_ns, ttl_ms = _BEAT.unpack(content)
-        return float(beat_ns / 1e9 + ttl_ms / 1000)
+        heartbeat_ns, ttl_ms = _HEARTBEAT.unpack(content)
+        return float(heartbeat_ns / 1e9 + ttl_ms / 1000)
 
     def _is_orphan(self, session: int) -> bool:
-        try:  # read-only, so that closing it wakes nobody who waits for the end of a writer
+        try:  # read-only, so that closing it does not wake inotify watchers (IN_CLOSE_WRITE)
             fd = os.open(self._folder / str(session), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return True

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from anabranch.metadata.interface import Session, SessionEvent, SessionLost, StoreUnavailable
-from anabranch.metadata.session_base import SessionLife
+from anabranch.metadata.session_base import SessionBase
 from anabranch.metadata.sqlite.session_files import SessionFiles
 from anabranch.metadata.sqlite.tables import WriteTables
 from anabranch.metadata.sqlite.write_queue import WriteQueue
@@ -24,28 +24,28 @@ from anabranch.runtime.clock import Clock, Timer
 
 log = logging.getLogger(__name__)
 
-BEATS_PER_TTL = 4
+HEARTBEATS_PER_TTL = 4
 
 
-class SqliteSession(SessionLife):
+class SqliteSession(SessionBase):
     def __init__(
         self,
         session_id: int,
         ttl_ms: int,
-        born: float,
+        created_at: float,
         clock: Clock,
         files: SessionFiles,
         close: Callable[[SqliteSession], Awaitable[None]],
         revive: Callable[[SqliteSession], None],
     ) -> None:
-        """`born` is the time in the file now; `revive` asks the database and calls `revived`."""
+        """`created_at` is the heartbeat in the file; `revive` queries the database and calls `on_revived`."""
         super().__init__(ttl_ms)
         self.session_id = session_id
         self._clock = clock
         self._files = files
         self._close = close
         self._revive = revive
-        self._valid_until = born + ttl_ms / 1000
+        self._valid_until = created_at + ttl_ms / 1000
         self._is_reviving = False
         self._timer: Timer | None = None
 
@@ -56,56 +56,56 @@ class SqliteSession(SessionLife):
     async def close(self) -> None:
         await self._close(self)
 
-    def beat_later(self) -> None:
-        self._timer = self._clock.call_later(self._ttl_ms / 1000 / BEATS_PER_TTL, self._ring)
+    def schedule_heartbeat(self) -> None:
+        self._timer = self._clock.call_later(self._ttl_ms / 1000 / HEARTBEATS_PER_TTL, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         if self.is_lost:
             return
-        self.beat_later()
-        if not self._is_reviving and not self._beat():
+        self.schedule_heartbeat()
+        if not self._is_reviving and not self._heartbeat():
             self._is_reviving = True
-            self.tell(SessionEvent.DISCONNECTED)
+            self.notify(SessionEvent.DISCONNECTED)
             self._revive(self)
 
-    def _beat(self) -> bool:
+    def _heartbeat(self) -> bool:
         now = self._clock.monotonic()
         if now >= self._valid_until:
             return False
-        self._files.beat(self.session_id, self._ttl_ms, now)
+        self._files.heartbeat(self.session_id, self._ttl_ms, now)
         if self._clock.monotonic() >= self._valid_until:
-            return False  # it may have been written too late
+            return False  # the write may have been too late
         self._valid_until = now + self._ttl_ms / 1000
         return True
 
-    def revived(self, at: float | None) -> None:
-        """The database has the session still, with a heartbeat of that time; None: nobody knows, ask again later."""
+    def on_revived(self, at: float | None) -> None:
+        """The database still has the session, with a heartbeat at `at`; None if the query failed."""
         self._is_reviving = False
         if at is not None and not self.is_lost:
             self._valid_until = max(self._valid_until, at + self._ttl_ms / 1000)
-            self.tell(SessionEvent.RECONNECTED)
+            self.notify(SessionEvent.RECONNECTED)
 
     def stop(self) -> None:
-        """No heartbeat after this: the file may be removed."""
+        """Stop the heartbeats, so that the file can be removed."""
         if self._timer is not None:
             self._timer.cancel()
-        self.tell(SessionEvent.LOST)
+        self.notify(SessionEvent.LOST)
 
 
 class OpenSessions:
-    def __init__(self, intake: WriteQueue, files: SessionFiles, clock: Clock) -> None:
-        self._intake = intake
+    def __init__(self, write_queue: WriteQueue, files: SessionFiles, clock: Clock) -> None:
+        self._write_queue = write_queue
         self._files = files
         self._clock = clock
         self._open: set[SqliteSession] = set()
 
     async def open(self, ttl_ms: int) -> SqliteSession:
-        now_ms, born = self._clock.now_ms(), self._clock.monotonic()
+        now_ms, created_at = self._clock.now_ms(), self._clock.monotonic()
         made: list[int] = []
 
         def create(table: WriteTables, files: SessionFiles) -> int:
             made.append(table.create_session(now_ms, ttl_ms))
-            files.create(made[0], ttl_ms, born)
+            files.create(made[0], ttl_ms, created_at)
             return made[0]
 
         def undo(table: WriteTables, files: SessionFiles) -> None:
@@ -113,17 +113,17 @@ class OpenSessions:
                 table.end_session(made[0])
 
         try:
-            session_id = await self._intake.write(create)
-        except (asyncio.CancelledError, StoreUnavailable):  # nobody will use it, if there is one
-            self._intake.submit(Operation(None, undo, lambda files: files.remove(made[0]) if made else None))
+            session_id = await self._write_queue.write(create)
+        except (asyncio.CancelledError, StoreUnavailable):  # it will not be used, if it was created
+            self._write_queue.submit(Operation(None, undo, lambda files: files.remove(made[0]) if made else None))
             raise
-        self._intake.check()
-        session = SqliteSession(session_id, ttl_ms, born, self._clock, self._files, self._end, self._revive)
+        self._write_queue.check()
+        session = SqliteSession(session_id, ttl_ms, created_at, self._clock, self._files, self._end, self._revive)
         self._open.add(session)
-        session.beat_later()
+        session.schedule_heartbeat()
         return session
 
-    def number_of(self, session: Session | None) -> int | None:
+    def id_of(self, session: Session | None) -> int | None:
         if session is None:
             return None
         if not isinstance(session, SqliteSession) or session not in self._open:
@@ -134,44 +134,44 @@ class OpenSessions:
         for session in tuple(self._open):
             try:
                 await self._end(session)
-            except StoreUnavailable as error:  # closing drops its lock, so the next to look ends it
-                log.warning("session was not ended", extra={"error": str(error)})
+            except StoreUnavailable as error:  # closing releases its lock, so another process ends it
+                log.warning("metadata session not ended; it will be swept", extra={"error": str(error)})
 
     def forget(self, session: Session | None) -> None:
-        """Others ended it: nothing is left but our file."""
+        """Another process ended it: only the file is left to remove."""
         if isinstance(session, SqliteSession) and session in self._open:
             self._open.discard(session)
             session.stop()
             session_id = session.session_id
-            self._intake.submit(Operation(None, lambda table, files: None, lambda files: files.remove(session_id)))
+            self._write_queue.submit(Operation(None, lambda table, files: None, lambda files: files.remove(session_id)))
 
     async def _end(self, session: SqliteSession) -> None:
         if session in self._open:
             session_id = session.session_id
             self._open.discard(session)
             session.stop()
-            await self._intake.write(
+            await self._write_queue.write(
                 lambda table, files: table.end_session(session_id), after=lambda files: files.remove(session_id)
             )
 
     def _revive(self, session: SqliteSession) -> None:
-        """A heartbeat came late: does the session exist still? If so it beats again, in the same transaction."""
+        """After a late heartbeat: check that the session exists, and write a heartbeat in the same transaction."""
 
         def check(table: WriteTables, files: SessionFiles) -> float | None:
             if not table.has_session(session.session_id):
                 return None
             now = self._clock.monotonic()
-            files.beat(session.session_id, session.ttl_ms, now)
+            files.heartbeat(session.session_id, session.ttl_ms, now)
             return now
 
-        def checked(done: asyncio.Future[float | None]) -> None:
+        def on_checked(done: asyncio.Future[float | None]) -> None:
             if done.cancelled() or done.exception() is not None:
-                session.revived(None)
+                session.on_revived(None)
             elif (at := done.result()) is None:
                 self.forget(session)
             else:
-                session.revived(at)
+                session.on_revived(at)
 
         answer: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(checked)
-        self._intake.submit(Operation(answer, check))
+        answer.add_done_callback(on_checked)
+        self._write_queue.submit(Operation(answer, check))

@@ -1,7 +1,7 @@
 """The embedded metadata store: one SQLite file in a directory, shared safely by the processes of one machine.
 
-The asyncio face of `sqlite_writer` (all writes), of one reader thread, and of the doorbell that other processes ring. A
-write is durable when its call returns. All writes of one turn of the event loop go to the writer together.
+The asyncio side of the writer thread (all writes), one reader thread, and the notifications of other processes. A write
+is durable when its call returns. All writes of one turn of the event loop are submitted together.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SqliteStore:
         self._lock_wait_ms_max = lock_wait_ms_max
         self._clock = clock
         self._writer: Writer | None = None
-        self._intake: WriteQueue | None = None
+        self._write_queue: WriteQueue | None = None
         self._is_forked = False
         guard(self)
 
@@ -73,35 +73,35 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(1, "metadata-reader")
 
-        intake = WriteQueue(loop)
-        writer = Writer(self._folder, self._clock, intake.deliver, self._lock_wait_ms_max)
+        write_queue = WriteQueue(loop)
+        writer = Writer(self._folder, self._clock, write_queue.deliver, self._lock_wait_ms_max)
         try:
             await loop.run_in_executor(self._pool, writer.open)
         except BaseException:
             self._pool.shutdown(wait=False)
             raise
-        self._writer, self._intake, self._loop = writer, intake, loop
-        self._feed = ChangeFeed(writer, intake.submit, self._clock)
-        self._sessions = OpenSessions(intake, writer.sessions, self._clock)
-        intake.start(writer.submit, self._feed.committed)
+        self._writer, self._write_queue, self._loop = writer, write_queue, loop
+        self._feed = ChangeFeed(writer, write_queue.submit, self._clock)
+        self._sessions = OpenSessions(write_queue, writer.sessions, self._clock)
+        write_queue.start(writer.submit, self._feed.on_commit)
         self._feed.start()
 
     async def close(self) -> None:
-        """Ends sessions first: their keys are gone when this returns."""
-        writer, intake = self._writer, self._intake
-        if writer is None or intake is None:
+        """End the sessions first: their keys are deleted when this returns."""
+        writer, write_queue = self._writer, self._write_queue
+        if writer is None or write_queue is None:
             return
-        if self._is_forked:  # the files, threads and sessions are the parent's
-            self._writer, self._intake, self._is_forked = None, None, False
+        if self._is_forked:  # files, threads and sessions belong to the parent
+            self._writer, self._write_queue, self._is_forked = None, None, False
             return
         await self._sessions.close()
         if self._writer is not writer:
-            return  # somebody else closed it meanwhile
-        self._writer = self._intake = None
-        intake.refuse("the metadata store is not open")
+            return  # closed concurrently
+        self._writer = self._write_queue = None
+        write_queue.refuse("the metadata store is not open")
         self._feed.close()
         await self._loop.run_in_executor(self._pool, writer.close)
-        intake.close()
+        write_queue.close()
         self._pool.shutdown(wait=False)
 
     def after_fork(self) -> None:
@@ -125,7 +125,7 @@ class SqliteStore:
         return await self._read(lambda table: table.get(key))
 
     async def put(self, key: str, value: bytes, *, expected: Expected, session: Session | None = None) -> Version:
-        intake = self._intake
+        write_queue = self._write_queue
         if (  # the most frequent write, in the common case
             type(expected) is int
             and session is None
@@ -133,13 +133,13 @@ class SqliteStore:
             and len(value) <= VALUE_BYTES_MAX
             and len(key) <= KEY_CHARS_CACHED
             and INT_MIN <= expected <= INT_MAX
-            and intake is not None
+            and write_queue is not None
         ):
-            return await intake.put(key_columns(key), value, expected)
+            return await write_queue.put(key_columns(key), value, expected)
         check_key(key)
         check_value(key, value)
         self._opened()
-        now_ms, data, owner = self._clock.now_ms(), bytes(value), self._sessions.number_of(session)
+        now_ms, data, owner = self._clock.now_ms(), bytes(value), self._sessions.id_of(session)
         try:
             return await self._write(lambda table, sessions: table.put(key, data, expected, owner, now_ms))
         except SessionLost:
@@ -151,7 +151,7 @@ class SqliteStore:
         await self._write(lambda table, sessions: table.delete(key, expected))
 
     async def sync(self) -> None:
-        """Every read here begins after the last commit, so there is nothing to wait for."""
+        """Every read begins after the last commit, so there is nothing to wait for."""
         self._opened()
 
     async def children(self, key: str) -> list[str]:
@@ -197,7 +197,7 @@ class SqliteStore:
         if self._writer is None:
             raise _not_open()
         if self._is_forked:
-            raise StoreUnavailable("a forked process must open the metadata store anew")
+            raise StoreUnavailable("a forked process must open the metadata store again")
         return self._writer
 
     async def _pages(self, prefix: str, rows_max: int) -> AsyncIterator[list[Item]]:
@@ -218,12 +218,12 @@ class SqliteStore:
         try:
             return await self._loop.run_in_executor(self._pool, read, reading)
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"metadata was not read: {error}") from error
+            raise StoreUnavailable(f"cannot read metadata: {error}") from error
 
     def _write(self, work: Callable[[WriteTables, SessionFiles], T]) -> asyncio.Future[T]:
-        if self._intake is None:
+        if self._write_queue is None:
             raise _not_open()
-        return self._intake.write(work)
+        return self._write_queue.write(work)
 
 
 def _not_open() -> StoreUnavailable:

@@ -1,7 +1,7 @@
-"""Statements on the keys and sessions of the embedded metadata store. Synchronous; knows no threads or locks.
+"""SQL statements on keys and sessions of the SQLite store. Synchronous; knows no threads or locks.
 
-Writes assume that the caller holds the writer lock and an open transaction. A refused write has changed nothing, so the
-rest of its group is untouched.
+Writes require the writer lock and an open transaction. A refused write changes nothing, so the rest of its group is not
+affected.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from anabranch.metadata.interface import (
 from anabranch.metadata.sqlite.event_log import EncodedChange, EventLog, encode_change
 from anabranch.model.errors import BadRequest
 
-TOLD_ONE_BY_ONE = 1000  # more keys in one bulk step are told as "forget all below their common tree"
+REPORTED_KEYS_MAX = 1000  # a bulk step with more keys is reported as one INVALIDATED of their common tree
 PUT_ALL_MIN = 4
 _BELOW = "/"
-_PAST_BELOW = "0"  # the character after "/": [tree + "/", tree + "0") is exactly what lies below a tree
+_PAST_BELOW = "0"  # the character after "/": the range [tree + "/", tree + "0") is everything below a tree
 
-INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1  # what a column can hold
+INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1  # the range of a column
 
 _INSERT = (
     "INSERT INTO node(parent, name, version, created_ms, modified_ms, session, value)"
@@ -63,7 +63,7 @@ def key_columns(key: str) -> KeyColumns:
 
 
 PlainPut = tuple[Any, KeyColumns, bytes, Version]
-"""Who asks, place, value, expected version: a put by version without session, the most frequent write."""
+"""Context, columns, value, expected version: a put by version without session, the most frequent write."""
 
 Row = tuple[bytes, int, int, int, int | None]
 
@@ -85,7 +85,7 @@ def _versioned(row: Row) -> Versioned:
 
 
 class ReadTables:
-    """Read statements. Each call is one short read transaction, so a reader never holds back a checkpoint for long."""
+    """Read statements. Each call is one short read transaction, so a reader never delays a checkpoint for long."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -102,7 +102,7 @@ class ReadTables:
         return sorted(names)
 
     def _implied(self, tree: str) -> Iterator[str]:
-        """Names that exist only because something lies below them: at most two index steps for each."""
+        """Names that only deeper keys imply, with at most two index steps for each."""
         low, end = tree + _BELOW, tree + _PAST_BELOW
         while True:
             row = self._db.execute(
@@ -117,7 +117,7 @@ class ReadTables:
     def page(self, after: tuple[str, str], end: str, rows_max: int) -> list[tuple[str, str, Versioned]]:
         """Rows with parent < end that come after (parent, name), in that order.
 
-        Two plain searches: with one over pairs SQLite steps over everything that earlier pages have read.
+        Two plain searches, because for one over pairs SQLite steps over all rows of earlier pages.
         """
         columns = "SELECT parent, name, value, version, created_ms, modified_ms, session FROM node"
         rows = self._db.execute(
@@ -132,7 +132,7 @@ class ReadTables:
 
 
 def scan_ranges(tree: str) -> list[tuple[str, str]]:
-    """Ranges of `parent` that hold everything below a tree: its direct children first, then the rest."""
+    """Ranges of `parent` that contain everything below a tree: its direct children first, then the rest."""
     return [(tree, tree + "\x01"), (tree + _BELOW, tree + _PAST_BELOW)]
 
 
@@ -142,7 +142,7 @@ class WriteTables(ReadTables):
     def __init__(self, connection: sqlite3.Connection) -> None:
         super().__init__(connection)
         self._events = EventLog(connection)
-        self._cursor = connection.cursor()  # one for all puts: making one costs a tenth of a put
+        self._cursor = connection.cursor()  # one for all puts: creating one costs a tenth of a put
         self._base = 0
         self._changes: list[EncodedChange] = []
 
@@ -152,7 +152,7 @@ class WriteTables(ReadTables):
         self._changes = []
 
     def end(self) -> tuple[int, list[EncodedChange], bytes]:
-        """Write down the changes of this transaction: the number before the first, they, and the message on them."""
+        """Store the changes. Returns the number before the first, the changes, and the notification."""
         message = self._events.append(self._base + 1, self._changes) if self._changes else b""
         return self._base, self._changes, message
 
@@ -169,10 +169,10 @@ class WriteTables(ReadTables):
                 self._changes.append(encode_change(ChangeKind.CREATED, key))
                 return version
         decide_put(key, expected, self._version(parent, name))
-        raise AssertionError(f"{key}: the write was refused without a reason")
+        raise AssertionError(f"{key}: the write failed without a reason")
 
     def put_all(self, puts: Sequence[PlainPut], now_ms: int) -> Version | None:
-        """All or none of them: the first one's new version, the others count on from there."""
+        """Put all or none. Returns the new version of the first; the others follow consecutively."""
         if len(puts) < PUT_ALL_MIN:
             return None
         first = self._base + len(self._changes) + 1
@@ -194,7 +194,7 @@ class WriteTables(ReadTables):
             return self._cursor.execute(_UPDATE, (version, now_ms, session, value, parent, name)).rowcount > 0
         if not INT_MIN <= expected <= INT_MAX:
             return False
-        if session is None:  # the common case: no key of a session before or after, so no index to keep
+        if session is None:  # the common case: no session before or after, so no index to update
             given = (version, now_ms, value, parent, name, expected)
             if self._cursor.execute(_UPDATE_PLAIN, given).rowcount:
                 return True
@@ -207,11 +207,11 @@ class WriteTables(ReadTables):
         self._changes.append(encode_change(ChangeKind.DELETED, key))
 
     def write_over(self, items: Iterable[Item], preserve: bool, now_ms: int) -> None:
-        """Many puts, whatever is there; with `preserve` versions and times stay as given."""
+        """Many puts over present records; with `preserve`, versions and times are stored as given."""
         last = dict(items)
         if preserve and (highest := max((given.version for given in last.values()), default=0)) > self._base:
-            raise BadRequest(f"version {highest} was not made room for by raise_versions")
-        self._tell(last, ChangeKind.CREATED, ChangeKind.MODIFIED)
+            raise BadRequest(f"version {highest} is not below the floor given to raise_versions")
+        self._report(last, ChangeKind.CREATED, ChangeKind.MODIFIED)
         version = self._base + len(self._changes)
         kept = "excluded" if preserve else "node"
         self._db.executemany(
@@ -228,7 +228,7 @@ class WriteTables(ReadTables):
 
     def delete_all(self, keys: Iterable[str]) -> None:
         distinct = dict.fromkeys(keys)
-        self._tell(distinct, None, ChangeKind.DELETED)
+        self._report(distinct, None, ChangeKind.DELETED)
         self._db.executemany("DELETE FROM node WHERE parent=? AND name=?", map(split, distinct))
 
     def raise_versions(self, floor: Version) -> None:
@@ -256,7 +256,7 @@ class WriteTables(ReadTables):
         return [session for (session,) in self._db.execute("SELECT id FROM session")]
 
     def end_session(self, session: int) -> None:
-        """Delete the session and every key that hung on it. Safe to repeat."""
+        """Delete the session and its keys. Safe to repeat."""
         owned = self._db.execute("SELECT parent, name FROM node WHERE session=? ORDER BY id", (session,)).fetchall()
         self._changes += [encode_change(ChangeKind.DELETED, f"{parent}/{name}") for parent, name in owned]
         self._db.execute("DELETE FROM node WHERE session=?", (session,))
@@ -266,10 +266,10 @@ class WriteTables(ReadTables):
         row = self._db.execute("SELECT version FROM node WHERE parent=? AND name=?", (parent, name)).fetchone()
         return None if row is None else int(row[0])
 
-    def _tell(self, keys: Iterable[str], absent: ChangeKind | None, present: ChangeKind) -> None:
-        """Changes of a bulk step about to be made; `absent` and `present` say what becomes of a key."""
+    def _report(self, keys: Iterable[str], absent: ChangeKind | None, present: ChangeKind) -> None:
+        """Record the changes of a bulk step before it is made: `absent` for missing keys, `present` for others."""
         listed = list(keys)
-        if len(listed) > TOLD_ONE_BY_ONE:
+        if len(listed) > REPORTED_KEYS_MAX:
             self._changes.append(encode_change(ChangeKind.INVALIDATED, common_tree(listed)))
             return
         kinds = ((key, absent if self._version(*split(key)) is None else present) for key in listed)
@@ -277,7 +277,7 @@ class WriteTables(ReadTables):
 
 
 def common_tree(keys: Sequence[str]) -> str:
-    """The deepest tree that holds all these keys."""
+    """The deepest tree that contains all these keys."""
     low, high = min(keys), max(keys)
     same = next((at for at, (one, other) in enumerate(zip(low, high, strict=False)) if one != other), len(low))
     return low[:same].rpartition("/")[0] or "/"

@@ -1,12 +1,11 @@
-"""The file of the write-ahead log: kept long and written over, so that syncing a commit has no metadata to write.
+"""The file of the write-ahead log: kept at a fixed length, so that syncing a commit writes no file metadata.
 
-A log that grows with every commit makes each sync wait for the file system's journal as well: measured, a third of its
-time. So zeros are put behind what is there, once, and a checkpoint starts the log over instead of cutting it off.
-SQLite reads a log up to the first frame whose salt and checksum do not fit: zeros, like what is left of an earlier
-round, are behind its end. Knows the layout of the log, writes only behind its end. Synchronous; call it under the
-writer lock.
+If the log grew with every commit, each sync would also wait for the file system's journal (measured: a third of its
+time). So the file is extended with zeros once, and a checkpoint restarts the log instead of truncating it. SQLite reads
+a log up to the first frame whose salt and checksum do not match: zeros, like frames of an earlier round, are behind its
+end. This module writes only behind that end. Synchronous; call it under the writer lock.
 
-    head: magic u32 | format u32 | page bytes u32 | sequence u32 | salt u64 | …     32 bytes
+    header: magic u32 | format u32 | page bytes u32 | sequence u32 | salt u64 | …   32 bytes
     then frames: page u32 | pages u32 | salt u64 | checksum u64 | page              24 bytes and the page
 """
 
@@ -16,8 +15,8 @@ import os
 import sqlite3
 from struct import Struct
 
-_HEAD = Struct(">IIIIQ")
-_HEAD_BYTES = 32
+_HEADER = Struct(">IIIIQ")
+_HEADER_BYTES = 32
 _FRAME = Struct(">IIQ")
 _FRAME_BYTES = 24
 _STEP = 1 << 20
@@ -25,25 +24,25 @@ _STEP = 1 << 20
 
 class WalFile:
     def __init__(self, path: str, bytes_kept: int) -> None:
-        """The file is there while any connection to the database is open and has written."""
+        """The file exists while a connection to the database is open and has written."""
         self._path = path
         self._bytes_kept = bytes_kept
         self._fd = -1
 
     def is_long(self) -> bool:
-        """Does what counts of the log reach past the room that is kept for it?"""
+        """Does the valid part of the log exceed `bytes_kept`?"""
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        head = os.pread(self._fd, _HEAD.size, 0)
-        if len(head) < _HEAD.size:
+        header = os.pread(self._fd, _HEADER.size, 0)
+        if len(header) < _HEADER.size:
             return False
-        _, _, page_bytes, _, salt = _HEAD.unpack(head)
-        frames = (self._bytes_kept - _HEAD_BYTES) // (_FRAME_BYTES + page_bytes)
-        frame = os.pread(self._fd, _FRAME.size, _HEAD_BYTES + (frames - 1) * (_FRAME_BYTES + page_bytes))
+        _, _, page_bytes, _, salt = _HEADER.unpack(header)
+        frames = (self._bytes_kept - _HEADER_BYTES) // (_FRAME_BYTES + page_bytes)
+        frame = os.pread(self._fd, _FRAME.size, _HEADER_BYTES + (frames - 1) * (_FRAME_BYTES + page_bytes))
         return len(frame) == _FRAME.size and _FRAME.unpack(frame)[2] == salt
 
     def extend(self, connection: sqlite3.Connection) -> None:
-        """Make room behind the end. In a transaction: who writes without the writer lock must not write just now."""
+        """Extend the file with zeros, in a transaction that blocks writers without the writer lock."""
         if self._fd < 0:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         connection.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,6 @@
-"""The event loop's side of the writer: writes of one turn of the loop go over together, outcomes come back as futures.
+"""The event loop's side of the writer thread: submits the writes of one turn together, returns futures.
 
-Callers that were just answered are those who write next, so what they ask for goes over right after the last of them
-had its turn. Knows the queue and its bound; knows no tables and no sessions.
+Callers that were just answered usually write next, so their writes are submitted right after the last of them has run.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ T = TypeVar("T")
 
 
 class WriteQueue:
-    """Made in the loop that uses it. `to` gets the writes of a turn, `told` every group with its outcomes."""
+    """`submit_all` gets the writes of one turn of the loop, `on_commit` every committed group."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._collected: list[Write] = []  # of this turn of the loop
-        self._is_due = False  # a hand-over is scheduled
+        self._is_due = False  # a submission is scheduled
         self._waiting = 0
         self._waiting_max = WAITING_MAX
-        self._refusal = ""  # why nothing is taken any more
+        self._refusal = ""  # why no more writes are accepted
         self._done: deque[Group] = deque()
         self._fd = -1
         guard(self)
 
-    def start(self, to: Callable[[list[Write]], None], told: Callable[[Group], None]) -> None:
-        self._to, self._told = to, told
+    def start(self, submit_all: Callable[[list[Write]], None], on_commit: Callable[[Group], None]) -> None:
+        self._submit_all, self._on_commit = submit_all, on_commit
         if hasattr(os, "eventfd"):
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._loop.add_reader(self._fd, self._wake)
 
-    def put(self, place: KeyColumns, value: bytes, expected: Version) -> Future[Version]:
+    def put(self, columns: KeyColumns, value: bytes, expected: Version) -> Future[Version]:
         """A plain put: by version, without session. The most frequent write, so every microsecond counts here."""
         if self._waiting >= self._waiting_max:
             raise self._refused()
         self._waiting += 1
         future: Future[Version] = Future(loop=self._loop)
-        self._collected.append((future, place, value, expected))
+        self._collected.append((future, columns, value, expected))
         if not self._is_due:
-            self._hand_over_later()
+            self._schedule()
         return future
 
     def write(
@@ -65,26 +64,26 @@ class WriteQueue:
         return future
 
     def submit(self, operation: Operation) -> None:
-        """Without a bound: for upkeep that nobody waits for. Whoever has the store open next does it, if we do not."""
+        """Without a bound: for maintenance without a caller. If it does not run, another process does it later."""
         if self._refusal:
             return
         self._waiting += 1
         self._collected.append(operation)
         if not self._is_due:
-            self._hand_over_later()
+            self._schedule()
 
-    def _hand_over(self) -> None:
+    def _submit_collected(self) -> None:
         self._is_due = False
         if self._collected:
             collected, self._collected = self._collected, []
-            self._to(collected)
+            self._submit_all(collected)
 
     def deliver(self, group: Group) -> None:
-        """From the writer's thread."""
+        """Called from the writer thread."""
         self._done.append(group)
         if self._fd >= 0:  # half of what `call_soon_threadsafe` costs
             os.eventfd_write(self._fd, 1)
-        elif not self._loop.is_closed():  # else nobody is left to be told
+        elif not self._loop.is_closed():  # otherwise no caller is left
             self._loop.call_soon_threadsafe(self._answer)
 
     def check(self) -> None:
@@ -92,12 +91,12 @@ class WriteQueue:
             raise self._refused()
 
     def refuse(self, reason: str) -> None:
-        """Take nothing any more, but give the outcomes of what was taken."""
+        """Accept no more writes; pending ones still get their results."""
         self._refusal, self._waiting_max = reason, 0
-        self._hand_over()
+        self._submit_collected()
 
     def close(self) -> None:
-        """The writer has ended: the last outcomes are here."""
+        """The writer has ended: deliver the last results."""
         self._answer()
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
@@ -105,17 +104,17 @@ class WriteQueue:
             self._fd = -1
 
     def after_fork(self) -> None:
-        self._refusal, self._waiting_max = "a forked process must open the metadata store anew", 0
+        self._refusal, self._waiting_max = "a forked process must open the metadata store again", 0
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _refused(self) -> StoreUnavailable:
-        return StoreUnavailable(self._refusal or f"{self._waiting} metadata writes are waiting already")
+        return StoreUnavailable(self._refusal or f"{self._waiting} metadata writes are already waiting")
 
-    def _hand_over_later(self) -> None:
+    def _schedule(self) -> None:
         self._is_due = True
-        self._loop.call_soon(self._hand_over)
+        self._loop.call_soon(self._submit_collected)
 
     def _wake(self) -> None:
         os.eventfd_read(self._fd)
@@ -127,12 +126,12 @@ class WriteQueue:
             self._waiting -= len(group.writes)
             for write, result in zip(group.writes, group.results, strict=True):
                 future: Future[Any] | None = write[0]
-                if future is None or future.done():  # nobody waits, or the caller was cancelled
+                if future is None or future.done():  # no caller, or it was cancelled
                     continue
                 if type(result) is int or not isinstance(result, BaseException):
                     future.set_result(result)
                 else:
                     future.set_exception(result)
-            self._told(group)
-        if not self._is_due:  # behind the callers that have their answers now
-            self._hand_over_later()
+            self._on_commit(group)
+        if not self._is_due:  # after the callers that have just been answered
+            self._schedule()

@@ -1,8 +1,7 @@
-"""The one thread that writes to an embedded metadata store: it turns queued operations into group commits.
+"""The thread that writes to the SQLite store: it turns queued operations into group commits.
 
-Whatever is queued while one group is being synced becomes the next group: one transaction, one fsync. Commits,
-checkpoints, open and close happen only under the writer lock (see `filelock`). Knows no event loop beyond the `deliver`
-function.
+Operations queued during the sync of one group form the next group: one transaction, one fsync. Commits, checkpoints,
+open and close happen only under the writer lock (`file_lock.py`).
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ log = logging.getLogger(__name__)
 
 GROUP_WRITES_MAX = 512
 WAL_BYTES = 4 * 1024 * 1024
-EXTEND_AFTER = 8  # commits: whoever writes so often will write more, and a long log pays
+EXTEND_AFTER = 8  # commits: a process that writes this often will write more, so a long log pays off
 
 Work = Callable[[WriteTables, SessionFiles], Any]
 After = Callable[[SessionFiles], None]
 
 
 class Operation(NamedTuple):
-    """One queued piece of work, and who waits for it. `after` runs once its group is committed."""
+    """One queued operation. `context` is its future or None; `after` runs once its group is committed."""
 
     context: Any
     work: Work
@@ -50,7 +49,7 @@ Write = Operation | PlainPut
 
 
 class Group(NamedTuple):
-    """What one commit brought: a result (or the error) for each write, and its changes, numbered from `base` + 1."""
+    """One commit: a result or error for each write, and its changes, numbered from `base` + 1."""
 
     writes: list[Write]
     results: list[Any]
@@ -59,7 +58,7 @@ class Group(NamedTuple):
 
 
 class Writer:
-    """Start with `open` (blocking), hand in operations from any thread, end with `close` (blocking)."""
+    """`open` (blocking) starts it, `submit` takes operations from any thread, `close` (blocking) ends it."""
 
     def __init__(self, folder: Path, clock: Clock, deliver: Callable[[Group], None], lock_wait_ms_max: int) -> None:
         self._folder = folder
@@ -72,7 +71,7 @@ class Writer:
         self._wal = WalFile(f"{folder / DATABASE}-wal", WAL_BYTES)
 
     def open(self) -> None:
-        """Open or create the files, end what dead processes left, start the thread."""
+        """Open or create the files, end sessions of dead processes, start the thread."""
         path = self._folder / DATABASE
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -82,11 +81,11 @@ class Writer:
                 prepare(self._db)
                 self._table = WriteTables(self._db)
                 self.sessions = SessionFiles(self._folder / "sessions")
-                self.bell = ChangeNotifier(self._folder / "bell", self.sessions.folder)
+                self.notifier = ChangeNotifier(self._folder / "bell", self.sessions.folder)
                 self.reading = ReadTables(self._connect(path))
                 self.events = EventLog(self._connect(path))
         except (sqlite3.Error, OSError) as error:
-            raise StoreUnavailable(f"cannot open the metadata in {self._folder}: {error}") from error
+            raise StoreUnavailable(f"cannot open metadata in {self._folder}: {error}") from error
         guard(self)
         self._commit([self.sweep()])
         self._thread.start()
@@ -95,11 +94,11 @@ class Writer:
         self._inbox.put(writes)
 
     def sweep(self) -> Operation:
-        """An operation that ends the sessions of processes that are gone or silent."""
+        """An operation that ends sessions of processes that have ended or do not answer."""
         ended: list[int] = []
 
         def end_dead(table: WriteTables, sessions: SessionFiles) -> None:
-            for session in sessions.dead(table.session_ids(), self._clock.monotonic()):
+            for session in sessions.find_dead(table.session_ids(), self._clock.monotonic()):
                 table.end_session(session)
                 ended.append(session)
 
@@ -107,17 +106,17 @@ class Writer:
             for session in ended:
                 sessions.remove(session)
             if ended:
-                log.info("metadata sessions of others ended", extra={"sessions": ended})
+                log.info("ended metadata sessions of dead or hanging processes", extra={"sessions": ended})
 
         return Operation(None, end_dead, remove)
 
     def close(self) -> None:
-        """Let queued work finish, then close the files. The other connections must be idle by now."""
+        """Let queued operations finish, then close the files. The other connections must be idle."""
         self._inbox.put(None)
         self._thread.join()
 
     def after_fork(self) -> None:
-        """The child has no writer thread, and must not even close what the parent works with."""
+        """The child has no writer thread and must not close the parent's connections."""
         for connection in self._connections:
             abandon(connection)
         self._wal.close()
@@ -141,10 +140,10 @@ class Writer:
                 writes += more
             group = self._commit(writes)
             is_long = self._is_log_long()
-            self._deliver(group)  # nothing after it, as a rule: the loop wakes up and needs the interpreter
+            self._deliver(group)  # usually last: the loop wakes up and needs the GIL
             commits += 1
             if is_long:
-                self._tidy()
+                self._checkpoint()
             elif commits == EXTEND_AFTER:
                 self._extend_log()
         self._finish()
@@ -163,21 +162,23 @@ class Writer:
                     raise
                 self._follow_up(message if self._db.total_changes != before else None, afters)
             return Group(writes, results, base, changes)
-        except Exception as error:  # whatever happened, the callers must hear of it
+        except Exception as error:  # every caller must get an answer
             if not isinstance(error, sqlite3.Error | OSError | StoreUnavailable):
                 log.exception("metadata writer failed")
-            unavailable = error if isinstance(error, OutcomeUnknown) else StoreUnavailable(f"not written: {error}")
+            unavailable = (
+                error if isinstance(error, OutcomeUnknown) else StoreUnavailable(f"metadata not written: {error}")
+            )
             unavailable.__cause__ = unavailable.__cause__ or error
             return Group(writes, [unavailable] * len(writes), 0, [])
 
     def _end_transaction(self) -> None:
         try:
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:  # the frames may be in the log: a recovery could find them
+        except sqlite3.Error as error:  # the frames may be in the log, and a recovery may apply them
             raise OutcomeUnknown(f"the metadata commit failed: {error}") from error
 
     def _perform(self, writes: list[Write]) -> tuple[list[Any], list[After]]:
-        """A result or an error for each, and what is to be done after the commit."""
+        """A result or an error for each, and the functions to call after the commit."""
         self._table.begin()
         results: list[Any] = []
         afters: list[After] = []
@@ -198,7 +199,7 @@ class Writer:
         return result
 
     def _put(self, puts: list[PlainPut]) -> Iterable[Version | Error]:
-        """All at once if none of them has to be refused, which leaves nothing changed, else one by one."""
+        """All at once; if any is refused, which changes nothing, then one by one."""
         now_ms = self._clock.now_ms()
         first = self._table.put_all(puts, now_ms)
         if first is not None:
@@ -213,40 +214,40 @@ class Writer:
             return error
 
     def _follow_up(self, message: bytes | None, afters: list[After]) -> None:
-        """What is committed stays committed when this fails: others poll, and left files are swept."""
+        """Failures here do not undo the commit: other processes poll, and remaining files are swept."""
         try:
             if message is not None:
-                self.bell.ring(message)
+                self.notifier.notify(message)
             for after in afters:
                 after(self.sessions)
         except OSError as error:
-            log.warning("metadata upkeep failed", extra={"error": str(error)})
+            log.warning("metadata notification or session file failed", extra={"error": str(error)})
 
     def _is_log_long(self) -> bool:
         try:
             return self._wal.is_long()
         except OSError as error:
-            log.warning("metadata log was not read", extra={"error": str(error)})
+            log.warning("metadata write-ahead log not read", extra={"error": str(error)})
             return False
 
     def _extend_log(self) -> None:
-        """Without room the log grows with each commit, as SQLite's does."""
+        """If it fails, the log grows with each commit, as usual for SQLite."""
         try:
             with self._lock:
                 self._wal.extend(self._db)
         except (sqlite3.Error, StoreUnavailable, OSError) as error:
-            log.warning("metadata log was not extended", extra={"error": str(error)})
+            log.warning("metadata write-ahead log not extended; commits are slower", extra={"error": str(error)})
 
-    def _tidy(self) -> None:
-        """Move a long log into the file, when the callers have their answers. What fails is tried again next time."""
+    def _checkpoint(self) -> None:
+        """Checkpoint a long log, after the callers have been answered. A failure is retried next time."""
         try:
             with self._lock:
                 EventLog(self._db).trim()
-                self._db.execute("PRAGMA busy_timeout=0")  # a reader in the middle of a page: later, not now
+                self._db.execute("PRAGMA busy_timeout=0")  # do not wait for a reader
                 self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
                 self._db.execute(f"PRAGMA busy_timeout={BUSY_MS}")
         except (sqlite3.Error, StoreUnavailable) as error:
-            log.warning("metadata checkpoint failed", extra={"error": str(error)})
+            log.warning("metadata checkpoint failed; retrying later", extra={"error": str(error)})
 
     def _finish(self) -> None:
         try:
@@ -254,8 +255,8 @@ class Writer:
                 for connection in self._connections:
                     connection.close()
         except (sqlite3.Error, StoreUnavailable) as error:
-            log.warning("metadata was not closed cleanly; the next start recovers it", extra={"error": str(error)})
+            log.warning("metadata database not closed cleanly; the next start recovers it", extra={"error": str(error)})
         self._wal.close()
         self.sessions.close()
-        self.bell.close()
+        self.notifier.close()
         self._lock.close()

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from math import inf
 
 from anabranch.metadata.interface import SessionEvent
-from anabranch.metadata.session_base import SessionLife
+from anabranch.metadata.session_base import SessionBase
 from anabranch.runtime.clock import Clock
 from anabranch.zookeeper.connection import Connection, Phase
 
 
-class ZooKeeperSession(SessionLife):
+class ZooKeeperSession(SessionBase):
     def __init__(self, clock: Clock, on_end: Callable[[ZooKeeperSession], None]) -> None:
         super().__init__(0)
         self._clock = clock
@@ -48,15 +48,15 @@ class ZooKeeperSession(SessionLife):
         match phase:
             case Phase.CONNECTED:
                 if self._was_connected:
-                    self.tell(SessionEvent.RECONNECTED)
+                    self.notify(SessionEvent.RECONNECTED)
                 self._was_connected = True
             case Phase.CONNECTING:
-                self.tell(SessionEvent.DISCONNECTED)
+                self.notify(SessionEvent.DISCONNECTED)
             case Phase.LOST | Phase.CLOSED:
                 if not self.is_lost:
                     self._ended_at = self._clock.monotonic()
                     self._on_end(self)
-                    self.tell(SessionEvent.LOST)
+                    self.notify(SessionEvent.LOST)
 
     async def close(self) -> None:
         """Its keys are deleted when this returns, or after its timeout if no server answers."""

@@ -12,10 +12,10 @@ import pytest
 from anabranch.metadata.envelope import Numbering, wrap_moved, wrap_timed
 from anabranch.metadata.etcd import bulk, requests
 from anabranch.metadata.etcd import etcd_pb2 as pb
-from anabranch.metadata.etcd.channel import AnswerTooLarge, Compacted, fate_of, refusal
+from anabranch.metadata.etcd.channel import AnswerTooLarge, Compacted, fate_of, port_error
 from anabranch.metadata.etcd.keys import Keyspace, after
 from anabranch.metadata.etcd.lease import LeaseClock
-from anabranch.metadata.etcd.records import Recent, Seen, numbering_of, versioned
+from anabranch.metadata.etcd.records import RecentRecord, RecentRecords, numbering_of, versioned
 from anabranch.metadata.etcd.scan import PAGE_BYTES, PAGE_KEYS_MAX, next_limit
 from anabranch.metadata.etcd.store import parse_url
 from anabranch.metadata.grpc_calls import CallFailed, Fate
@@ -150,11 +150,15 @@ class TestRecords:
             numbering_of(pb.KeyValue(value=wrap_timed(b"from the future", 1, 1)))
 
     def test_recent_forgets_the_oldest(self) -> None:
-        recent = Recent(2)
+        recent = RecentRecords(2)
         for number, key in enumerate("abc"):
-            recent.put(key, Seen(number, number, 0))
+            recent.put(key, RecentRecord(number, number, 0))
             recent.get("a")
-        assert (recent.get("a"), recent.get("b"), recent.get("c")) == (Seen(0, 0, 0), None, Seen(2, 2, 0))
+        assert (recent.get("a"), recent.get("b"), recent.get("c")) == (
+            RecentRecord(0, 0, 0),
+            None,
+            RecentRecord(2, 2, 0),
+        )
         recent.put("c", None)
         assert recent.get("c") is None and len(recent) == 1
 
@@ -162,28 +166,28 @@ class TestRecords:
 class TestLeaseClock:
     def test_validity_counts_from_the_sending(self) -> None:
         lease = LeaseClock(ttl_s=3, valid_until=13)
-        assert lease.answered(sent_at=12, ttl_s=3) == []
+        assert lease.on_answer(sent_at=12, ttl_s=3) == []
         assert lease.valid_until == 15
-        assert lease.answered(sent_at=11, ttl_s=3) == []  # a late answer takes nothing back
+        assert lease.on_answer(sent_at=11, ttl_s=3) == []  # a late answer takes nothing back
         assert lease.valid_until == 15
 
     def test_silence_then_a_word(self) -> None:
         lease = LeaseClock(ttl_s=3, valid_until=13)
-        assert lease.missed(11) == [DISCONNECTED]
-        assert lease.missed(15.9) == []
-        assert lease.answered(15.9, 3) == [RECONNECTED]
+        assert lease.on_silence(11) == [DISCONNECTED]
+        assert lease.on_silence(15.9) == []
+        assert lease.on_answer(15.9, 3) == [RECONNECTED]
         assert (lease.valid_until, lease.is_lost) == (18.9, False)
 
     def test_given_up_one_lifetime_after_its_validity(self) -> None:
         lease = LeaseClock(ttl_s=3, valid_until=13)
-        assert lease.missed(16) == [DISCONNECTED, LOST]
-        assert lease.missed(17) == []
+        assert lease.on_silence(16) == [DISCONNECTED, LOST]
+        assert lease.on_silence(17) == []
         assert lease.valid_until == 13
 
     def test_the_server_says_it_is_gone(self) -> None:
         lease = LeaseClock(ttl_s=3, valid_until=13)
-        assert lease.answered(sent_at=11, ttl_s=0) == [LOST]
-        assert (lease.valid_until, lease.ended(12)) == (11, [])
+        assert lease.on_answer(sent_at=11, ttl_s=0) == [LOST]
+        assert (lease.valid_until, lease.on_end(12)) == (11, [])
 
 
 def test_page_limits_follow_the_size_of_records() -> None:
@@ -214,7 +218,7 @@ class TestFailures:
     def test_refusals_are_typed(self, code: grpc.StatusCode, details: str, expected: type[Error]) -> None:
         failure = CallFailed(code, details)
         assert fate_of(failure) is Fate.ANSWERED
-        assert type(refusal(failure)) is expected
+        assert type(port_error(failure)) is expected
 
     @pytest.mark.parametrize(
         ("code", "details", "expected"),

@@ -28,13 +28,13 @@ from anabranch.metadata.interface import (
 )
 from anabranch.metadata.open import open_store
 from anabranch.metadata.oxia import oxia_pb2 as wire
-from anabranch.metadata.oxia.bulk import loads
-from anabranch.metadata.oxia.errors import AnswerUnreadable, Refusal, is_surely_undone, is_worth_repeating, refusal
+from anabranch.metadata.oxia.bulk import group_by_shard
+from anabranch.metadata.oxia.errors import AnswerUnreadable, Refusal, is_retryable, refusal, was_not_executed
 from anabranch.metadata.oxia.key_order import PageMerge, behind, behind_name, below, child_name, order
-from anabranch.metadata.oxia.notifications import Passing, digest
+from anabranch.metadata.oxia.notifications import OwnChanges, read_batch
 from anabranch.metadata.oxia.records import Address, Plan, plan_blind, plan_over, versioned, wrap
-from anabranch.metadata.oxia.sessions import ShardLives, granted_ms
-from anabranch.metadata.oxia.shard_writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Group, share_out, take_batch
+from anabranch.metadata.oxia.sessions import ShardSessions, granted_ms
+from anabranch.metadata.oxia.shard_writer import BATCH_BYTES_MAX, BATCH_WRITES_MAX, Group, split_answer, take_batch
 from anabranch.metadata.oxia.shards import RING, Shard, ShardMap, hash_of, read_assignments
 from anabranch.runtime.clock import SystemClock
 
@@ -183,46 +183,46 @@ class TestBatches:
             response.puts.add().version.version_id = version
         response.deletes.add(status=wire.KEY_NOT_FOUND)
         response.deletes.add(status=wire.OK)
-        parts = share_out(batch, response)
+        parts = split_answer(batch, response)
         assert [[put.version.version_id for put in part.puts] for part in parts] == [[1, 2], [], [3]]
         assert [[one.status for one in part.deletes] for part in parts] == [[], [wire.KEY_NOT_FOUND], [wire.OK]]
 
     async def test_answers_that_do_not_fit_are_refused(self) -> None:
         with pytest.raises(AnswerUnreadable):
-            share_out([await group("/a", "/b")], wire.WriteResponse(puts=[wire.PutAnswer()]))
+            split_answer([await group("/a", "/b")], wire.WriteResponse(puts=[wire.PutAnswer()]))
 
     def test_bulk_loads_are_per_shard_small_and_without_repeated_keys(self) -> None:
         writes = [wire.Put(key=f"/k/{i % 2500}", value=b"v" * 100) for i in range(5000)]
-        made = list(loads(THIRDS, writes))
-        assert sum(len(load.puts) for load in made) == 5000
-        for load in made:
-            named = [put.key for put in load.puts]
+        made = list(group_by_shard(THIRDS, writes))
+        assert sum(len(group.puts) for group in made) == 5000
+        for group in made:
+            named = [put.key for put in group.puts]
             assert len(set(named)) == len(named) <= BATCH_WRITES_MAX
-            assert sum(len(put.value) for put in load.puts) <= BATCH_BYTES_MAX
-            assert {THIRDS.of_key(key).id for key in named} == {load.shard}
+            assert sum(len(put.value) for put in group.puts) <= BATCH_BYTES_MAX
+            assert {THIRDS.of_key(key).id for key in named} == {group.shard}
 
 
 class TestShardLives:
     def test_the_part_heard_of_longest_ago_decides(self) -> None:
-        lives = ShardLives(10.0)
+        lives = ShardSessions(10.0)
         assert lives.valid_until(100.0) == 110.0
-        lives.answered(0, 101.0)
-        lives.answered(1, 104.0)
+        lives.on_answer(0, 101.0)
+        lives.on_answer(1, 104.0)
         assert lives.valid_until(200.0) == 111.0
-        lives.answered(0, 109.0)
+        lives.on_answer(0, 109.0)
         assert lives.valid_until(200.0) == 114.0
-        lives.answered(0, 102.0)  # an answer that was overtaken takes nothing back
+        lives.on_answer(0, 102.0)  # an answer that was overtaken takes nothing back
         assert lives.valid_until(200.0) == 114.0
 
     def test_events_tell_the_whole_not_the_parts(self) -> None:
-        lives = ShardLives(10.0)
-        assert lives.answered(0, 1.0) is lives.answered(1, 1.0) is None
-        assert lives.failed(0) is SessionEvent.DISCONNECTED
-        assert lives.failed(1) is None
-        assert lives.failed(0) is None
-        assert lives.answered(0, 2.0) is None
-        assert lives.answered(1, 2.0) is SessionEvent.RECONNECTED
-        assert lives.answered(1, 3.0) is None
+        lives = ShardSessions(10.0)
+        assert lives.on_answer(0, 1.0) is lives.on_answer(1, 1.0) is None
+        assert lives.on_failure(0) is SessionEvent.DISCONNECTED
+        assert lives.on_failure(1) is None
+        assert lives.on_failure(0) is None
+        assert lives.on_answer(0, 2.0) is None
+        assert lives.on_answer(1, 2.0) is SessionEvent.RECONNECTED
+        assert lives.on_answer(1, 3.0) is None
 
     def test_granted(self) -> None:
         assert [granted_ms(asked) for asked in (1, 2_000, 7_000, 10**9)] == [2_000, 2_000, 7_000, 300_000]
@@ -241,39 +241,39 @@ def told(offset: int, *entries: tuple[str, int, int | None]) -> wire.Notificatio
 class TestNotifications:
     def test_a_batch_that_follows_on(self) -> None:
         batch = told(5, ("/a", wire.KEY_CREATED, 1), ("/b", wire.KEY_MODIFIED, 2), ("/c", wire.KEY_DELETED, None))
-        found = digest(batch, 4)
+        found = read_batch(batch, 4)
         kinds = [ChangeKind.CREATED, ChangeKind.MODIFIED, ChangeKind.DELETED]
         assert found.changes == [Change(kind, key) for kind, key in zip(kinds, ["/a", "/b", "/c"], strict=True)]
         assert not found.is_gap
 
     @pytest.mark.parametrize("offset", [4, 6, 100, -1])
     def test_an_offset_that_does_not_follow_on_is_a_gap(self, offset: int) -> None:
-        assert digest(told(offset), 4).is_gap
+        assert read_batch(told(offset), 4).is_gap
 
     @pytest.mark.parametrize("kind", [wire.KEY_RANGE_DELETED, 9])
     def test_what_cannot_be_told_by_key_is_a_gap(self, kind: int) -> None:
-        assert digest(told(5, ("/a", kind, None)), 4).is_gap
+        assert read_batch(told(5, ("/a", kind, None)), 4).is_gap
 
     async def test_versions_pass_in_order(self) -> None:
-        passing = Passing()
+        passing = OwnChanges()
         assert passing.expect_version(3) is None  # nobody follows: nobody waits
         passing.is_live = True
         low, high = passing.expect_version(3), passing.expect_version(5)
         assert low is not None and high is not None
-        passing.passed(told(1, ("/x", wire.KEY_CREATED, 4)))
+        passing.on_published(told(1, ("/x", wire.KEY_CREATED, 4)))
         assert (low.done(), high.done()) == (True, False)
         assert passing.expect_version(4) is None
         passing.stop()
         assert high.done()
 
     async def test_deletes_pass_by_key(self) -> None:
-        passing = Passing()
+        passing = OwnChanges()
         passing.is_live = True
         first, second, other = (passing.expect_delete(key) for key in ("/a", "/a", "/b"))
-        passing.passed(told(1, ("/a", wire.KEY_DELETED, None)))
+        passing.on_published(told(1, ("/a", wire.KEY_DELETED, None)))
         assert (first.done(), second.done(), other.done()) == (True, False, False)
         passing.forget_delete("/a", second)
-        passing.passed(told(2, ("/a", wire.KEY_DELETED, None), ("/b", wire.KEY_DELETED, None)))
+        passing.on_published(told(2, ("/a", wire.KEY_DELETED, None), ("/b", wire.KEY_DELETED, None)))
         assert (second.done(), other.done()) == (False, True)
 
 
@@ -356,7 +356,7 @@ class TestRefusals:
     def test_the_servers_words(self) -> None:
         failed = CallFailed(grpc.StatusCode.UNKNOWN, "oxia: session not found")
         assert refusal(failed) is Refusal.SESSION_UNKNOWN
-        assert not is_worth_repeating(failed)
+        assert not is_retryable(failed)
         assert refusal(CallFailed(grpc.StatusCode.UNAVAILABLE, "Socket closed")) is None
 
     @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ class TestRefusals:
         ],
     )
     def test_which_writes_are_surely_undone(self, code: grpc.StatusCode, details: str, undone: bool) -> None:
-        assert is_surely_undone(CallFailed(code, details)) is undone
+        assert was_not_executed(CallFailed(code, details)) is undone
 
 
 def python(code: str) -> str:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from anabranch.metadata.interface import ABSENT
-from anabranch.metadata.recipes.key_claim import TellHeld, TellLost, TellWritten
+from anabranch.metadata.recipes.key_claim import KeyHeld, KeyLost, KeyWritten
 from anabranch.metadata.recipes.leader_term import (
     Effect,
     Event,
+    NotifyDeposed,
+    NotifyElected,
+    PauseTerm,
     RaiseTerm,
     ReadTerm,
-    RestTerm,
-    TellDeposed,
-    TellElected,
-    TermDoubtful,
     TermFailed,
     TermMachine,
+    TermPauseEnded,
     TermRaised,
+    TermRead,
     TermRecord,
-    TermRested,
-    TermSeen,
+    TermUncertain,
     WriteLeader,
     decode_leader,
     encode_leader,
@@ -40,40 +40,40 @@ def test_encodings() -> None:
 
 def test_the_first_term_is_one_and_counts_once_it_stands_in_the_leaders_key() -> None:
     machine = TermMachine(b"me")
-    assert feed(machine, TellHeld("c")) == [ReadTerm("c", sync=False)]
-    assert feed(machine, TellWritten("c", encode_leader(0, b"me"))) == []
-    assert feed(machine, TermSeen("c", None)) == [RaiseTerm("c", 1, ABSENT)]
+    assert feed(machine, KeyHeld("c")) == [ReadTerm("c", sync=False)]
+    assert feed(machine, KeyWritten("c", encode_leader(0, b"me"))) == []
+    assert feed(machine, TermRead("c", None)) == [RaiseTerm("c", 1, ABSENT)]
     assert feed(machine, TermRaised("c", 1)) == [WriteLeader("c", b"1\nme")]
-    assert feed(machine, TellWritten("c", b"1\nme")) == [TellElected("c", 1)]
-    assert feed(machine, TellWritten("c", b"1\nme")) == []
-    assert feed(machine, TellLost("c", "overdue")) == [TellDeposed(1, "overdue")]
+    assert feed(machine, KeyWritten("c", b"1\nme")) == [NotifyElected("c", 1)]
+    assert feed(machine, KeyWritten("c", b"1\nme")) == []
+    assert feed(machine, KeyLost("c", "overdue")) == [NotifyDeposed(1, "overdue")]
 
 
 def test_later_terms_are_above_the_record() -> None:
     machine = TermMachine(b"me")
-    seen = TermSeen("c", TermRecord(41, "other", 9))
-    assert feed(machine, TellHeld("c"), seen) == [RaiseTerm("c", 42, 9)]
-    assert feed(machine, TermDoubtful("c")) == [ReadTerm("c", sync=True)]
-    assert feed(machine, TermSeen("c", TermRecord(43, "third", 11))) == [RaiseTerm("c", 44, 11)]
+    seen = TermRead("c", TermRecord(41, "other", 9))
+    assert feed(machine, KeyHeld("c"), seen) == [RaiseTerm("c", 42, 9)]
+    assert feed(machine, TermUncertain("c")) == [ReadTerm("c", sync=True)]
+    assert feed(machine, TermRead("c", TermRecord(43, "third", 11))) == [RaiseTerm("c", 44, 11)]
 
 
 def test_a_lost_answer_is_decided_by_the_record() -> None:
     machine = TermMachine(b"me")
-    feed(machine, TellHeld("c"), TermSeen("c", None), TermDoubtful("c"))
-    assert feed(machine, TermSeen("c", TermRecord(1, "c", 2))) == [WriteLeader("c", b"1\nme")]
+    feed(machine, KeyHeld("c"), TermRead("c", None), TermUncertain("c"))
+    assert feed(machine, TermRead("c", TermRecord(1, "c", 2))) == [WriteLeader("c", b"1\nme")]
 
 
 def test_a_store_that_is_away_is_asked_again_later() -> None:
     machine = TermMachine(b"me")
-    assert feed(machine, TellHeld("c"), TermFailed("c")) == [RestTerm("c", 1)]
-    assert feed(machine, TermRested("c"), TermFailed("c")) == [RestTerm("c", 2)]
+    assert feed(machine, KeyHeld("c"), TermFailed("c")) == [PauseTerm("c", 1)]
+    assert feed(machine, TermPauseEnded("c"), TermFailed("c")) == [PauseTerm("c", 2)]
 
 
 def test_whoever_lost_the_claim_before_its_term_was_written_does_not_lead() -> None:
     machine = TermMachine(b"me")
-    feed(machine, TellHeld("c"), TermSeen("c", None))
-    assert feed(machine, TellLost("c", "lost")) == []
+    feed(machine, KeyHeld("c"), TermRead("c", None))
+    assert feed(machine, KeyLost("c", "lost")) == []
     assert feed(machine, TermRaised("c", 1)) == []
-    assert feed(machine, TellHeld("d")) == [ReadTerm("d", sync=False)]
+    assert feed(machine, KeyHeld("d")) == [ReadTerm("d", sync=False)]
     assert feed(machine, TermRaised("c", 1)) == [], "a term of the earlier claim"
-    assert feed(machine, TermSeen("d", TermRecord(1, "c", 2))) == [RaiseTerm("d", 2, 2)]
+    assert feed(machine, TermRead("d", TermRecord(1, "c", 2))) == [RaiseTerm("d", 2, 2)]

@@ -11,30 +11,30 @@ from anabranch.metadata.interface import ABSENT, SessionEvent, SessionLost
 from anabranch.metadata.memory.faults import Fate, Kind, Loss, Script
 from anabranch.metadata.memory.store import MemoryStore
 from anabranch.metadata.recipes.session_keeper import (
-    Begun,
+    CheckValidity,
     ConnectionChanged,
     Discard,
     Effect,
-    Ended,
     Event,
-    Heard,
+    GraceEnded,
     KeeperEvent,
     KeeperMachine,
-    Linger,
-    Lingered,
-    Looked,
-    LookIn,
+    NotifyConnection,
+    NotifyDown,
+    NotifyUp,
     Open,
     Opened,
     OpenFailed,
-    Rest,
-    Rested,
+    Pause,
+    PauseEnded,
     SessionDown,
+    SessionEventReceived,
     SessionKeeper,
     SessionUp,
-    TellConnection,
-    TellDown,
-    TellUp,
+    Started,
+    StartGrace,
+    Stopped,
+    ValidityChecked,
 )
 from tests.support.in_memory.simulated_loop import LoopClock, run_simulated
 
@@ -48,57 +48,59 @@ def feed(machine: KeeperMachine, *events: Event) -> list[Effect]:
 
 def test_opens_and_looks_again_when_it_should_be_over() -> None:
     machine = KeeperMachine()
-    assert feed(machine, Begun()) == [Open(1)]
-    assert feed(machine, Opened(3.0)) == [TellUp(1), LookIn(1, 3.0)]
-    assert feed(machine, Looked(1, 2.0)) == [LookIn(1, 2.0)]
+    assert feed(machine, Started()) == [Open(1)]
+    assert feed(machine, Opened(3.0)) == [NotifyUp(1), CheckValidity(1, 3.0)]
+    assert feed(machine, ValidityChecked(1, 2.0)) == [CheckValidity(1, 2.0)]
 
 
 def test_a_lost_session_is_followed_by_another() -> None:
     machine = KeeperMachine()
-    feed(machine, Begun(), Opened(3.0))
-    assert feed(machine, Heard(1, SessionEvent.LOST)) == [TellDown(1, "lost"), Discard(1), Open(2)]
-    assert feed(machine, Heard(1, SessionEvent.LOST)) == [], "that one is over already"
-    assert feed(machine, Opened(3.0)) == [TellUp(2), LookIn(2, 3.0)]
-    assert feed(machine, Looked(1, 0.0)) == []
+    feed(machine, Started(), Opened(3.0))
+    assert feed(machine, SessionEventReceived(1, SessionEvent.LOST)) == [NotifyDown(1, "lost"), Discard(1), Open(2)]
+    assert feed(machine, SessionEventReceived(1, SessionEvent.LOST)) == [], "that one is over already"
+    assert feed(machine, Opened(3.0)) == [NotifyUp(2), CheckValidity(2, 3.0)]
+    assert feed(machine, ValidityChecked(1, 0.0)) == []
 
 
 def test_overdue_is_lost_whoever_says_what() -> None:
     machine = KeeperMachine()
-    feed(machine, Begun(), Opened(3.0))
-    assert feed(machine, Heard(1, SessionEvent.DISCONNECTED)) == [TellConnection(1, False)]
-    assert feed(machine, Looked(1, 0.0)) == [TellDown(1, "overdue"), Open(2)]
-    assert feed(machine, Heard(1, SessionEvent.RECONNECTED)) == []
-    assert feed(machine, OpenFailed(), Rested(), Opened(3.0)) == [TellUp(3), LookIn(3, 3.0), Linger(1)]
-    assert feed(machine, Lingered(1)) == [Discard(1)], "now its users have moved to the next"
-    assert feed(machine, Lingered(1)) == []
+    feed(machine, Started(), Opened(3.0))
+    assert feed(machine, SessionEventReceived(1, SessionEvent.DISCONNECTED)) == [NotifyConnection(1, False)]
+    assert feed(machine, ValidityChecked(1, 0.0)) == [NotifyDown(1, "overdue"), Open(2)]
+    assert feed(machine, SessionEventReceived(1, SessionEvent.RECONNECTED)) == []
+    assert feed(machine, OpenFailed(), PauseEnded(), Opened(3.0)) == [NotifyUp(3), CheckValidity(3, 3.0), StartGrace(1)]
+    assert feed(machine, GraceEnded(1)) == [Discard(1)], "now its users have moved to the next"
+    assert feed(machine, GraceEnded(1)) == []
 
 
 def test_at_most_one_overdue_session_lingers() -> None:
     machine = KeeperMachine()
-    feed(machine, Begun(), Opened(3.0), Looked(1, 0.0), Opened(3.0))
-    assert feed(machine, Looked(2, 0.0)) == [TellDown(2, "overdue"), Discard(1), Open(3)]
-    assert feed(machine, Heard(2, SessionEvent.LOST)) == [Discard(2)], "nothing is left to move"
-    feed(machine, Opened(3.0), Looked(3, 0.0), Opened(3.0))
-    assert feed(machine, Ended()) == [Discard(3), TellDown(4, "closed"), Discard(4)]
+    feed(machine, Started(), Opened(3.0), ValidityChecked(1, 0.0), Opened(3.0))
+    assert feed(machine, ValidityChecked(2, 0.0)) == [NotifyDown(2, "overdue"), Discard(1), Open(3)]
+    assert feed(machine, SessionEventReceived(2, SessionEvent.LOST)) == [Discard(2)], "nothing is left to move"
+    feed(machine, Opened(3.0), ValidityChecked(3, 0.0), Opened(3.0))
+    assert feed(machine, Stopped()) == [Discard(3), NotifyDown(4, "closed"), Discard(4)]
 
 
 def test_tries_again_after_pauses() -> None:
     machine = KeeperMachine()
-    assert feed(machine, Begun(), OpenFailed()) == [Rest(1)]
-    assert feed(machine, Rested(), OpenFailed()) == [Rest(2)]
-    assert feed(machine, Rested()) == [Open(3)]
-    assert feed(machine, Opened(0.0)) == [Discard(3), Rest(3)], "it was over before we had it"
-    assert feed(machine, Rested(), Opened(1.0), Heard(4, SessionEvent.LOST), OpenFailed()) == [Rest(1)]
+    assert feed(machine, Started(), OpenFailed()) == [Pause(1)]
+    assert feed(machine, PauseEnded(), OpenFailed()) == [Pause(2)]
+    assert feed(machine, PauseEnded()) == [Open(3)]
+    assert feed(machine, Opened(0.0)) == [Discard(3), Pause(3)], "it was over before we had it"
+    assert feed(machine, PauseEnded(), Opened(1.0), SessionEventReceived(4, SessionEvent.LOST), OpenFailed()) == [
+        Pause(1)
+    ]
 
 
 def test_ends() -> None:
     machine = KeeperMachine()
-    feed(machine, Begun(), Opened(3.0))
-    assert feed(machine, Ended()) == [TellDown(1, "closed"), Discard(1)]
+    feed(machine, Started(), Opened(3.0))
+    assert feed(machine, Stopped()) == [NotifyDown(1, "closed"), Discard(1)]
     machine = KeeperMachine()
-    feed(machine, Begun(), Ended())
+    feed(machine, Started(), Stopped())
     assert feed(machine, Opened(3.0)) == [Discard(1)], "what was under way is closed"
-    assert feed(machine, Rested()) == []
+    assert feed(machine, PauseEnded()) == []
 
 
 def keeper_on(store: MemoryStore, ttl_ms: int = 2_000) -> SessionKeeper:
@@ -177,5 +179,5 @@ def test_no_two_keepers_have_the_same_instance() -> None:
 
 
 def test_a_name_is_one_word() -> None:
-    with pytest.raises(ValueError, match="one word"):
+    with pytest.raises(ValueError, match="must not contain spaces"):
         SessionKeeper(MemoryStore(LoopClock()), name="a b", ttl_ms=1, clock=LoopClock(), chance=random.Random(1))

@@ -30,7 +30,7 @@ from anabranch.metadata.sqlite.schema import connect, prepare
 from anabranch.metadata.sqlite.session_files import SessionFiles
 from anabranch.metadata.sqlite.sessions import SqliteSession
 from anabranch.metadata.sqlite.store import SqliteStore
-from anabranch.metadata.sqlite.tables import TOLD_ONE_BY_ONE, WriteTables, common_tree
+from anabranch.metadata.sqlite.tables import REPORTED_KEYS_MAX, WriteTables, common_tree
 from anabranch.runtime.clock import SystemClock
 from tests.support.in_memory.topic_log import ManualClock
 
@@ -146,7 +146,7 @@ class TestBulkChanges:
         assert self.changes(db, 2) == [Change(ChangeKind.MODIFIED, "/t/x/0"), Change(ChangeKind.CREATED, "/t/x/1")]
 
     def test_many_are_told_as_one(self, db: sqlite3.Connection) -> None:
-        assert self.changes(db, TOLD_ONE_BY_ONE + 1) == [Change(ChangeKind.INVALIDATED, "/t/x")]
+        assert self.changes(db, REPORTED_KEYS_MAX + 1) == [Change(ChangeKind.INVALIDATED, "/t/x")]
 
     def test_the_common_tree_holds_all_keys(self) -> None:
         assert common_tree(["/a/b/c", "/a/b/d"]) == "/a/b"
@@ -160,28 +160,28 @@ class TestSessionFiles:
         mine, others = SessionFiles(tmp_path), SessionFiles(tmp_path)
         mine.create(1, 1000, 100.0)
         assert others.next_deadline() == pytest.approx(101)
-        assert others.dead([1], 100.9) == []
-        assert others.dead([1], 101.1) == [1]
-        mine.beat(1, 1000, 100.5)
-        assert others.dead([1], 101.1) == []
-        assert mine.dead([1], 999.0) == [], "nobody ends his own"
+        assert others.find_dead([1], 100.9) == []
+        assert others.find_dead([1], 101.1) == [1]
+        mine.heartbeat(1, 1000, 100.5)
+        assert others.find_dead([1], 101.1) == []
+        assert mine.find_dead([1], 999.0) == [], "nobody ends his own"
         mine.remove(1)
-        assert others.dead([1], 0.0) == [1], "known, but without a file"
-        assert others.dead([], 0.0) == []
+        assert others.find_dead([1], 0.0) == [1], "known, but without a file"
+        assert others.find_dead([], 0.0) == []
         assert os.listdir(tmp_path) == []
 
     def test_unlocked_is_dead_however_young(self, tmp_path: Path) -> None:
         mine, others = SessionFiles(tmp_path), SessionFiles(tmp_path)
         mine.create(7, 1_000_000, 100.0)
         mine.after_fork()  # closes without removing, as death does
-        assert others.dead([7], 100.0) == [7]
+        assert others.find_dead([7], 100.0) == [7]
 
     def test_a_file_without_heartbeat_counts_by_its_lock(self, tmp_path: Path) -> None:
         mine, others = SessionFiles(tmp_path), SessionFiles(tmp_path)
         mine.create(7, 1000, 100.0)
         os.truncate(tmp_path / "7", 0)
         assert others.next_deadline() == float("inf")
-        assert others.dead([7], 1e9) == []
+        assert others.find_dead([7], 1e9) == []
 
 
 class SlowClock(ManualClock):
@@ -213,7 +213,7 @@ class TestHeartbeat:
         files.create(1, 1000, born)
         session = SqliteSession(1, 1000, born, clock, files, close, asked.append)
         session.listen(told.append)
-        session.beat_later()
+        session.schedule_heartbeat()
         return session, asked, told
 
     def test_in_time_it_extends_the_trust(self, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ class TestHeartbeat:
         assert (asked, told) == ([session], [SessionEvent.DISCONNECTED])
         clock.advance(1)
         assert asked == [session], "asked once, until there is an answer"
-        session.revived(clock.seconds)
+        session.on_revived(clock.seconds)
         assert session.valid_until == pytest.approx(clock.seconds + 1)
         assert told[1:] == [SessionEvent.RECONNECTED]
 
@@ -253,15 +253,15 @@ class TestBell:
     def test_messages_are_whole_or_nothing(self, tmp_path: Path) -> None:
         bell, other = ChangeNotifier(tmp_path / "bell", tmp_path), ChangeNotifier(tmp_path / "bell", tmp_path)
         assert other.message() == b""
-        bell.ring(b"1 long message")
+        bell.notify(b"1 long message")
         assert other.message() == b"1 long message"
-        bell.ring(b"2")
+        bell.notify(b"2")
         assert other.message() == b"2"
-        bell.ring(b"x" * MESSAGE_BYTES_MAX)
+        bell.notify(b"x" * MESSAGE_BYTES_MAX)
         assert other.message() == b"x" * MESSAGE_BYTES_MAX
-        bell.ring(b"x" * (MESSAGE_BYTES_MAX + 1))
+        bell.notify(b"x" * (MESSAGE_BYTES_MAX + 1))
         assert other.message() == b""
-        bell.ring(b"good")
+        bell.notify(b"good")
         with (tmp_path / "bell").open("r+b") as torn:
             torn.seek(9)
             torn.write(b"?")
@@ -306,10 +306,10 @@ class TestFeed:
         async with SqliteStore(tmp_path, SystemClock()) as one, SqliteStore(tmp_path, SystemClock()) as two:
             watch = two.watch("/")
             assert two._writer is not None
-            two._writer.bell.hear(False)
+            two._writer.notifier.set_notified(False)
             for key in ("/a", "/b"):
                 await one.put(key, b"", expected=ABSENT)
-            two._writer.bell.hear(True)
+            two._writer.notifier.set_notified(True)
             for key in ("/c", "/d"):
                 await one.put(key, b"", expected=ABSENT)
             seen = [(await asyncio.wait_for(anext(watch), 10)).key for _ in range(4)]
@@ -356,7 +356,7 @@ class TestFile:
         db = sqlite3.connect(tmp_path / "metadata.db")
         db.execute("CREATE TABLE mine(x)")
         db.close()
-        with pytest.raises(StoreIncompatible, match="some other program"):
+        with pytest.raises(StoreIncompatible, match="another program"):
             await SqliteStore(tmp_path, SystemClock()).open()
 
     async def test_sessions_from_before_a_reboot_are_swept(self, tmp_path: Path) -> None:

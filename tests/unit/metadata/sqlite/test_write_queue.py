@@ -29,16 +29,16 @@ class Recorder:
     """Stands where the writer's queue is; the test answers."""
 
     def __init__(self) -> None:
-        self.intake = WriteQueue(asyncio.get_running_loop())
+        self.write_queue = WriteQueue(asyncio.get_running_loop())
         self.handed: list[list[Write]] = []
         self.told: list[Group] = []
-        self.intake.start(self.handed.append, self.told.append)
+        self.write_queue.start(self.handed.append, self.told.append)
 
     def put(self, key: str = "/k") -> asyncio.Future[int]:
-        return self.intake.put(key_columns(key), b"", 1)
+        return self.write_queue.put(key_columns(key), b"", 1)
 
     def answer(self, *results: object) -> None:
-        self.intake.deliver(Group(self.handed[-1], list(results), 0, []))
+        self.write_queue.deliver(Group(self.handed[-1], list(results), 0, []))
 
 
 async def settle() -> None:
@@ -50,7 +50,7 @@ async def settle() -> None:
 async def test_writes_of_one_turn_go_over_together_in_order() -> None:
     here = Recorder()
     first = here.put("/a")
-    second = here.intake.write(lambda table, files: "done")
+    second = here.write_queue.write(lambda table, files: "done")
     third = here.put("/b")
     assert here.handed == []
     await settle()
@@ -61,7 +61,7 @@ async def test_writes_of_one_turn_go_over_together_in_order() -> None:
     with pytest.raises(VersionMismatch):
         await third
     assert len(here.told) == 1
-    here.intake.close()
+    here.write_queue.close()
 
 
 async def test_who_was_answered_writes_again_in_the_next_group() -> None:
@@ -78,15 +78,15 @@ async def test_who_was_answered_writes_again_in_the_next_group() -> None:
     assert [len(turn) for turn in here.handed] == [5, 5]
     here.answer(*range(5))
     await asyncio.wait_for(asyncio.gather(*writers), 5)
-    here.intake.close()
+    here.write_queue.close()
 
 
 async def test_a_bound_and_room_again_after_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_intake, "WAITING_MAX", 2)
     here = Recorder()
-    waiting: list[asyncio.Future[Any]] = [here.put(), here.intake.write(lambda table, files: None)]
-    for refused in (here.put, lambda: here.intake.write(lambda table, files: None)):
-        with pytest.raises(StoreUnavailable, match="2 metadata writes are waiting already"):
+    waiting: list[asyncio.Future[Any]] = [here.put(), here.write_queue.write(lambda table, files: None)]
+    for refused in (here.put, lambda: here.write_queue.write(lambda table, files: None)):
+        with pytest.raises(StoreUnavailable, match="2 metadata writes are already waiting"):
             refused()
     await settle()
     here.answer(1, None)
@@ -95,7 +95,7 @@ async def test_a_bound_and_room_again_after_an_answer(monkeypatch: pytest.Monkey
     here.put()
     with pytest.raises(StoreUnavailable):
         here.put()
-    here.intake.close()
+    here.write_queue.close()
 
 
 async def test_a_cancelled_caller_disturbs_nobody() -> None:
@@ -105,18 +105,18 @@ async def test_a_cancelled_caller_disturbs_nobody() -> None:
     gone.cancel()
     here.answer(1, 2)
     assert await asyncio.wait_for(stays, 5) == 2
-    here.intake.close()
+    here.write_queue.close()
 
 
 async def test_what_was_taken_before_the_end_is_handed_over_and_answered() -> None:
     here = Recorder()
     last = here.put()
-    here.intake.refuse("over")
+    here.write_queue.refuse("over")
     assert len(here.handed) == 1
     with pytest.raises(StoreUnavailable, match="over"):
         here.put()
     here.answer(9)
-    here.intake.close()
+    here.write_queue.close()
     assert await last == 9
 
 
